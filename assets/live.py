@@ -1,5 +1,7 @@
-"""The live collection in Dagster: a generation, a batch and its drift, a pilot, a retrain with gate
-and promotion.
+"""Dagster assets of the live collection: generations, drift reports, pilots, retrains and the sync.
+
+Descriptions are shown on Dagster's pages. They say what an asset is, when it runs, and what it
+writes.
 """
 
 from collections.abc import Iterator
@@ -12,27 +14,40 @@ from dagster._utils.schedules import get_smallest_cron_interval
 from assets.stage_assets import ProjectResource
 from orchestration.running_service import find_running_service
 
+# One partition per task.
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
-# Dagster's own tag of the runs of a backfill, such as "Materialize all" starts
-BACKFILL = "dagster/backfill"
+
+# Dagster's own tag of the runs of a backfill, which "Materialize all" starts.
+BACKFILL_TAG = "dagster/backfill"
+# One step of a pool runs at a time. A pilot is not in the writer's pool, so documents are added
+# while it trains.
 WRITER_POOL = "live_writer"
-TRAINING_POOL = "gpu"  # a pilot is not in the writer's pool: documents arrive while it trains
-SEARCHABLE, MEASURED, SYNCED = map(
-    dg.AssetKey, ("searchable_documents", "measured_drift", "synced_source")
+TRAINING_POOL = "gpu"
+
+SEARCHABLE = dg.AssetKey("searchable_documents")
+MEASURED = dg.AssetKey("measured_drift")
+SYNCED = dg.AssetKey("synced_source")
+
+MAX_LISTED_DOCUMENTS = 20
+GUARD_NOTE = (
+    "before the generation became current, each added document and 20 older ones were found by "
+    "their own vectors"
 )
-GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
-Result = dg.MaterializeResult | dg.AssetCheckResult
+
+EventResult = dg.MaterializeResult | dg.AssetCheckResult
 
 
-def _check(name: str, asset: str, description: str, blocking: bool = False) -> dg.AssetCheckSpec:
-    return dg.AssetCheckSpec(name=name, asset=asset, description=description, blocking=blocking)
-
-
-@dg.asset(group_name="live", kinds={"faiss"}, deps=["champion"])
+@dg.asset(
+    group_name="live",
+    kinds={"faiss"},
+    deps=["champion"],
+    description="The champion's build as an immutable generation, which is searched. Runs in a "
+    "full build after the promotion. Writes a new generation if another build is live.",
+)
 def live_generation(project: ProjectResource) -> dg.MaterializeResult:
-    """The champion's build as an immutable generation that searchers read."""
+    """Make the champion's build live."""
     from orchestration.registry import release
 
     generation = release.open_champion(project)
@@ -48,63 +63,71 @@ def live_generation(project: ProjectResource) -> dg.MaterializeResult:
     partitions_def=BATCHES,
     pool=WRITER_POOL,
     check_specs=[
-        _check("every_document_is_found", "added_documents", "Each added document is in the index.")
+        dg.AssetCheckSpec(
+            name="every_document_is_found",
+            asset="added_documents",
+            description="Checks that each added document is in the new generation.",
+        )
     ],
+    description="The changes that were waiting in the ledger, made searchable. Runs when the "
+    "sensor `freshness` finds waiting changes. Writes one new generation for each live retriever.",
 )
-def added_documents(project: ProjectResource) -> Iterator[Result]:
-    """A batch of changes of the ledger, applied to the live collection as one new generation."""
+def added_documents(project: ProjectResource) -> Iterator[EventResult]:
+    """Apply the waiting changes, and check that the added documents are searchable."""
     from model_code.collection.generations.generation import document_rows
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.index.maintenance import BackgroundMaintenance
     from model_code.collection.index.status import probe_newest_document
 
-    collection = LiveIndex(project)
-    applied = collection.apply()
-    newest = (
-        probe_newest_document(project, collection.writer.searcher, collection.ledger_view)
-        if applied
-        else None
-    )
-    behind = BackgroundMaintenance(project, {collection.retriever: collection}.get).run_all(
-        except_retriever=collection.retriever
-    )
-    generation = applied.generation if applied else collection.generation
-    facts: dict[str, Any] = {
-        "generation": generation.number,
-        "documents": generation.manifest["documents"],
-    }
-    facts |= (
-        {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")}
-        if applied
-        else {}
-    )
-    facts |= canary_facts(newest)
-    facts |= {f"{name} is behind": why for name, why in behind.items()}
+    index = LiveIndex(project)
+    applied = index.apply()
+    generation = index.generation if applied is None else applied.generation
+
+    metadata: dict[str, Any] = {}
+    changed: set[str] = set()
+    newest = None
+    if applied is not None:
+        newest = probe_newest_document(project, index.writer.searcher, index.ledger_view)
+        changed = {*applied.added, *applied.updated}
+        metadata["added"] = len(applied.added)
+        metadata["updated"] = len(applied.updated)
+        metadata["deleted"] = len(applied.deleted)
+
+    # The other live retrievers follow. One that fails is tried again by the next addition.
+    open_indexes = {index.retriever: index}
+    maintenance = BackgroundMaintenance(project, open_indexes.get)
+    failed_retrievers = maintenance.run_all(except_retriever=index.retriever)
+
+    metadata["generation"] = generation.number
+    metadata["documents"] = generation.manifest["documents"]
+    metadata.update(canary_metadata(newest))
+    for retriever, reason in failed_retrievers.items():
+        metadata[f"{retriever} is behind"] = reason
     yield dg.MaterializeResult(
-        data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"), metadata=facts
+        data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
+        metadata=metadata,
     )
-    changed = {*applied.added, *applied.updated} if applied else set()
+
     missing = sorted(changed - document_rows(generation, changed, ()).keys())
     yield dg.AssetCheckResult(
         passed=not missing,
         check_name="every_document_is_found",
-        metadata={"missing": missing[:20], "guard": GUARDED},
+        metadata={"missing": missing[:MAX_LISTED_DOCUMENTS], "guard": GUARD_NOTE},
     )
 
 
-def canary_facts(canary: dict[str, Any] | None) -> dict[str, Any]:
-    """How a document of the newest batch fared, for a page; rank 0: a search for its title does not
-    find it.
+def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
+    """Describe how a document of the newest batch is found, for an asset's page.
+
+    Rank 0 means that a search for its title does not find it.
     """
-    return (
-        {}
-        if canary is None
-        else {
-            "newest": canary["document"],
-            "newest_lag": canary["lag"],
-            "newest_rank": canary["rank"] or 0,
-        }
-    )
+    if canary is None:
+        return {}
+    return {
+        "newest": canary["document"],
+        "newest_lag": canary["lag"],
+        "newest_rank": canary["rank"] or 0,
+    }
 
 
 @dg.asset(
@@ -112,25 +135,35 @@ def canary_facts(canary: dict[str, Any] | None) -> dict[str, Any]:
     partitions_def=BATCHES,
     deps=["added_documents"],
     check_specs=[
-        _check(
-            "within_thresholds", "drift_report", "No measure of drift lies beyond its threshold."
+        dg.AssetCheckSpec(
+            name="within_thresholds",
+            asset="drift_report",
+            description="Warns if a drift measure is beyond its threshold.",
         )
     ],
+    description="The comparison of new documents with those that the retriever was trained on. "
+    "Runs after each addition, and when `drift.minimum_batch` changes are unmeasured. Writes a "
+    "drift report to the ledger, and requests a pilot or a retrain if the report calls for one.",
 )
-def drift_report(project: ProjectResource) -> Iterator[Result]:
-    """Drift of what was added since the last report from what the retriever was trained on."""
+def drift_report(project: ProjectResource) -> Iterator[EventResult]:
+    """Check drift, and show the report and the decision."""
     from orchestration.freshness.drift import check_drift
 
-    watched = check_drift(project)
-    facts: dict[str, Any] = {
-        "decision": "add",
-        "why": "fewer than drift.minimum_batch documents since the last report",
-    }
-    if watched is not None:
-        facts = {"decision": watched.decision.action, "why": "; ".join(watched.decision.reasons)}
-        facts["report"] = dg.MetadataValue.md(f"```\n{watched.text}```")
-    yield dg.MaterializeResult(metadata=facts)
-    exceeded = list(watched.exceeded) if watched else []
+    check = check_drift(project)
+    if check is None:
+        exceeded = []
+        metadata = {
+            "decision": "no action",
+            "why": "fewer than drift.minimum_batch documents since the last report",
+        }
+    else:
+        exceeded = list(check.exceeded)
+        metadata = {
+            "decision": str(check.decision.action),
+            "why": "; ".join(check.decision.reasons),
+            "report": dg.MetadataValue.md(f"```\n{check.text}```"),
+        }
+    yield dg.MaterializeResult(metadata=metadata)
     yield dg.AssetCheckResult(
         passed=not exceeded,
         check_name="within_thresholds",
@@ -139,55 +172,71 @@ def drift_report(project: ProjectResource) -> Iterator[Result]:
     )
 
 
-@dg.asset(group_name="live", kinds={"pytorch"}, partitions_def=PILOTS, pool=TRAINING_POOL)
+@dg.asset(
+    group_name="live",
+    kinds={"pytorch"},
+    partitions_def=PILOTS,
+    pool=TRAINING_POOL,
+    description="A short training on a sample of the live documents, judged by the queries that "
+    "new documents arrived with. Runs when a drift check requested it. Records its answer in the "
+    "ledger, and requests a retrain if that would help. Its files are deleted.",
+)
 def retrain_pilot(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> dg.MaterializeResult[None]:
-    """A retrain on a sample of what is live, judged by the queries that new documents came with."""
+    """Run the pilot of a partition."""
     from orchestration.freshness.pilot import run_requested_pilot
 
     answer = run_requested_pilot(project, context.partition_key, context.log.info, context.run_id)
     return dg.MaterializeResult(metadata={"what happened": answer})
 
 
-RETRAINED = dg.AssetSpec(
+RETRAINED_RETRIEVER = dg.AssetSpec(
     "retrained_retriever",
     group_name="live",
     kinds={"pytorch", "mlflow"},
     skippable=True,
-    description="Everything that is live, trained and evaluated anew in a temporary workspace; registered as "
-    "challenger. A backfill trains nothing, as what a partition trained on is no longer what is live.",
-)
-GATE = _check(
-    "gate",
-    "retrained_retriever",
-    "Old documents found as well as before, new ones better.",
-    blocking=True,
+    description="All retrievers, trained and evaluated on everything that is live. Runs when a "
+    "drift check or a pilot requested a retrain. Builds in a temporary workspace, and registers the "
+    "best retriever as challenger. A backfill trains nothing, because the documents of an old "
+    "partition are not what is live now.",
 )
 
 
 @dg.multi_asset(
-    specs=[RETRAINED],
+    specs=[RETRAINED_RETRIEVER],
     can_subset=True,
     partitions_def=RETRAINS,
     pool=TRAINING_POOL,
-    check_specs=[GATE],
+    check_specs=[
+        dg.AssetCheckSpec(
+            name="gate",
+            asset="retrained_retriever",
+            blocking=True,
+            description="Asks the gate: new documents must be found better than by the champion, "
+            "and old ones no worse. If it fails, the challenger is rejected.",
+        )
+    ],
 )
 def retrained_retriever(
     context: dg.AssetExecutionContext, project: ProjectResource
-) -> Iterator[Result]:
-    """Make what `RETRAINED` describes, and answer its gate."""
+) -> Iterator[EventResult]:
+    """Train the challenger of a partition, and ask the gate."""
     from orchestration.freshness.retrain import gate_verdict, promote_or_reject, train_challenger
 
-    if BACKFILL in context.run.tags:
+    if BACKFILL_TAG in context.run.tags:
         return
-    ready = train_challenger(project, context.partition_key, context.log.info, context.run_id)
-    verdict = gate_verdict(ready)
+
+    challenger = train_challenger(project, context.partition_key, context.log.info, context.run_id)
+    verdict = gate_verdict(challenger)
+    # A rejection is recorded here, because the failed check keeps the next step from running.
     if not verdict.passed:
-        promote_or_reject(ready, verdict, context.run_id)
+        promote_or_reject(challenger, verdict, context.run_id)
+
+    metadata = challenger.plan.summary()
+    metadata["version"] = challenger.version.version
     yield dg.MaterializeResult(
-        data_version=dg.DataVersion(ready.challenger.key),
-        metadata={**ready.plan.summary(), "version": ready.challenger.version},
+        data_version=dg.DataVersion(challenger.version.key), metadata=metadata
     )
     yield dg.AssetCheckResult(
         passed=verdict.passed,
@@ -202,73 +251,106 @@ def retrained_retriever(
     partitions_def=RETRAINS,
     deps=["retrained_retriever"],
     pool=WRITER_POOL,
+    description="The challenger of a retrain that passed the gate, promoted. Runs after the check "
+    "`gate` passed. Moves the alias `champion`, makes the new build live with everything that "
+    "arrived during the training, and records the outcome in the ledger.",
 )
 def retrained_champion(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> dg.MaterializeResult:
-    """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in
-    the ledger.
+    """Promote the challenger of a partition.
+
+    The challenger is loaded and never trained here, because this step blocks the one writer.
     """
     from orchestration.freshness.retrain import load_challenger, promote_or_reject
 
-    # trains nothing: it holds the one writer's place
-    outcome = promote_or_reject(load_challenger(project, context.partition_key))
+    result = promote_or_reject(load_challenger(project, context.partition_key))
+    generation = "unchanged" if result.generation is None else result.generation
     return dg.MaterializeResult(
-        data_version=dg.DataVersion(outcome.challenger.key),
-        metadata={
-            "what happened": outcome.summary,
-            "generation": outcome.generation or "unchanged",
-        },
+        data_version=dg.DataVersion(result.version.key),
+        metadata={"what happened": result.summary, "generation": generation},
     )
 
 
-@dg.asset(key=SYNCED, group_name="live", deps=["live_generation"], pool=WRITER_POOL)
+@dg.asset(
+    key=SYNCED,
+    group_name="live",
+    deps=["live_generation"],
+    pool=WRITER_POOL,
+    description="The index with exactly the documents of its source, as after `freshet sync`. Runs "
+    "at the times of the setting `live.sync`, or when a person starts it. Writes the differences to "
+    "the ledger, and makes them searchable.",
+)
 def synced_source(project: ProjectResource) -> dg.MaterializeResult:
-    """The index made equal to its source, as `freshet sync` does."""
+    """Make the index equal to its source."""
     from model_code.collection.index.changes import CHANGES
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.sync import sync
 
-    outcome = sync(LiveIndex(project, find_service=find_running_service))
-    counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
-    return dg.MaterializeResult(
-        metadata=counts | {"unchanged": outcome.unchanged, "kept": outcome.kept}
-    )
+    report = sync(LiveIndex(project, find_service=find_running_service))
+    metadata: dict[str, Any] = {}
+    for name in (*CHANGES, "rejected"):
+        metadata[name] = len(getattr(report, name))
+    metadata["unchanged"] = report.unchanged
+    metadata["kept"] = report.kept
+    return dg.MaterializeResult(metadata=metadata)
 
 
-def _reported(key: dg.AssetKey, after: str, warn: int, fail: int, description: str) -> dg.AssetSpec:
-    """What the sensor `freshness` reports while all is well: where it does not, or is dead, the
-    policy fails.
+def _asset_reported_by_sensor(
+    key: dg.AssetKey, upstream: str, warn_minutes: int, fail_minutes: int, description: str
+) -> dg.AssetSpec:
+    """Return an asset that the sensor `freshness` reports while it is fresh.
+
+    Its policy fails if the sensor does not report it, or does not run.
     """
-    policy = dg.FreshnessPolicy.time_window(timedelta(minutes=fail), timedelta(minutes=warn))
+    policy = dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(minutes=fail_minutes), warn_window=timedelta(minutes=warn_minutes)
+    )
     return dg.AssetSpec(
-        key, deps=[after], group_name="live", freshness_policy=policy, description=description
+        key, deps=[upstream], group_name="live", freshness_policy=policy, description=description
     )
 
 
-REPORTED = (
-    _reported(
+REPORTED_ASSETS = (
+    _asset_reported_by_sensor(
         SEARCHABLE,
         "added_documents",
-        7,
-        10,
-        "Reported while every document is found within two minutes of its arrival.",
+        warn_minutes=7,
+        fail_minutes=10,
+        description="Fresh while every document becomes searchable within two minutes of its "
+        "arrival. Reported by the sensor `freshness` every five minutes while that holds.",
     ),
-    _reported(
+    _asset_reported_by_sensor(
         MEASURED,
         "drift_report",
-        45,
-        60,
-        "Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift.",
+        warn_minutes=45,
+        fail_minutes=60,
+        description="Fresh while fewer than `drift.minimum_batch` changes wait for a drift check. "
+        "Reported by the sensor `freshness` every half hour while that holds.",
     ),
 )
 
 
 def live_assets(cron: str | None) -> list[dg.AssetsDefinition | dg.AssetSpec]:
-    """All of these; cron: when the source is synced, None: when a person asks."""
-    in_time = dg.FreshnessPolicy.cron(cron, get_smallest_cron_interval(cron)) if cron else None
-    synced = synced_source.map_asset_specs(
-        lambda spec: spec.replace_attributes(freshness_policy=in_time)
-    )
-    adding = live_generation, added_documents, drift_report, synced
-    return [*adding, retrain_pilot, retrained_retriever, retrained_champion, *REPORTED]
+    """Return all assets of the live collection.
+
+    Args:
+        cron: The schedule of `synced_source`; None if only a person starts it.
+    """
+    sync_policy = None
+    if cron is not None:
+        sync_policy = dg.FreshnessPolicy.cron(cron, get_smallest_cron_interval(cron))
+
+    def set_sync_policy(spec: dg.AssetSpec) -> dg.AssetSpec:
+        return spec.replace_attributes(freshness_policy=sync_policy)
+
+    return [
+        live_generation,
+        added_documents,
+        drift_report,
+        synced_source.map_asset_specs(set_sync_policy),
+        retrain_pilot,
+        retrained_retriever,
+        retrained_champion,
+        *REPORTED_ASSETS,
+    ]

@@ -1,6 +1,4 @@
-"""After a build: the best retriever registered as challenger, and the champion that the gate
-leaves.
-"""
+"""Dagster assets of the registry: the first champion, the registered retriever and the champion."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,42 +12,46 @@ from model_code.stages.stage import Stage
 if TYPE_CHECKING:
     from orchestration.registry.release import PromotionResult
 
-NEEDED = ("index", "evaluate", "fuse", "comparison")
+# The stages that must be built before a retriever is registered.
+REQUIRED_STAGES = ("index", "evaluate", "fuse", "comparison")
 
 
 def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """`first_champion`, `registered_retriever` and `champion`."""
+    """Return the assets `first_champion`, `registered_retriever` and `champion`."""
+    baselines = [asset_key(stage) for stage in table if stage.name == "baselines"]
+    required = [asset_key(stage) for stage in table if stage.name in REQUIRED_STAGES]
 
     @dg.asset(
         group_name="registry",
         kinds={"mlflow"},
-        deps=[asset_key(stage) for stage in table if stage.name == "baselines"],
+        deps=baselines,
         op_tags={"dagster/priority": str(BASELINES_PRIORITY)},
+        description="The first champion: the best of BM25, the base encoder and their fusion, "
+        "promoted and made live before anything is trained. Runs in a full build once the "
+        "baselines are evaluated. Changes nothing if there is a champion or something is live.",
     )
     def first_champion(
         context: dg.AssetExecutionContext, project: ProjectResource
     ) -> dg.MaterializeResult:
-        """The best of BM25, base encoder and both fused, before any training, where nothing is live
-        yet.
-        """
         from orchestration.registry import release
 
-        move = release.promote_first_champion(project)
-        summary = (
-            f"untrained: {move.summary}"
-            if move
-            else "there is a champion, or something is live already"
-        )
+        result = release.promote_first_champion(project)
+        if result is None:
+            summary = "there is a champion, or something is live already"
+        else:
+            summary = f"untrained: {result.summary}"
         log_line(context, summary)
         return dg.MaterializeResult(metadata={"what happened": summary})
 
     @dg.asset(
         group_name="registry",
         kinds={"mlflow"},
-        deps=["first_champion", *(asset_key(stage) for stage in table if stage.name in NEEDED)],
+        deps=["first_champion", *required],
+        description="The retriever with the best scores on dev, registered in MLflow as "
+        "challenger. Runs in a full build once all systems are compared. Writes a version with "
+        "copies of the encoder, the index, the hierarchy and the documents.",
     )
     def registered_retriever(project: ProjectResource) -> dg.MaterializeResult:
-        """The retriever that is best on dev, registered in MLflow as challenger."""
         from orchestration.registry import release
 
         version = release.register(project)
@@ -61,43 +63,57 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     return [first_champion, registered_retriever, champion]
 
 
-@dg.asset(group_name="registry", kinds={"mlflow"}, deps=["registered_retriever"])
+@dg.asset(
+    group_name="registry",
+    kinds={"mlflow"},
+    deps=["registered_retriever"],
+    description="The version that is searched by default: the challenger if it passed the gate, "
+    "otherwise the champion before. Runs in a full build after the registration. Writes a line of "
+    "the promotion history, and moves the alias `champion` if the gate passed.",
+)
 def champion(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    """The retriever that serves: the challenger if it passed the gate, else the one that served
-    before.
-    """
+    """Promote the challenger if it passes the gate."""
     from orchestration.registry import release
 
-    move = release.promote(project)
-    log_line(context, move.summary)
-    version = dg.DataVersion(move.champion.key if move.champion else "none")
-    return dg.MaterializeResult(data_version=version, metadata=_facts(move))
+    result = release.promote(project)
+    log_line(context, result.summary)
+    key = result.champion.key if result.champion else "none"
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(key), metadata=_promotion_metadata(result)
+    )
 
 
-def _facts(move: "PromotionResult") -> dict[str, Any]:
+def _promotion_metadata(result: "PromotionResult") -> dict[str, Any]:
     return {
-        "champion": str(move.champion or "none"),
-        "passed": move.passed,
-        "what happened": move.summary,
+        "champion": str(result.champion or "none"),
+        "passed": result.passed,
+        "what happened": result.summary,
     }
 
 
-@dg.op(retry_policy=dg.RetryPolicy(max_retries=1, delay=5))
-def settle_alias(context: dg.OpExecutionContext, project: ProjectResource) -> None:
-    """Have live follow the alias `champion`, or the alias go back, as the gate and the settings
-    say.
-    """
+@dg.op(
+    retry_policy=dg.RetryPolicy(max_retries=1, delay=5),
+    description="Makes the version with the alias `champion` live, or moves the alias back, as the "
+    "gate and the setting `promotion.by_hand` decide.",
+)
+def reconcile_champion(context: dg.OpExecutionContext, project: ProjectResource) -> None:
+    """Reconcile an alias that a person moved in MLflow."""
     from orchestration.registry import release
 
-    move = release.reconcile_alias(project)
-    context.log.info(move.summary if move else "the alias is where the last promotion put it")
-    if move:
-        context.log_event(dg.AssetMaterialization("champion", metadata=_facts(move)))
+    result = release.reconcile_alias(project)
+    if result is None:
+        context.log.info("the alias is where the last promotion put it")
+        return
+    context.log.info(result.summary)
+    metadata = _promotion_metadata(result)
+    context.log_event(dg.AssetMaterialization("champion", metadata=metadata))
 
 
 @dg.job(
-    description="The alias was moved in MLflow: the gate judges it, and live follows or the alias goes back."
+    description="Follows the alias `champion` after a person moved it in MLflow: the gate judges "
+    "the version, which becomes live, or the alias is moved back. Started by the sensor "
+    "`champion_alias`."
 )
 def follow_alias() -> None:
-    """Begun by the sensor where a person moved the champion in MLflow."""
-    settle_alias()
+    """Reconcile the alias `champion`."""
+    reconcile_champion()

@@ -1,5 +1,6 @@
-"""Everything that Dagster sees. Slow libraries are imported inside functions, so that this loads in
-a moment.
+"""Everything that Dagster loads: assets, jobs, schedules and sensors of a project.
+
+Slow libraries are imported inside functions, so that this module loads quickly.
 """
 
 from __future__ import annotations
@@ -13,31 +14,40 @@ from assets.registry import follow_alias, registry_assets
 from assets.retrievers import retriever_assets
 from model_code.project import Project
 from orchestration import parameters
+from orchestration.jobs import TASK_JOBS, build_jobs, sync_schedules
 from orchestration.pipeline import stages
-from orchestration.sensors import JOBS, SENSORS, build_jobs, sync_schedule
+from orchestration.sensors import SENSORS
+
+ASSET_OWNERS = ["team:freshet"]
 
 
 def definitions(project: Project) -> dg.Definitions:
-    """The definitions of the project, for the retrievers that its `params.yaml` names."""
+    """Return the Dagster definitions of a project.
+
+    They depend on the retrievers and fusions in its `params.yaml`.
+    """
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
+
+    assets = [
+        *corpus_assets(table),
+        *retriever_assets(table),
+        *evaluation_assets(table),
+        *registry_assets(table),
+        *live_assets(settings.live.sync),
+    ]
     return dg.Definitions(
-        assets=dg.map_asset_specs(
-            lambda spec: spec.replace_attributes(owners=["team:freshet"]),
-            [
-                *corpus_assets(table),
-                *retriever_assets(table),
-                *evaluation_assets(table),
-                *registry_assets(table),
-                *live_assets(settings.live.sync),
-            ],
-        ),
-        jobs=[*build_jobs(table), *JOBS.values(), follow_alias],
-        schedules=sync_schedule(project, settings.live.sync),
+        assets=dg.map_asset_specs(_set_owners, assets),
+        jobs=[*build_jobs(table), *TASK_JOBS.values(), follow_alias],
+        schedules=sync_schedules(project, settings.live.sync),
         sensors=SENSORS,
         resources={"project": project},
         executor=dg.in_process_executor,
     )
+
+
+def _set_owners(spec: dg.AssetSpec) -> dg.AssetSpec:
+    return spec.replace_attributes(owners=ASSET_OWNERS)
 
 
 defs = definitions(Project.find())

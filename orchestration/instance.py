@@ -1,5 +1,6 @@
-"""The project's own Dagster home, telemetry off and one slot per pool, and its runs that nobody
-ends any more.
+"""The project's Dagster instance: its home folder, and runs whose process has ended.
+
+Telemetry is off, and one step of a pool runs at a time.
 """
 
 from __future__ import annotations
@@ -23,101 +24,131 @@ CONFIG = """\
 telemetry: {enabled: false}
 nux: {enabled: false}
 concurrency: {pools: {default_limit: 1, granularity: op}}
-# nothing else frees the slot of a run that was killed: its pool would be closed for good
+# Nothing else frees the slot of a killed run, and its pool would be blocked for good.
 run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}
 """
-LOCATION = "freshet"  # of the code, as Dagster names it
+# The name of the code location, as Dagster shows it.
+LOCATION = "freshet"
+# The environment variable with the address of a PostgreSQL database.
 DATABASE = "FRESHET_DAGSTER_DATABASE"
-CLOCK = 60.0  # seconds by which the time of a process's start may be off, as clocks are set
-GONE = "its process is gone: this machine or Dagster's daemon was stopped while it ran"
 DRIVER = "postgresql+psycopg2://"
-STORAGE = f"storage: {{postgres: {{postgres_url: {{env: {DATABASE}}}}}}}\n"
+STORAGE_CONFIG = f"storage: {{postgres: {{postgres_url: {{env: {DATABASE}}}}}}}\n"
+# Clocks are corrected, so a process may seem to start after its run.
+CLOCK_TOLERANCE_SECONDS = 60.0
+ABANDONED = "its process is gone: this machine or Dagster's daemon stopped while it ran"
 
 
 def dagster_home(project: Project) -> Path:
-    """The folder, with its `dagster.yaml`; made and initialised at the first call, under the
-    project's lock.
+    """Return the project's Dagster home, and set `DAGSTER_HOME` to it.
 
-    Runs and events lie in it, or in the PostgreSQL database at the environment's
-    `FRESHET_DAGSTER_DATABASE`, whose address is not written down. FreshetError if the folder was
-    made for the other one. Two processes that initialise a fresh home at once leave its database
-    with two schema heads.
+    Runs and events are stored in it, or in the PostgreSQL database of the environment variable
+    `FRESHET_DAGSTER_DATABASE`, whose address is not written to disk. The folder is made by the
+    first call, under the project's lock: two processes that make it at the same time leave its
+    database with two schema heads.
+
+    Raises:
+        SettingsError: If the address needs another driver.
+        FreshetError: If the folder was made for the other kind of storage.
     """
+    uses_database = DATABASE in os.environ
     require(
         os.environ.get(DATABASE, DRIVER).startswith(DRIVER),
-        f"{DATABASE} must begin with {DRIVER}: with SQLAlchemy's other drivers Dagster's own SQL fails",
+        f"{DATABASE} must begin with {DRIVER}: Dagster's SQL fails with other drivers of SQLAlchemy",
     )
+
     home = project.state / "dagster"
-    if not (home / "dagster.yaml").exists():
+    config = home / "dagster.yaml"
+    if not config.exists():
         with project.lock():
-            write_text(home / "dagster.yaml", CONFIG + (STORAGE if DATABASE in os.environ else ""))
-            with dg.DagsterInstance.from_config(str(home)) as instance:
-                instance.get_runs(limit=1)
-                instance.fetch_materializations(dg.AssetKey("any"), limit=1)
-    made_for, is_set = (
-        STORAGE in (home / "dagster.yaml").read_text(encoding="utf-8"),
-        DATABASE in os.environ,
-    )
-    if made_for != is_set:
+            storage = STORAGE_CONFIG if uses_database else ""
+            write_text(config, CONFIG + storage)
+            _initialize_storage(home)
+
+    was_made_for_database = STORAGE_CONFIG in config.read_text(encoding="utf-8")
+    if was_made_for_database and not uses_database:
         raise FreshetError(
-            f"{home / 'dagster.yaml'} was made {'with' if made_for else 'without'} {DATABASE}, which is "
-            f"{'' if is_set else 'not '}set now: change the environment back, or delete that file for a new history"
+            f"{config} was made with {DATABASE}, which is not set now: "
+            "set it again, or delete that file for a new history"
         )
+    if uses_database and not was_made_for_database:
+        raise FreshetError(
+            f"{config} was made without {DATABASE}, which is set now: "
+            "unset it, or delete that file for a new history"
+        )
+
     os.environ["DAGSTER_HOME"] = str(home)
     return home
 
 
+def _initialize_storage(home: Path) -> None:
+    """Make the tables of runs and events, which the first query does."""
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        instance.get_runs(limit=1)
+        instance.fetch_materializations(dg.AssetKey("any"), limit=1)
+
+
 def open_instance(project: Project) -> dg.DagsterInstance:
-    """The project's persistent instance, to run jobs in."""
+    """Open the project's persistent instance, to run jobs in it."""
     return dg.DagsterInstance.from_config(str(dagster_home(project)))
 
 
 @contextmanager
-def known_by_the_page(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
-    """Let runs made inside belong to `job` as `freshet ui` has it loaded, else its first page
-    leaves them out.
+def show_runs_in_ui(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
+    """Make runs that are created inside belong to the job that `freshet ui` loads.
+
+    Otherwise the first page of Dagster's UI does not show them.
     """
-    origin = RemoteRepositoryOrigin(
-        RegisteredCodeLocationOrigin(LOCATION), "__repository__"
-    ).get_job_origin(job)
-    make = instance.create_run_for_job
-    # execute_in_process has no argument for it
-    instance.create_run_for_job = partial(make, remote_job_origin=origin)
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__")
+    origin = repository.get_job_origin(job)
+
+    # `execute_in_process` has no argument for the origin.
+    create_run = instance.create_run_for_job
+    instance.create_run_for_job = partial(create_run, remote_job_origin=origin)
     try:
         yield
     finally:
-        instance.create_run_for_job = make
+        instance.create_run_for_job = create_run
 
 
 def fail_abandoned_runs(project: Project) -> list[str]:
-    """Mark as failed what is in progress for Dagster and whose process has ended; the ids of these
-    runs.
+    """Mark runs as failed that are in progress for Dagster and whose process has ended.
 
-    Their slots are free at once, as a build waits for them without an end; a retrain among them is
-    tried again. In a database that several machines share nothing is done: a process of another
-    machine cannot be looked for.
+    Their slots are freed at once, because a build would wait for them without end. A retrain among
+    them is tried again. If several machines share a database, nothing is done: a process of
+    another machine cannot be looked up.
+
+    Returns:
+        The ids of these runs.
     """
-    gone: list[str] = []
     if DATABASE in os.environ:
-        return gone
+        return []
+
+    abandoned = []
     with open_instance(project) as instance:
-        for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
-            starts = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
-            if not any(
-                _is_running(start.get_dagster_event().pid, start.timestamp) for start in starts
-            ):
-                instance.report_run_failed(run, GONE)
-                instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-                gone.append(run.run_id)
-    return gone
+        in_progress = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
+        for run in instance.get_runs(in_progress):
+            if _has_running_process(instance, run.run_id):
+                continue
+            instance.report_run_failed(run, ABANDONED)
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+            abandoned.append(run.run_id)
+    return abandoned
 
 
-def _is_running(pid: int, moment: float) -> bool:
-    """Whether the process `pid` of that moment still runs, and not another one that has its number
-    now.
-    """
+def _has_running_process(instance: dg.DagsterInstance, run_id: str) -> bool:
+    for start in instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START):
+        pid = start.get_dagster_event().pid
+        if _is_running(pid, start.timestamp):
+            return True
+    return False
+
+
+def _is_running(pid: int, run_start: float) -> bool:
+    """Return whether the process still runs, and is not a later one with the same number."""
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < moment + CLOCK
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.create_time() < run_start + CLOCK_TOLERANCE_SECONDS
     except psutil.NoSuchProcess:
         return False

@@ -1,7 +1,8 @@
-"""The jobs, and what starts them: the sensor that keeps the live collection fresh, others, and the
-schedule of a sync.
+"""The Dagster sensors, which keep the live collection fresh.
 
-The ledger is the sensors' state.
+The ledger holds the state of the sensors. They can be stopped at any time, and nothing is lost.
+Their descriptions are shown on Dagster's pages. Slow modules are imported inside functions, so that
+Dagster loads the definitions quickly.
 """
 
 from __future__ import annotations
@@ -9,165 +10,89 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED, canary_facts
+from assets.live import MEASURED, SEARCHABLE, SYNCED, canary_metadata
 from assets.registry import follow_alias
-from assets.stage_assets import ProjectResource, asset_key
+from assets.stage_assets import ProjectResource
 from model_code.collection.generations.generation_store import retrievers
 from model_code.project import Project, lock_is_free
-from model_code.stages.stage import Stage
 from orchestration import parameters
+from orchestration.jobs import TASK_JOBS
 
 if TYPE_CHECKING:
     from model_code.collection.ledger.tasks import Task
-    from orchestration.freshness.due_tasks import IngestBacklog
+    from orchestration.freshness.backlog import IngestBacklog
 
-OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an error of ours is
-PARTITION = "dagster/partition"  # Dagster's own tag of a run
-# of every sensor
-LOOKS = {"minimum_interval_seconds": 30, "default_status": dg.DefaultSensorStatus.RUNNING}
-SOON = 120.0  # seconds within which a document is searchable as long as all is well
-# seconds between two reports: well within what the policy asks for
-EVERY = {SEARCHABLE: 300.0, MEASURED: 1800.0}
-ADDING, RETRAINING = (
-    ("added_documents", "drift_report"),
-    ("retrained_retriever", "retrained_champion"),
-)
-PILOTING = ("retrain_pilot",)
-EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
-JOBS = {  # of what is live, by the kind of work, whose own module is slow to import
-    kind: dg.define_asset_job(
-        name, dg.AssetSelection.assets(*assets), partitions_def=partitions, description=text
-    )
-    for kind, name, assets, partitions, text in (
-        (
-            "add",
-            "add_documents",
-            ADDING,
-            BATCHES,
-            "What waits in the ledger becomes searchable; how far the collection has moved is measured.",
-        ),
-        (
-            "drift",
-            "look_at_drift",
-            ADDING[1:],
-            BATCHES,
-            "How far what a service made searchable, or an addition whose look failed, has moved the collection.",
-        ),
-        (
-            "retrain",
-            "retrain",
-            RETRAINING,
-            RETRAINS,
-            "Everything that is live, trained anew in a workspace of its own, before the gate.",
-        ),
-        (
-            "pilot",
-            "pilot",
-            PILOTING,
-            PILOTS,
-            "A training on a sample of what is live: whether a retrain would help what is new.",
-        ),
-    )
+SENSOR_OPTIONS = {
+    "minimum_interval_seconds": 30,
+    "default_status": dg.DefaultSensorStatus.RUNNING,
 }
-
-
-def build_jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
-    """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR
-    version.
-    """
-    built = dg.AssetSelection.all() - dg.AssetSelection.assets(
-        *ADDING, *PILOTING, *RETRAINING, SYNCED
-    )
-    evaluated = dg.AssetSelection.assets(
-        *(asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES)
-    )
-    build_text = "From the corpus's source to a promoted retriever and its live collection."
-    evaluation_text = "Baselines, evaluation of every trained retriever, and the comparison."
-    return [
-        dg.define_asset_job("full_build", built, description=build_text),
-        dg.define_asset_job("evaluate", evaluated, description=evaluation_text),
-    ]
-
-
-def sync_schedule(project: Project, cron: str | None) -> list[dg.ScheduleDefinition]:
-    """The schedule `sync`, if `live.sync` says when: the index follows its source, once something
-    is live.
-    """
-    if cron is None:
-        return []
-    return [
-        dg.ScheduleDefinition(
-            job=dg.define_asset_job(
-                "sync", selection=[SYNCED], description="The index follows the project's source."
-            ),
-            cron_schedule=cron,
-            should_execute=lambda _: bool(retrievers(project.live)),
-            default_status=dg.DefaultScheduleStatus.RUNNING,
-        )
-    ]
+# Tags of a run. The first one is Dagster's own.
+PARTITION_TAG = "dagster/partition"
+REASON_TAG = "freshet/why"
+MAX_REASON_CHARACTERS = 200
+# The name of an error class of this project at the beginning of a message.
+ERROR_CLASS = re.compile(r"^model_code\.errors\.\w+: ")
+# A document that waits longer is not searchable in time.
+MAX_WAIT_SECONDS = 120.0
+# Seconds between two reports of an asset, well within the time of its freshness policy.
+REPORT_INTERVAL_SECONDS = {SEARCHABLE: 300.0, MEASURED: 1800.0}
 
 
 @dg.sensor(
-    jobs=list(JOBS.values()),
-    description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift says so.",
-    **LOOKS,
+    jobs=list(TASK_JOBS.values()),
+    description="Receives files from the inbox, and starts what is due: additions, drift checks, "
+    "and the pilots and retrains that a drift check requested. It also reports "
+    "`searchable_documents` and `measured_drift` while they are fresh.",
+    **SENSOR_OPTIONS,
 )
 def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SensorResult:
-    """Look what is due, and report what is as its policy wants it."""
-    from model_code.collection.index.status import read_canary
-    from orchestration.freshness.due_tasks import ingest_backlog
+    """Start the tasks that are due, and report the assets that are fresh."""
+    from orchestration.freshness.backlog import ingest_backlog
 
-    due, stands, reported = (
-        tick(project),
-        ingest_backlog(project),
-        json.loads(context.cursor or "{}"),
-    )
-    requests = [
-        dg.RunRequest(
-            work.run_key,
-            job_name=JOBS[work.kind].name,
-            partition_key=work.run_key,
-            tags={"freshet/why": work.reason[:200]},
+    run_requests = []
+    partition_requests = []
+    for task in receive_inbox_and_request_tasks(project):
+        job = TASK_JOBS[task.kind]
+        request = dg.RunRequest(
+            task.run_key,
+            job_name=job.name,
+            partition_key=task.run_key,
+            tags={REASON_TAG: task.reason[:MAX_REASON_CHARACTERS]},
         )
-        for work in due
-    ]
-    added = [JOBS[work.kind].partitions_def.build_add_request([work.run_key]) for work in due]
-    now = time.time()
-    well = [
-        key
-        for key in _well(project, stands)
-        if now - reported.get(key.to_user_string(), 0.0) >= EVERY[key]
-    ]
-    facts = asdict(stands) | canary_facts(read_canary(project)) if stands else {}
+        run_requests.append(request)
+        partition_requests.append(job.partitions_def.build_add_request([task.run_key]))
+
+    skip_reason = None
+    if not run_requests:
+        skip_reason = "nothing arrived, and no drift check, pilot or retrain is due"
+
+    # The cursor holds when each asset was reported last.
+    reported = json.loads(context.cursor or "{}")
+    backlog = ingest_backlog(project)
+    reports = []
+    for key in _fresh_assets(project, backlog):
+        name = key.to_user_string()
+        if time.time() - reported.get(name, 0.0) >= REPORT_INTERVAL_SECONDS[key]:
+            metadata = _backlog_metadata(project, backlog)
+            reports.append(dg.AssetMaterialization(key, metadata=metadata))
+            reported[name] = time.time()
+
     return dg.SensorResult(
-        run_requests=requests,
-        skip_reason=None
-        if requests
-        else "nothing arrived, and neither a pilot nor a retrain is due",
-        dynamic_partitions_requests=added,
-        asset_events=[dg.AssetMaterialization(key, metadata=facts) for key in well],
-        cursor=json.dumps(reported | {key.to_user_string(): now for key in well}),
+        run_requests=run_requests,
+        skip_reason=skip_reason,
+        dynamic_partitions_requests=partition_requests,
+        asset_events=reports,
+        cursor=json.dumps(reported),
     )
 
 
-def _well(project: Project, stands: IngestBacklog | None) -> list[dg.AssetKey]:
-    """The assets that are as their policies want them."""
-    if stands is None:
-        return []
-    minimum = parameters.load(project.params_file).drift.minimum_batch
-    good = {SEARCHABLE: stands.oldest < SOON, MEASURED: stands.unmeasured < minimum}
-    return [key for key in EVERY if good[key]]
-
-
-def tick(project: Project) -> list[Task]:
-    """Receive the inbox and say what is to be done."""
+def receive_inbox_and_request_tasks(project: Project) -> list[Task]:
+    """Receive the files in the inbox, and return the tasks that are due."""
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.inbox import receive_inbox, waiting
     from orchestration.freshness.due_tasks import request_due_tasks
@@ -177,103 +102,154 @@ def tick(project: Project) -> list[Task]:
     return request_due_tasks(project)
 
 
-# by its name: Dagster copies a sensor whose own job wants a resource, and warns of a beta while it
-# does so
+def _fresh_assets(project: Project, backlog: IngestBacklog | None) -> list[dg.AssetKey]:
+    """Return the assets that are as fresh as their policies demand."""
+    from orchestration.freshness.backlog import events_to_check
+
+    if backlog is None:
+        return []
+
+    fresh = []
+    if backlog.oldest_seconds < MAX_WAIT_SECONDS:
+        fresh.append(SEARCHABLE)
+    if events_to_check(backlog, parameters.load(project.params_file).drift) is None:
+        fresh.append(MEASURED)
+    return fresh
+
+
+def _backlog_metadata(project: Project, backlog: IngestBacklog) -> dict[str, Any]:
+    from model_code.collection.index.status import read_canary
+
+    metadata: dict[str, Any] = {
+        "generation": backlog.generation,
+        "documents": backlog.documents,
+        "waiting": backlog.waiting,
+        "oldest": backlog.oldest_seconds,
+        "measured": backlog.last_measured,
+        "unmeasured": backlog.unmeasured,
+    }
+    metadata.update(canary_metadata(read_canary(project)))
+    return metadata
+
+
+# The job is given by its name: Dagster copies a sensor whose own job needs a resource, and warns of
+# a beta feature when it does.
 @dg.sensor(
     job_name=follow_alias.name,
-    description="Looks whether a person moved the champion in MLflow.",
-    **LOOKS,
+    description="Starts the job `follow_alias` when a person moved the alias `champion` in MLflow.",
+    **SENSOR_OPTIONS,
 )
 def champion_alias(
     context: dg.SensorEvaluationContext, project: ProjectResource
 ) -> dg.RunRequest | dg.SkipReason:
-    """Ask for `follow_alias` where live has not followed the alias yet."""
+    """Request the job `follow_alias` if a person moved the alias."""
     from orchestration.pipeline.runs import store_folder
     from orchestration.registry import history, release
     from orchestration.registry.versions import REGISTRY_LOCK
 
-    folder = store_folder(project)
-    if not folder.exists() or not lock_is_free(folder / REGISTRY_LOCK):
-        return dg.SkipReason("nothing is registered yet, or a promotion runs")
-    moved = release.manual_alias_change(project)
-    if moved is None:
-        return dg.SkipReason("the champion in MLflow is the one that was promoted last")
-    run_key = f"{len(history.read(project))}: {moved}"  # each settled move is a line of the history
-    return dg.RunRequest(run_key=run_key, tags={"freshet/why": str(moved)})
+    store = store_folder(project)
+    if not store.exists() or not lock_is_free(store / REGISTRY_LOCK):
+        return dg.SkipReason("nothing is registered yet, or a promotion is running")
+
+    change = release.manual_alias_change(project)
+    if change is None:
+        return dg.SkipReason("the champion in MLflow is the version that was promoted last")
+
+    # Each reconciled change is a line of the history, so the same change later has another key.
+    run_key = f"{len(history.read(project))}: {change}"
+    return dg.RunRequest(run_key=run_key, tags={REASON_TAG: str(change)})
 
 
 @dg.sensor(
-    **LOOKS,
-    description="Tells `live.webhook` what goes wrong, each thing once: failed runs and work, documents that wait, "
-    "drift, a gate that refused. Without an address it stands here alone.",
+    description="Sends each new problem once to the address in `live.webhook`: failed runs and "
+    "tasks, documents that are not searchable in time, drift, a refused promotion, and assets "
+    "that are not fresh. Without an address, problems are only shown here.",
+    **SENSOR_OPTIONS,
 )
 def notices(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    """Tell what was not told yet."""
+    """Send the problems that were not sent yet."""
     from orchestration.freshness.notices import find_problems, send_notice
 
-    since = datetime.now(UTC) - timedelta(days=1)
-    failed = context.instance.get_runs(
-        dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since)
-    )
-    messages = find_problems(project) | {
-        run.run_id: _failure(context.instance, run) for run in failed
-    }
-    messages |= _stale(context.instance)
-    new = [text for key, text in messages.items() if key not in json.loads(context.cursor or "[]")]
+    problems = find_problems(project)
+    problems.update(_failed_runs(context.instance))
+    problems.update(_stale_assets(context.instance))
+
+    # The cursor holds the keys of the problems that were sent.
+    sent = json.loads(context.cursor or "[]")
+    new = [message for key, message in problems.items() if key not in sent]
     if new:
         send_notice(project, new)
-    # behind the telling: one that failed is tried again
-    context.update_cursor(json.dumps(list(messages)))
-    return dg.SkipReason("; ".join(messages.values()) or "nothing is wrong")
+    # Set after sending, so that a message that could not be sent is sent by the next tick.
+    context.update_cursor(json.dumps(list(problems)))
+    return dg.SkipReason("; ".join(problems.values()) or "nothing is wrong")
 
 
-def _failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    """What failed, and why in a line: what the step that failed raised."""
+def _failed_runs(instance: dg.DagsterInstance) -> dict[str, str]:
+    """Return a message for each run that failed during the last day, by its id."""
+    since = datetime.now(UTC) - timedelta(days=1)
+    failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since)
+    return {run.run_id: _describe_failure(instance, run) for run in instance.get_runs(failed)}
+
+
+def _describe_failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """Name the run, and the first line of the error that its step raised."""
+    description = f"run {run.run_id[:8]} of {run.job_name} failed"
     failures = instance.get_records_for_run(
         run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE, limit=1
     ).records
-    errors = [failure.event_log_entry.dagster_event.step_failure_data.error for failure in failures]
-    reasons = [
-        OURS.sub("", (error.cause or error).message.partition("\n")[0]) for error in errors if error
-    ]
-    return ": ".join([f"run {run.run_id[:8]} of {run.job_name} failed", *reasons])
+    for failure in failures:
+        error = failure.event_log_entry.dagster_event.step_failure_data.error
+        if error:
+            raised = error.cause or error
+            first_line = raised.message.partition("\n")[0]
+            description += f": {ERROR_CLASS.sub('', first_line)}"
+    return description
 
 
-def _stale(instance: dg.DagsterInstance) -> dict[str, str]:
-    """Which freshness policies fail, as Dagster's daemon saw last: the sensor is dead, a schedule
-    missed its time.
+def _stale_assets(instance: dg.DagsterInstance) -> dict[str, str]:
+    """Return a message for each freshness policy that failed when Dagster's daemon last looked.
+
+    A policy fails if the sensor does not run, or if a schedule was missed.
     """
-    states = instance.get_freshness_state_records([SEARCHABLE, MEASURED, SYNCED])
-    return {
-        f"stale {key.to_user_string()} {record.updated_at}": f"{key.to_user_string()}: not fresh since "
-        f"{record.updated_at:%Y-%m-%d %H:%M} UTC"
-        for key, record in states.items()
-        if record.freshness_state.value == "FAIL"
-    }
+    messages = {}
+    for key, record in instance.get_freshness_state_records([SEARCHABLE, MEASURED, SYNCED]).items():
+        if record.freshness_state.value == "FAIL":
+            name = key.to_user_string()
+            messages[f"stale {name} {record.updated_at}"] = (
+                f"{name}: not fresh since {record.updated_at:%Y-%m-%d %H:%M} UTC"
+            )
+    return messages
 
 
-def _ends(name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:
-    @dg.run_status_sensor(run_status=status, name=name, description=description, **LOOKS)
-    def ends(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
-        from orchestration.freshness.due_tasks import record_run_end
-
-        run, canceled = context.dagster_run, status == dg.DagsterRunStatus.CANCELED
-        outcome = (
-            context.dagster_event.message or f"the run {'was canceled' if canceled else 'failed'}"
-        )
-        record_run_end(project, run.tags.get(PARTITION, ""), run.run_id, outcome, canceled)
-
-    return ends
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.FAILURE,
+    description="Records that the run of a task failed, so that the task is tried again.",
+    **SENSOR_OPTIONS,
+)
+def failures(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
+    """Record a failed run in the ledger."""
+    _record_run_end(context, project, default_outcome="the run failed", canceled=False)
 
 
-SENSORS = [
-    freshness,
-    champion_alias,
-    notices,
-    _ends("failures", dg.DagsterRunStatus.FAILURE, "Notes what failed, so that it is tried again."),
-    _ends(
-        "cancellations",
-        dg.DagsterRunStatus.CANCELED,
-        "Notes a pilot or retrain that a person ended: drift may ask again.",
-    ),
-]
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.CANCELED,
+    description="Records that a person canceled the run of a task, so that it is not tried again. "
+    "A later drift check may request it again. A canceled addition is tried again.",
+    **SENSOR_OPTIONS,
+)
+def cancellations(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
+    """Record a canceled run in the ledger."""
+    _record_run_end(context, project, default_outcome="the run was canceled", canceled=True)
+
+
+def _record_run_end(
+    context: dg.RunStatusSensorContext, project: Project, default_outcome: str, canceled: bool
+) -> None:
+    from orchestration.freshness.due_tasks import record_run_end
+
+    run = context.dagster_run
+    outcome = context.dagster_event.message or default_outcome
+    record_run_end(project, run.tags.get(PARTITION_TAG, ""), run.run_id, outcome, canceled)
+
+
+SENSORS = [freshness, champion_alias, notices, failures, cancellations]

@@ -61,7 +61,7 @@ ORDER = (
     within("assets", "corpus evaluation live pages registry retrievers stage_assets"),
     within("orchestration", "guard service"),
     within("freshet", "integrations project"),
-    within("orchestration", "definitions instance sensors"),
+    within("orchestration", "definitions instance jobs sensors"),
     within("orchestration", "cli"),
     within("freshet", "command"),
 )

@@ -56,7 +56,8 @@ ALLOWED = {
         model_code/retrieval/fused.py:Fusion.save model_code/retrieval/fused.py:build_folders
         model_code/stages/baselines.py:_build_zero_shot
         model_code/stages/comparison.py:run orchestration/pipeline/runs.py:spool_record
-        orchestration/freshness/workspace.py:_fill""",
+        orchestration/freshness/workspace.py:_fill
+        orchestration/freshness/workspace.py:_link_folders_of_settings""",
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
         model_code/collection/generations/build.py:copy_build
         model_code/collection/generations/generation_store.py:GenerationStore.commit

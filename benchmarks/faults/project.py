@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.collection.segments.documents import DOCUMENTS, ENCODER
 from model_code.project import Project
 from orchestration import parameters
-from orchestration.freshness.workspace import FILES
+from orchestration.freshness.workspace import PROJECT_FILES
 from orchestration.pipeline.code_lock import PACKAGES
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
 def _copy_code(root: Path) -> None:
     for name in PACKAGES:
         shutil.copytree(CLONE / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in FILES:
+    for name in PROJECT_FILES:
         shutil.copyfile(CLONE / name, root / name)
 
 

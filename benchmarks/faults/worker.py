@@ -176,13 +176,13 @@ def _retrain(
 # parts of a retrain outside of its stages, in order: what they are called, and the function that is
 # it
 MARKED = {
-    "plan": (retrain, "_begin"),
+    "plan": (retrain, "_begin_retrain"),
     "snapshot": (retrain, "make_workspace"),
     "register": (release, "register"),
     "judge": (gate, "judge_challenger"),
     "open": (release, "open_version"),
     "champion": (release, "_make_champion"),
-    "absorb": (retrain, "_record"),
+    "absorb": (retrain, "_record_outcome"),
 }
 
 
@@ -195,7 +195,7 @@ def retrain_once(root: Path, journal: Path, key: str) -> None:
     try:
         done = retrain.retrain(Project(root), key)
         written.write(
-            part="end", at=time.time(), version=done.challenger.version, generation=done.generation
+            part="end", at=time.time(), version=done.version.version, generation=done.generation
         )
     except BaseException:
         written.write(error=traceback.format_exc())

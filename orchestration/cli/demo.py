@@ -61,13 +61,13 @@ def run_job(project: Project, job: str = "full_build") -> None:
     gc.set_threshold(GC_THRESHOLD)
     # Importing Dagster takes seconds.
     from orchestration.definitions import definitions
-    from orchestration.instance import fail_abandoned_runs, known_by_the_page, open_instance
+    from orchestration.instance import fail_abandoned_runs, open_instance, show_runs_in_ui
     from orchestration.pipeline.dvc import initialise
 
     initialise(project)
     # Without this, the build would wait for the slot of a training that was killed.
     fail_abandoned_runs(project)
-    with open_instance(project) as instance, known_by_the_page(instance, job):
+    with open_instance(project) as instance, show_runs_in_ui(instance, job):
         resolved_job = definitions(project).resolve_job_def(job)
         quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
         result = resolved_job.execute_in_process(

@@ -1,8 +1,8 @@
-"""Measure what was added since the last report, decide what it calls for, and keep both in the
-ledger.
+"""Check drift: compare new documents with old ones, decide, and write the report to the ledger.
 
-What is new is compared with the drift reference of the live build: made from its base when it is
-first asked for, and kept with its calibration.
+A drift check covers the documents that were added since the last report. They are compared with the
+drift reference of the live retriever (`drift_reference`), and the policy (`policy`) decides what
+follows. The check does not train: it only requests a pilot or a retrain as a task.
 """
 
 from __future__ import annotations
@@ -15,269 +15,326 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.generation import (
-    added_since_training,
-    trained_documents,
-)
+from model_code.collection.generations.generation import added_since_training, trained_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import Event, LedgerView
 from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.collection.segments.documents import DocumentFile
-from model_code.drift.measures import (
-    refined_statuses,
-)
+from model_code.drift.measures import refined_statuses
 from model_code.drift.reference import Question
 from model_code.drift.report import Arrivals, DriftReport, make_report
 from model_code.incdsi.store import statuses
 from model_code.project import Project, file_lock
 from orchestration import parameters
 from orchestration.freshness import probes
-from orchestration.freshness.drift_reference import calibration_of, protected_scores
-from orchestration.freshness.policy import Decision, PastDecision, decide
-from orchestration.freshness.snapshot import gate_has_no_queries
+from orchestration.freshness.drift_reference import load_calibration, score_protected_queries
+from orchestration.freshness.policy import Action, Decision, PastDecision, decide
+from orchestration.freshness.snapshot import gate_has_queries
 from orchestration.parameters import Parameters
-from orchestration.registry.gate import NO_JUDGED_QUERIES
 
-# in the project's state: two that measure at once would report the same events twice
+# A lock file in the project's state: two checks at the same time would report the same events twice.
 LOCK = "drift.lock"
 
 
-def batches(ledger: Ledger, window: int, watermark: int, trained: int = 0) -> list[EventRange]:
-    """The batches of the last `window` reports, oldest first, and what came after them up to the
-    event `watermark`.
+@dataclass(frozen=True)
+class DriftCheck:
+    """A drift report and the decision that follows from it.
 
-    trained: the last event whose document the retriever may have been trained with; none up to it
-    is an arrival.
+    Attributes:
+        report: The measures of the newest batch and of the window.
+        decision: The decision of the policy.
+        events: The events that no report covered before.
     """
-    reports = [
-        report
-        for report in reversed(ledger.recent_drift_reports(window + 1))
-        if report["last_event"] > trained
-    ]
-    reported = [
-        EventRange(max(report["first_event"], trained + 1), report["last_event"])
-        for report in reports
-    ]
-    return [
-        *reported[-window:],
-        EventRange(max([0, trained, *(batch.last for batch in reported)]) + 1, watermark),
-    ]
+
+    report: DriftReport
+    decision: Decision
+    events: EventRange
+
+    @property
+    def exceeded(self) -> tuple[str, ...]:
+        """Labels of the measures beyond their thresholds."""
+        return tuple(measure.label for measure in self.report.exceeded)
+
+    @property
+    def text(self) -> str:
+        """Format every value beside its threshold, and the decision."""
+        return self.report.text + self.decision.text
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return report and decision as plain values."""
+        return {"report": self.report.to_dict(), "decision": asdict(self.decision)}
+
+
+def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
+    """Measure the documents that were added since the last report, and decide what follows.
+
+    Checks of the same project wait for each other.
+
+    Args:
+        project: The project, whose default retriever is checked.
+        record: Whether to write the report to the ledger and to request a pilot or a retrain.
+            False is a dry run, which measures even a single document.
+
+    Returns:
+        The check, or None if fewer than `drift.minimum_batch` documents were added since the last
+        report (in a dry run: none).
+    """
+    with file_lock(project.state / LOCK):
+        searcher = Searcher.open(project.live)
+        ledger = open_ledger_if_exists(project, searcher.generation.retriever)
+        if ledger is None:
+            return None
+
+        with ledger:
+            check = _measure_and_decide(project, searcher, ledger, dry_run=not record)
+            if not record:
+                return check
+
+            if check is None:
+                _close_checks_without_documents(ledger, searcher.generation.watermark)
+            else:
+                # The task comes before the report. If this process is killed in between, the next
+                # check covers the same events and finds the task.
+                _request_task(ledger, check)
+                ledger.record_drift_report(check.as_dict(), (check.events.first, check.events.last))
+            return check
+
+
+def _measure_and_decide(
+    project: Project, searcher: Searcher, ledger: Ledger, dry_run: bool
+) -> DriftCheck | None:
+    settings = parameters.load(project.params_file)
+    generation = searcher.generation
+    ledger_view = ledger.view_at(generation.cursor)
+    *earlier, newest = batches_to_measure(
+        ledger, settings.drift.window, generation.watermark, ledger_view.cursor.trained
+    )
+
+    reader = BatchReader(searcher, settings, ledger_view)
+    newest_arrivals = reader.read_arrivals(newest)
+    min_documents = 1 if dry_run else settings.drift.minimum_batch
+    if len(newest_arrivals.vectors) < min_documents:
+        return None
+    batches = [reader.read_arrivals(events) for events in earlier]
+    batches.append(newest_arrivals)
+
+    calibration = load_calibration(project, searcher, settings, batches, reader.arrived_answers)
+    protected = score_protected_queries(searcher, calibration.reference, reader.arrived_answers)
+    added_documents = len(added_since_training(generation))
+    report = make_report(calibration, batches, added_documents, protected)
+
+    decision = decide(
+        report,
+        past_decisions(ledger, settings.drift.cooldown),
+        settings.drift,
+        gate_can_judge=gate_has_queries(project, generation),
+        dry_run=dry_run,
+    )
+    return DriftCheck(report, decision, newest)
+
+
+def _request_task(ledger: Ledger, check: DriftCheck) -> None:
+    """Request the pilot or retrain that was decided."""
+    if check.decision.action == Action.RETRAIN:
+        kind = TaskKind.RETRAIN
+    elif check.decision.action == Action.PILOT:
+        kind = TaskKind.PILOT
+    else:
+        return
+    reason = "; ".join(check.decision.reasons)
+    ledger.tasks.request(kind, ledger.retriever, check.events, reason, requested_by="drift")
+
+
+def _close_checks_without_documents(ledger: Ledger, watermark: int) -> None:
+    """Close the requested checks of events up to `watermark`, which brought too few documents.
+
+    These documents are measured together with the next ones.
+    """
+    for task in ledger.tasks.open(ledger.retriever, TaskKind.DRIFT_CHECK):
+        if task.event_range is not None and task.event_range.last <= watermark:
+            outcome = "fewer than drift.minimum_batch documents arrived"
+            ledger.tasks.end(task, TaskState.REFUSED, outcome)
+
+
+def batches_to_measure(
+    ledger: Ledger, window: int, watermark: int, last_trained: int = 0
+) -> list[EventRange]:
+    """Return the events of the last reports, and those that no report covers.
+
+    Args:
+        ledger: The ledger, opened for the retriever.
+        window: The number of reports to go back.
+        watermark: The last searchable event.
+        last_trained: The last event whose document the retriever may have been trained with.
+            Events up to this one are not measured.
+
+    Returns:
+        Event ranges, oldest first. The last one is unreported, and is empty (`last` before `first`)
+        if nothing new is searchable.
+    """
+    reported = []
+    for report in reversed(ledger.recent_drift_reports(window + 1)):
+        if report["last_event"] > last_trained:
+            first = max(report["first_event"], last_trained + 1)
+            reported.append(EventRange(first, report["last_event"]))
+
+    last_reported = max([0, last_trained, *(events.last for events in reported)])
+    unreported = EventRange(last_reported + 1, watermark)
+    return [*reported[-window:], unreported]
 
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Reads batches of a live collection."""
+    """Reads the arrivals of event ranges from a live collection."""
 
     searcher: Searcher
     settings: Parameters
     ledger_view: LedgerView
 
-    def arrivals(self, batch: EventRange) -> Arrivals:
-        """The documents of a batch that were new or other than before, and are still live as they
-        arrived then, each in the order of its event.
+    def read_arrivals(self, events: EventRange) -> Arrivals:
+        """Read the new and changed documents of an event range, and score how well they are found.
+
+        Documents that were removed or replaced since then are left out, and so are documents that
+        are live as the retriever was trained with them.
         """
-        trained, base = trained_documents(self.searcher.generation), self.searcher.views[0]
-        arrivals = self.ledger_view.arrivals(batch.first, batch.last)
-        events = [
-            each
-            for each in arrivals
-            if not (each.document_id in trained and each.document_id in base)
-        ]
-        ids = [event.document_id for event in events]
-        vectors, texts = self._vectors_and_texts(ids)
+        arrivals = self._new_arrivals(events)
+        ids = [event.document_id for event in arrivals]
+        vectors, texts = self._read_vectors_and_texts(ids)
+
+        refinement_statuses = [self._statuses[id_] for id_ in ids if id_ in self._statuses]
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
-            quality=self._scores(texts),
-            asked=self._asked_scores(events),
-            statuses=tuple(self._statuses[id_] for id_ in ids if id_ in self._statuses),
+            quality=self._pseudo_query_scores(texts),
+            asked=self._arrived_query_scores(arrivals),
+            statuses=tuple(refinement_statuses),
         )
+
+    @cached_property
+    def arrived_answers(self) -> dict[str, frozenset[str]]:
+        """The live documents that arrived with a query, by its text."""
+        return probes.documents_by_query(self.ledger_view.snapshot())
 
     @cached_property
     def _statuses(self) -> dict[str, str]:
         """The name of the IncDSI `Status` of each document that was added by refinement."""
         return statuses(self.searcher.generation)
 
-    def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
-        measured = {document_id: texts[document_id] for document_id in self._measured(texts)}
-        return self._retrieval_scores(probes.generate_questions(measured, self.settings.drift.seed))
+    def _new_arrivals(self, events: EventRange) -> list[Event]:
+        trained = trained_documents(self.searcher.generation)
+        base = self.searcher.views[0]
 
-    def _retrieval_scores(self, questions: Sequence[Question]) -> np.ndarray | None:
-        """The scores of the documents that questions are about; None without any."""
-        return probes.document_scores(self.searcher, questions) if questions else None
+        arrivals = []
+        for event in self.ledger_view.arrivals(events.first, events.last):
+            # A trained document can arrive again unchanged, for example after it was deleted.
+            is_as_trained = event.document_id in trained and event.document_id in base
+            if not is_as_trained:
+                arrivals.append(event)
+        return arrivals
 
-    def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
-        """By the queries that documents arrived with, each answered by all that came with it, as
-        judged queries are; none of those that these very queries placed.
+    def _pseudo_query_scores(self, texts: dict[str, str]) -> np.ndarray | None:
+        sample = {document_id: texts[document_id] for document_id in self._sample_ids(texts)}
+        return self._score(probes.generate_questions(sample, self.settings.drift.seed))
+
+    def _arrived_query_scores(self, arrivals: Sequence[Event]) -> np.ndarray | None:
+        """Score documents by the queries that they arrived with.
+
+        As with judged queries, any document that arrived with a query answers it. Refined documents
+        are left out: their vectors were placed by these very queries.
         """
-        placed = {id_ for id_, status in self._statuses.items() if refined_statuses([status])}
-        others = (event for event in events if event.document_id not in placed)
-        query_texts = {
-            event.document_id: (event.payload or {}).get("queries", ()) for event in others
-        }
-        measured = self._measured(
-            document_id for document_id, texts in query_texts.items() if texts
-        )
-        questions = [
-            Question(document_id, query, self.answers[query])
-            for document_id in measured
-            for query in query_texts[document_id]
-        ]
-        return self._retrieval_scores(questions)
+        queries: dict[str, Sequence[str]] = {}
+        for event in arrivals:
+            arrived_queries = (event.payload or {}).get("queries", ())
+            if arrived_queries and not self._is_refined(event.document_id):
+                queries[event.document_id] = arrived_queries
 
-    @cached_property
-    def answers(self) -> dict[str, frozenset[str]]:
-        """The live documents, by a query that they came with."""
-        return probes.documents_by_query(self.ledger_view.snapshot())
+        questions = []
+        for document_id in self._sample_ids(queries):
+            for query in queries[document_id]:
+                questions.append(Question(document_id, query, self.arrived_answers[query]))
+        return self._score(questions)
 
-    def _measured(self, document_ids: Iterable[str]) -> list[str]:
-        """As many of the documents as a report looks at: to search for the others would be for
-        nothing.
-        """
-        return probes.sample_texts(
-            document_ids, self.settings.drift.largest_batch, self.settings.drift.seed
-        )
+    def _is_refined(self, document_id: str) -> bool:
+        status = self._statuses.get(document_id)
+        return status is not None and bool(refined_statuses([status]))
 
-    def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
-        shares = [
-            (view.segment, [one for one in document_ids if one in view])
-            for view in self.searcher.views
-        ]
-        # the last one, which is small, has the width
-        shares = [share for share in shares if share[1]] or shares[-1:]
-        texts: dict[str, Any] = {}
-        for part, inside in shares:
-            texts |= {
-                one: row["text"] for one, row in DocumentFile(part.documents).read(inside).items()
-            }
-        vectors = [probes.document_vectors(part, inside) for part, inside in shares]
+    def _sample_ids(self, document_ids: Iterable[str]) -> list[str]:
+        """Sample as many documents as a report measures, because searching for more is wasted."""
+        drift = self.settings.drift
+        return probes.sample_texts(document_ids, drift.largest_batch, drift.seed)
+
+    def _score(self, questions: Sequence[Question]) -> np.ndarray | None:
+        if not questions:
+            return None
+        return probes.document_scores(self.searcher, questions)
+
+    def _read_vectors_and_texts(
+        self, document_ids: Sequence[str]
+    ) -> tuple[np.ndarray, dict[str, str]]:
+        """Read the vectors (m, H) and the texts of documents, segment by segment."""
+        segments = []
+        for view in self.searcher.views:
+            ids_in_segment = [id_ for id_ in document_ids if id_ in view]
+            segments.append((view.segment, ids_in_segment))
+
+        # If no segment contains any of them, one is kept so that the empty result has the right
+        # number of columns. The last segment is small.
+        with_documents = [(segment, ids) for segment, ids in segments if ids] or segments[-1:]
+
+        texts: dict[str, str] = {}
+        vectors = []
+        for segment, ids_in_segment in with_documents:
+            vectors.append(probes.first_passage_vectors(segment, ids_in_segment))
+            for id_, row in DocumentFile(segment.documents).read(ids_in_segment).items():
+                texts[id_] = row["text"]
         return np.concatenate(vectors), dict(sorted(texts.items()))
 
 
-@dataclass(frozen=True)
-class DriftCheck:
-    """A report and what it calls for; `batch`: the events that are new since the report before."""
-
-    report: DriftReport
-    decision: Decision
-    batch: EventRange
-
-    @property
-    def exceeded(self) -> tuple[str, ...]:
-        """The measures beyond their thresholds."""
-        return tuple(measure.label for measure in self.report.exceeded)
-
-    @property
-    def text(self) -> str:
-        """Every value beside its threshold, and the decision."""
-        return self.report.text + self.decision.text
-
-    def as_dict(self) -> dict[str, Any]:
-        """DriftReport and decision as plain values."""
-        return {"report": self.report.to_dict(), "decision": asdict(self.decision)}
-
-
-def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
-    """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added
-    since the last report.
-
-    record=False: a dry run, kept nowhere, of however few documents. Others that measure at the same
-    time wait.
-    """
-    with file_lock(project.state / LOCK):
-        settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
-        ledger = open_ledger_if_exists(project, searcher.generation.retriever)
-        if ledger is None:
-            return None
-        with ledger:
-            watched = _measured(project, searcher, settings, ledger, record)
-            if record and watched is not None:
-                _ask(ledger, watched)
-                ledger.record_drift_report(
-                    watched.as_dict(), (watched.batch.first, watched.batch.last)
-                )
-            elif record:
-                _refuse_looks(ledger, searcher.generation.watermark)
-            return watched
-
-
-def _measured(
-    project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger, record: bool
-) -> DriftCheck | None:
-    generation, chosen = searcher.generation, settings.drift
-    ledger_view = ledger.view_at(generation.cursor)
-    *earlier, newest = batches(
-        ledger, chosen.window, generation.watermark, ledger_view.cursor.trained
-    )
-    gatherer = BatchReader(searcher, settings, ledger_view)
-    arrived = gatherer.arrivals(newest)
-    if len(arrived.vectors) < (chosen.minimum_batch if record else 1):
-        return None
-    arrivals = [*map(gatherer.arrivals, earlier), arrived]
-    calibration = calibration_of(project, searcher, settings, arrivals, gatherer.answers)
-    protected = protected_scores(searcher, calibration.reference, gatherer.answers)
-    report = make_report(calibration, arrivals, len(added_since_training(generation)), protected)
-    decision = decide(report, past_decisions(ledger, chosen.cooldown), chosen, dry_run=not record)
-    if decision.action == "retrain" and gate_has_no_queries(project, generation):
-        decision = decision.held_back(NO_JUDGED_QUERIES)
-    return DriftCheck(report, decision, newest)
-
-
-def _ask(ledger: Ledger, watched: DriftCheck) -> None:
-    """Ask for what the report calls for. Before the report is kept: a kill in between is followed
-    by another one.
-    """
-    decision, reason = watched.decision, "; ".join(watched.decision.reasons)
-    if decision.action == "retrain":
-        ledger.tasks.request(
-            TaskKind.RETRAIN, ledger.retriever, watched.batch, reason, requested_by="drift"
-        )
-    elif decision.pilot:
-        ledger.tasks.request(
-            TaskKind.PILOT, ledger.retriever, watched.batch, reason, requested_by="drift"
-        )
-
-
-def _refuse_looks(ledger: Ledger, watermark: int) -> None:
-    """End what was asked for about events up to `watermark`; what arrives later is asked about
-    anew.
-    """
-    for look in ledger.tasks.open(ledger.retriever, TaskKind.DRIFT_CHECK):
-        if look.event_range and look.event_range.last <= watermark:
-            ledger.tasks.end(
-                look, TaskState.REFUSED, "fewer than drift.minimum_batch documents arrived"
-            )
-
-
 def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
-    """What was decided for the last `batches` batches, and what retrains came to, oldest first, as
-    the cooldown counts.
+    """Read the decisions for the last batches, and the outcomes of retrains, from the ledger.
 
-    A retrain stands where it took effect: behind the batches that were measured until then. One
-    that a pilot asked for takes the place of the report that called for the pilot.
+    A retrain that was carried out counts from the time it ended, that is after the batches that were
+    measured until then. Otherwise it takes the place of the report that requested it, or that
+    requested the pilot before it. A person's retrain counts only if it was promoted.
+
+    Args:
+        ledger: The ledger, opened for the retriever.
+        batches: The number of reports to go back.
+
+    Returns:
+        One entry per decision, oldest first, as the cooldown counts them.
     """
+    # Time and decision, by the events that they are about, or by the task of a person.
     entries: dict[EventRange | str, tuple[float, PastDecision]] = {}
+
     for row in ledger.recent_drift_reports(batches):
-        decision = row["report"]["decision"]
-        made = PastDecision(
-            decision["action"], decision["action"] == "add", pilot=decision.get("pilot", False)
+        decision = PastDecision(Action(row["report"]["decision"]["action"]))
+        entries[EventRange(row["first_event"], row["last_event"])] = (row["recorded"], decision)
+
+    for task in ledger.tasks.last(ledger.retriever, batches + 1, TaskKind.RETRAIN):
+        if task.event_range is None and task.state != TaskState.DONE:
+            continue
+
+        key = task.event_range or task.id
+        replaced_decision = entries[key][1] if key in entries else None
+        was_carried_out = task.state in (TaskState.DONE, TaskState.REFUSED)
+        decision = PastDecision(
+            Action.RETRAIN,
+            carried_out=was_carried_out,
+            is_open=task.state == TaskState.OPEN,
+            after_pilot=_includes_pilot(replaced_decision),
         )
-        entries[EventRange(row["first_event"], row["last_event"])] = row["recorded"], made
-    for work in ledger.tasks.last(ledger.retriever, batches + 1, TaskKind.RETRAIN):
-        ended = work.state in (TaskState.DONE, TaskState.REFUSED)
-        if work.event_range is None and work.state != TaskState.DONE:
-            continue  # a person's, and nothing changed
-        _, called = entries.get(work.event_range or work.id, (0.0, None))
-        step = PastDecision(
-            "retrain",
-            carried_out=ended,
-            waits=work.state == TaskState.OPEN,
-            pilot=bool(called and called.pilot),
-        )
-        entries[work.event_range or work.id] = (
-            (work.ended or work.requested) if ended else work.requested,
-            step,
-        )
-    return [step for _, step in sorted(entries.values(), key=itemgetter(0))]
+        time = task.requested
+        if was_carried_out and task.ended is not None:
+            time = task.ended
+        entries[key] = (time, decision)
+
+    return [decision for _, decision in sorted(entries.values(), key=itemgetter(0))]
+
+
+def _includes_pilot(decision: PastDecision | None) -> bool:
+    if decision is None:
+        return False
+    return decision.action == Action.PILOT or decision.after_pilot

@@ -1,27 +1,23 @@
-"""The drift reference of the live build."""
+"""The drift reference: the old documents and queries that new documents are compared with.
+
+It is made from the base segment of the live retriever when a drift check first needs it, and kept
+with its null distributions below `.freshet/drift`. That folder may be deleted at any time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from model_code.collection.generations.generation import (
-    Generation,
-    trained_documents,
-)
+from model_code.collection.generations.generation import Generation, trained_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.placements import normalize_rows
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration
-from model_code.drift.measures import (
-    OldScores,
-    PairedScores,
-    crowding,
-    reciprocal_ranks,
-)
+from model_code.drift.measures import OldScores, PairedScores, crowding, reciprocal_ranks
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals
 from model_code.files import MANIFEST, canonical_json, hash_text
@@ -30,224 +26,264 @@ from orchestration import parameters
 from orchestration.freshness import probes
 from orchestration.parameters import Parameters
 
-# old documents whose queries every report searches, as the measure of what new ones should reach
-SCORED = 600
+# Old documents whose queries are searched for each report, per kind of query.
+MAX_SCORED_DOCUMENTS = 600
+# Protected queries, which are searched for each report.
+MAX_PROTECTED_QUERIES = 300
+# The depth of the rankings of protected queries. Growth also moves documents at ranks beyond those
+# that count, and its expected cost depends on these ranks.
+PROTECTED_DEPTH = 100
 
 
-PROTECTED = 300  # queries, searched again for every report
-
-
-# of both searches: what a growing collection costs depends on ranks beyond those that count, too
-DEPTH = 100
-
-
-def calibration_of(
+def load_calibration(
     project: Project,
     searcher: Searcher,
     settings: Parameters,
-    arrivals: Sequence[Arrivals],
-    arrived: Mapping[str, frozenset[str]],
+    batches: Sequence[Arrivals],
+    arrived_answers: Mapping[str, frozenset[str]],
 ) -> Calibration:
-    """The calibration of the live build for a report on `arrivals`, from `.freshet/drift`; that
-    folder may be deleted at any time.
+    """Load the calibration of the live retriever for a report, and make its reference if needed.
 
-    With scores of old documents only where the arrivals have them, as these take a while. arrived:
-    see `old_document_scores`.
+    Old documents are scored only for those kinds of queries that the report compares, because this
+    takes a while.
+
+    Args:
+        project: The project.
+        searcher: The live collection.
+        settings: All settings of the project.
+        batches: The batches that are reported.
+        arrived_answers: See `probes.old_document_scores`.
     """
-    folder = _folder(project, searcher, settings)
-    path = folder / "reference"
-    if not (path / MANIFEST).is_file():
-        build_reference(project, searcher, settings).save(path)
-    reference = DriftReference.load(path)
-    made_scores, asked_scores = (
-        [batch.quality for batch in arrivals],
-        [batch.asked for batch in arrivals],
-    )
+    folder = _calibration_folder(project, searcher, settings)
+    reference_folder = folder / "reference"
+    if not (reference_folder / MANIFEST).is_file():
+        build_reference(project, searcher, settings).save(reference_folder)
+    reference = DriftReference.load(reference_folder)
+
+    pseudo_query_scores = [batch.quality for batch in batches]
+    made_questions: Sequence[Question] = ()
+    if _is_compared(pseudo_query_scores, settings):
+        made_questions = reference.questions.made
+
+    arrived_query_scores = [batch.asked for batch in batches]
+    asked_questions: Sequence[Question] = ()
+    if _is_compared(arrived_query_scores, settings):
+        asked_questions = reference.questions.asked
+
     scores = OldScores(
-        probes.old_document_scores(
-            searcher, reference.questions.made if _enough(settings, made_scores) else (), arrived
-        ),
-        probes.old_document_scores(
-            searcher,
-            reference.questions.asked if _enough(settings, asked_scores) else (),
-            arrived,
-        ),
+        made=probes.old_document_scores(searcher, made_questions, arrived_answers),
+        asked=probes.old_document_scores(searcher, asked_questions, arrived_answers),
     )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
 
-def build_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
-    """A reference of documents that the retriever was trained with."""
-    base, chosen = searcher.base, settings.drift
-    documents, note = reference_documents(
-        project, searcher.generation, MIN_REFERENCE_RATIO * chosen.largest_batch
-    )
-    # its first passage
-    first = [
-        rows[0] for document, rows in base.rows.rows_by_document.items() if document in documents
-    ]
-    reference = DriftReference.build(
-        base.retriever.passage_vectors(base.rows.document_ids),
-        searcher.generation.fingerprint,
-        chosen,
-        np.array(first, np.int64),
-        trained=len(trained_documents(searcher.generation)),
-        questions=Questions(
-            tuple(_made_questions(searcher, settings, documents)),
-            tuple(_judged_questions(project, searcher, settings)),
-            tuple(protected_queries(project, searcher, chosen.seed)),
-        ),
-        note=note,
-    )
-    return replace(reference, vectors=normalize_rows(reference.vectors))
+def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> bool:
+    """Return whether the batches have enough scores for a comparison with old documents."""
+    scored_documents = sum(len(batch) for batch in scores if batch is not None)
+    return scored_documents >= settings.drift.minimum_batch
 
 
-def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
-    """Whether there are scores of so many new documents that a report compares them with those of
-    old ones.
-    """
-    return sum(len(each) for each in scores if each is not None) >= settings.drift.minimum_batch
+def _calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
+    """Return the folder of this base segment and these settings.
 
-
-def _folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
-    """One folder per build and settings: the base never changes under its number and fingerprint.
-
-    A reference that was made while the corpus's queries were not there is no reference for later:
-    it protects none.
+    A base segment never changes under its number and fingerprint. A reference that was made before
+    the corpus was built protects no queries, so it is not used once the corpus is there.
     """
     generation = searcher.generation
     facts = {
         "base": generation.base,
         "fingerprint": generation.fingerprint,
         "settings": repr(settings.drift),
+        "format": FORMAT,
+        "judged": probes.has_corpus_queries(project.artifacts),
     }
-    facts |= {"format": FORMAT, "judged": probes.has_corpus_queries(project.artifacts)}
-    return (
-        project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
+    digest = hash_text(canonical_json(facts))[:16]
+    return project.state / "drift" / f"{generation.retriever}-{digest}"
+
+
+def build_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
+    """Build the reference from documents that the live retriever was trained with."""
+    base = searcher.base
+    seed = settings.drift.seed
+    min_documents = MIN_REFERENCE_RATIO * settings.drift.largest_batch
+    documents, note = select_reference_documents(project, searcher.generation, min_documents)
+
+    first_passage_rows = []
+    for document_id, rows in base.rows.rows_by_document.items():
+        if document_id in documents:
+            first_passage_rows.append(rows[0])
+
+    questions = Questions(
+        made=tuple(_pseudo_questions(searcher, documents, seed)),
+        asked=tuple(_judged_questions(project, searcher, seed)),
+        protected=tuple(select_protected_queries(project, searcher, seed)),
     )
+    reference = DriftReference.build(
+        base.retriever.passage_vectors(base.rows.document_ids),
+        searcher.generation.fingerprint,
+        settings.drift,
+        rows=np.array(first_passage_rows, np.int64),
+        trained=len(trained_documents(searcher.generation)),
+        questions=questions,
+        note=note,
+    )
+    return replace(reference, vectors=normalize_rows(reference.vectors))
 
 
-def reference_documents(
-    project: Project, generation: Generation, least: int
+def select_reference_documents(
+    project: Project, generation: Generation, min_documents: int
 ) -> tuple[set[str], str]:
-    """The documents that new ones are compared with, and a note.
+    """Select the documents that new ones are compared with.
 
-    Those that the retriever was trained with and that no training query asked for, as training
-    moves those; all that it was trained with where the others are fewer than `least`, which the
-    note then says. A baseline was not trained.
+    Training moves the documents that training queries ask for, so a classifier could tell them from
+    new ones. They are left out unless fewer than `min_documents` others remain. A baseline is not
+    trained, so all its documents are used.
+
+    Args:
+        project: The project.
+        generation: The live generation.
+        min_documents: The documents that a reference needs.
+
+    Returns:
+        Document ids, and a note for the reader of reports; empty if there is nothing to note.
     """
     trained = trained_documents(generation)
     if generation.retriever in parameters.BASELINES:
         return trained, ""
-    untouched = trained & not_asked_in_training(project.artifacts)
-    if len(untouched) >= least:
-        return untouched, ""
-    return trained, (
-        f"also documents that training queries ask for: {len(untouched)} of {len(trained)} are asked for by none, and "
-        f"{least} are wanted (three times a batch)"
+
+    not_moved = trained & documents_without_training_queries(project.artifacts)
+    if len(not_moved) >= min_documents:
+        return not_moved, ""
+
+    note = (
+        "also documents that training queries ask for: "
+        f"{len(not_moved)} of {len(trained)} have no such query, "
+        f"and {min_documents} are needed ({MIN_REFERENCE_RATIO} times a batch)"
     )
+    return trained, note
 
 
-def not_asked_in_training(artifacts: Path) -> set[str]:
-    """The corpus's documents that no judged or made query of the split train asks for; none without
-    a corpus.
+def documents_without_training_queries(artifacts: Path) -> set[str]:
+    """Return the documents that neither a judged training query nor a pseudo-query asks for.
+
+    Empty if the corpus is not built.
     """
-    corpus, made = artifacts / "corpus", artifacts / "pseudo_queries" / "pseudo_queries.parquet"
-    if not made.is_file():
+    corpus = artifacts / "corpus"
+    pseudo_queries = artifacts / "pseudo_queries" / "pseudo_queries.parquet"
+    if not pseudo_queries.is_file():
         return set()
-    judged = zip(*read_columns(corpus / "qrels.parquet", "document_id", "split"), strict=True)
-    targets = {document for document, split in judged if split == "train"} | set(
-        read_columns(made, "document_id")[0]
-    )
-    return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - targets
+
+    (pseudo_query_targets,) = read_columns(pseudo_queries, "document_id")
+    targets = set(pseudo_query_targets)
+    judged_documents, splits = read_columns(corpus / "qrels.parquet", "document_id", "split")
+    for document_id, split in zip(judged_documents, splits, strict=True):
+        if split == "train":
+            targets.add(document_id)
+
+    (documents,) = read_columns(corpus / DOCUMENTS, "document_id")
+    return set(documents) - targets
 
 
-def _made_questions(
-    searcher: Searcher, settings: Parameters, documents: set[str]
-) -> list[Question]:
-    """Spans cut out of some of the old documents."""
-    rows = zip(*read_columns(searcher.base.documents, "document_id", "text"), strict=True)
-    alive = set(searcher.views[0].document_ids()) & documents
-    texts = {document_id: text for document_id, text in rows if document_id in alive}
-    sample = {
-        document_id: texts[document_id]
-        for document_id in probes.sample_texts(texts, SCORED, settings.drift.seed)
-    }
-    return probes.generate_questions(sample, settings.drift.seed)
+def _pseudo_questions(searcher: Searcher, documents: set[str], seed: int) -> list[Question]:
+    """Generate questions for a sample of the old documents that are still live."""
+    candidates = documents.intersection(searcher.views[0].document_ids())
+    sample = set(probes.sample_texts(candidates, MAX_SCORED_DOCUMENTS, seed))
+
+    ids, texts = read_columns(searcher.base.documents, "document_id", "text")
+    text_by_id = {id_: text for id_, text in zip(ids, texts, strict=True) if id_ in sample}
+    return probes.generate_questions(dict(sorted(text_by_id.items())), seed)
 
 
-def _judged_questions(project: Project, searcher: Searcher, settings: Parameters) -> list[Question]:
-    """The corpus's own queries for some of the old documents, where it has any; those of the splits
-    dev and test, as training moves queries, and for documents that the retriever was trained with
-    and that are live as they were.
+def _judged_questions(project: Project, searcher: Searcher, seed: int) -> list[Question]:
+    """Return the corpus's queries for a sample of the old documents.
+
+    Only the splits dev and test are used, because training moves queries too. The documents were
+    trained with and are live and unchanged.
     """
-    alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
-    splits = filter(
-        None, (probes.judged_queries(project.artifacts, split) for split in ("dev", "test"))
-    )
-    questions = [
-        question for judgements in splits for question in probes.judged_questions(judgements, alive)
-    ]
-    chosen = set(
-        probes.sample_texts(
-            {question.document_id for question in questions}, SCORED, settings.drift.seed
-        )
-    )
-    return [question for question in questions if question.document_id in chosen]
+    trained = trained_documents(searcher.generation)
+    documents = trained.intersection(searcher.views[0].document_ids())
+
+    questions = []
+    for split in ("dev", "test"):
+        judgements = probes.judged_queries(project.artifacts, split)
+        if judgements is not None:
+            questions.extend(probes.judged_questions(judgements, documents))
+
+    asked_documents = {question.document_id for question in questions}
+    sample = set(probes.sample_texts(asked_documents, MAX_SCORED_DOCUMENTS, seed))
+    return [question for question in questions if question.document_id in sample]
 
 
-def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Question]:
-    """At most PROTECTED of the build's dev queries for documents that the retriever was trained
-    with, ranked as the build was opened: among these documents and no others.
+def select_protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Question]:
+    """Select dev queries for old documents, with the rank of the answer before any addition.
 
-    Not the gate's, which judges a retrain: what called for it must not have looked at them.
-    None where the project has no corpus.
+    The rank is among the documents that the retriever was trained with. Queries of the split
+    `gate` are not used: they judge a retrain, so they must not be what called for it.
+
+    Returns:
+        At most `MAX_PROTECTED_QUERIES` questions; none if the corpus is not built.
     """
-    trained, judgements = (
-        trained_documents(searcher.generation),
-        probes.judged_queries(project.artifacts, "dev"),
-    )
+    judgements = probes.judged_queries(project.artifacts, "dev")
     if judgements is None:
         return []
-    answers = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
-    chosen = probes.sample_texts(
-        (query for query, documents in answers.items() if documents), PROTECTED, seed
-    )
-    questions = [_question(judgements.queries[query], answers[query]) for query in chosen]
-    ranked = zip(
-        questions,
-        probes.first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(),
-        strict=True,
-    )
-    return [replace(question, rank=rank) for question, rank in ranked]
+
+    trained = trained_documents(searcher.generation)
+    answers = {}
+    for query_id, relevant in judgements.qrels.items():
+        trained_answers = trained & relevant.keys()
+        if trained_answers:
+            answers[query_id] = trained_answers
+
+    questions = []
+    for query_id in probes.sample_texts(answers, MAX_PROTECTED_QUERIES, seed):
+        questions.append(_make_question(judgements.queries[query_id], answers[query_id]))
+
+    ranks = probes.first_ranks(searcher.base.retriever.search, questions, PROTECTED_DEPTH)
+    return [
+        replace(question, rank=rank)
+        for question, rank in zip(questions, ranks.tolist(), strict=True)
+    ]
 
 
-def protected_scores(
-    searcher: Searcher, reference: DriftReference, arrived: Mapping[str, frozenset[str]]
+def score_protected_queries(
+    searcher: Searcher, reference: DriftReference, arrived_answers: Mapping[str, frozenset[str]]
 ) -> PairedScores:
-    """The scores at the opening and now of the queries whose answers are live as they were, (q,)
-    each, and what the growth of the collection since then costs them if what came is like what was
-    there.
+    """Score the protected queries before any addition and now.
 
-    arrived: by a query that documents came with, those documents, which answer it as well.
+    Only queries whose answers are all live and unchanged are scored.
+
+    Args:
+        searcher: The live collection.
+        reference: The drift reference, which holds the queries and their earlier ranks.
+        arrived_answers: The documents that arrived with a query, by its text. They answer a
+            protected query with this text as well.
+
+    Returns:
+        The scores before and now, (q,) each, and the loss to expect from growth alone: the loss if
+        the added documents were like the old ones.
     """
-    old, live = searcher.views[0], sum(view.documents for view in searcher.views)
-    unchanged = [
-        query
-        for query in reference.questions.protected
-        if all(answer in old for answer in query.answers)
-    ]
-    questions = [
-        _question(query.text, {*query.answers, *arrived.get(query.text, ())}) for query in unchanged
-    ]
-    ranks = np.array([query.rank for query in unchanged], np.int64)
-    now = probes.first_ranks(searcher.retriever.search, questions, DEPTH)
+    old_documents = searcher.views[0]
+    unchanged = []
+    for query in reference.questions.protected:
+        if all(answer in old_documents for answer in query.answers):
+            unchanged.append(query)
+
+    current_questions = []
+    for query in unchanged:
+        answers = query.answers | arrived_answers.get(query.text, frozenset())
+        current_questions.append(_make_question(query.text, answers))
+
+    ranks_before = np.array([query.rank for query in unchanged], np.int64)
+    ranks_now = probes.first_ranks(searcher.retriever.search, current_questions, PROTECTED_DEPTH)
+
+    live_documents = sum(view.documents for view in searcher.views)
+    old_share = reference.trained / max(reference.trained, live_documents)
     return PairedScores(
-        reciprocal_ranks(ranks),
-        reciprocal_ranks(now),
-        crowding(ranks, reference.trained / max(reference.trained, live)),
+        reciprocal_ranks(ranks_before),
+        reciprocal_ranks(ranks_now),
+        crowding(ranks_before, old_share),
     )
 
 
-def _question(text: str, documents: set[str]) -> Question:
-    return Question(min(documents), text, frozenset(documents))
+def _make_question(text: str, answers: Set[str]) -> Question:
+    return Question(min(answers), text, frozenset(answers))

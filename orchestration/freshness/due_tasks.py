@@ -1,13 +1,9 @@
-"""Work that is due: what the sensor starts next, and what is noted when a run of it fails or is
-canceled.
+"""Request the tasks that are due, and record how their runs end.
 
-And what a person should hear of, and telling it: a full disk, changes that wait, drift, failed
-work, a refused gate.
+The ledger alone says which tasks are due. The sensor can therefore be stopped at any time.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from model_code.collection.generations.generation_store import (
     GenerationStore,
@@ -15,138 +11,113 @@ from model_code.collection.generations.generation_store import (
     retrievers,
 )
 from model_code.collection.index.live_index import live_retrievers
-from model_code.collection.index.project_ledger import (
-    backlog_of,
-    open_ledger_if_exists,
-    open_matching_ledger,
-)
+from model_code.collection.index.project_ledger import backlog_of, open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.tasks import EventRange, Task, TaskKind, TaskState
 from model_code.project import Project
 from orchestration import parameters
-
-LAST_LOOKS = 9  # at drift, of which the last that brought too few documents is wanted
-
-
-@dataclass(frozen=True)
-class IngestBacklog:
-    """What stands between arrival and being found: changes that wait, and for how many seconds the
-    oldest does.
-
-    measured: the last event that a drift report looked at, that was looked at and brought too few
-    documents for one, or that the retriever was trained with; unmeasured: changes that are
-    searched, and that none has looked at yet.
-    """
-
-    generation: int
-    documents: int
-    waiting: int = 0
-    oldest: float = 0.0
-    measured: int = 0
-    unmeasured: int = 0
-
-
-def ingest_backlog(project: Project) -> IngestBacklog | None:
-    """That of the default retriever; None where nothing is live. FreshetError if its log is lost."""
-    if not retrievers(project.live):
-        return None
-    current = GenerationStore(project.live, default_retriever(project.live)).current()
-    numbers = current.number, current.manifest["documents"]
-    ledger = open_matching_ledger(project, current)
-    if ledger is None:
-        return IngestBacklog(*numbers)
-    with ledger:
-        cursor, waits = current.cursor, backlog_of(ledger, current)
-        looked = [report["last_event"] for report in ledger.recent_drift_reports(1)]
-        looks = ledger.tasks.last(current.retriever, LAST_LOOKS, TaskKind.DRIFT_CHECK)
-        looked += [
-            look.event_range.last
-            for look in looks
-            if look.event_range and look.state == TaskState.REFUSED
-        ]
-        measured = max(cursor.trained, *looked, 0)
-        number, seconds = (waits.number, waits.seconds) if waits else (0, None)
-        return IngestBacklog(
-            *numbers, number, seconds or 0.0, measured, max(0, current.watermark - measured)
-        )
+from orchestration.freshness.backlog import events_to_check, ingest_backlog
 
 
 def request_due_tasks(project: Project) -> list[Task]:
-    """The work that waits or runs, additions first; none where nothing is live or nothing arrived.
+    """Request what is due for the project, and return all open tasks that may run now.
 
-    Where changes wait, an addition is asked for; where nothing is due, a look at drift of what
-    nobody looked at. What one retriever's drift called for is not due while another one is searched
-    by default.
+    An addition is requested if changes are waiting. A drift check is requested only if nothing else
+    is due. Pilots and retrains are requested by a drift check and are only listed here. Those of a
+    retriever that is no longer searched by default are not due.
+
+    Calling this again returns the same tasks until they end.
+
+    Returns:
+        The open tasks, additions first. Empty if nothing is live or nothing ever arrived.
     """
     if not retrievers(project.live):
         return []
-    ledger, default = open_ledger_if_exists(project), default_retriever(project.live)
+    ledger = open_ledger_if_exists(project)
     if ledger is None:
         return []
+
+    default = default_retriever(project.live)
     with ledger:
-        addition, work = _due_addition(project, ledger), ledger.tasks
-        due = [
-            *addition,
-            *work.open(default, TaskKind.PILOT),
-            *work.open(default, TaskKind.RETRAIN),
-        ]
-        return due or _due_look(project, ledger, default)
+        tasks = _request_addition(project, ledger)
+        tasks.extend(ledger.tasks.open(default, TaskKind.PILOT))
+        tasks.extend(ledger.tasks.open(default, TaskKind.RETRAIN))
+        if tasks:
+            return tasks
+        return _request_drift_check(project, ledger, default)
 
 
-def _due_addition(project: Project, ledger: Ledger) -> list[Task]:
-    """An addition, if changes wait for the default retriever or, when it has them, for another one
-    that follows it.
+def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
+    """Request an addition for the first retriever for which changes are waiting.
+
+    The default retriever comes first. The others follow it once it has the changes.
     """
-    for number, name in enumerate(live_retrievers(project)):
-        backlog = backlog_of(ledger, GenerationStore(project.live, name).current())
-        about = EventRange(backlog.first, backlog.last) if backlog else None
-        ledger.tasks.close_others(TaskKind.ADD, name, about)
-        if backlog and about:
-            reason = f"{backlog.number} changes wait" + f" for {name}" * (number > 0)
-            work = ledger.tasks.request(TaskKind.ADD, name, about, reason, requested_by="sensor")
-            return [] if work is None else [work]
+    default = default_retriever(project.live)
+    for retriever in live_retrievers(project):
+        backlog = backlog_of(ledger, GenerationStore(project.live, retriever).current())
+        if backlog is None:
+            ledger.tasks.close_others(TaskKind.ADD, retriever, None)
+            continue
+
+        events = EventRange(backlog.first, backlog.last)
+        ledger.tasks.close_others(TaskKind.ADD, retriever, events)
+
+        reason = f"{backlog.number} changes are waiting"
+        if retriever != default:
+            reason += f" for {retriever}"
+        task = ledger.tasks.request(TaskKind.ADD, retriever, events, reason, requested_by="sensor")
+        return [] if task is None else [task]
     return []
 
 
-def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Task]:
-    """A look at drift of the default `retriever`, if enough changes wait for one; with as many more
-    it is another.
+def _request_drift_check(project: Project, ledger: Ledger, retriever: str) -> list[Task]:
+    """Request a drift check of the default `retriever` if enough events are unmeasured.
+
+    Open checks of other events or other retrievers are closed.
     """
-    stands, minimum = (
-        ingest_backlog(project),
-        parameters.load(project.params_file).drift.minimum_batch,
+    settings = parameters.load(project.params_file).drift
+    events = events_to_check(ingest_backlog(project), settings)
+
+    for check in ledger.tasks.open(None, TaskKind.DRIFT_CHECK):
+        if check.retriever != retriever:
+            ledger.tasks.close_others(TaskKind.DRIFT_CHECK, check.retriever, None)
+    ledger.tasks.close_others(TaskKind.DRIFT_CHECK, retriever, events)
+    if events is None:
+        return []
+
+    size = events.last - events.first + 1
+    reason = f"at least {size} changes since the last drift check"
+    task = ledger.tasks.request(
+        TaskKind.DRIFT_CHECK, retriever, events, reason, requested_by="sensor"
     )
-    number = stands.unmeasured // minimum * minimum if stands else 0
-    about = EventRange(stands.measured + 1, stands.measured + number) if stands and number else None
-    for name in {
-        retriever,
-        *(look.retriever for look in ledger.tasks.open(None, TaskKind.DRIFT_CHECK)),
-    }:
-        ledger.tasks.close_others(TaskKind.DRIFT_CHECK, name, about if name == retriever else None)
-    reason = f"{number} changes or more since the last look at drift"
-    work = about and ledger.tasks.request(
-        TaskKind.DRIFT_CHECK, retriever, about, reason, requested_by="sensor"
-    )
-    return [work] if work else []
+    return [] if task is None else [task]
 
 
 def record_run_end(
     project: Project, run_key: str, run_id: str, outcome: str, canceled: bool
 ) -> None:
-    """Note that the run of this key failed, so that its work is tried again, or that a person
-    canceled it.
+    """Record that the Dagster run of a task failed or was canceled by a person.
 
-    A canceled addition is tried again, as what arrived is to be found. Runs of other work, and of
-    what ended already (such as a retrain that the gate refused), are nobody's business.
+    A failed task is tried again. A canceled one is not, except for an addition, because recorded
+    changes must become searchable. Runs without an open task are ignored, for example those of a
+    retrain that the gate already rejected.
+
+    Args:
+        project: The project of the task.
+        run_key: The task's run key, which is also the partition of the run.
+        run_id: The id of the Dagster run.
+        outcome: What happened, in words.
+        canceled: Whether a person canceled the run.
     """
     ledger = open_ledger_if_exists(project, "")
     if ledger is None:
         return
+
     with ledger:
-        work = ledger.tasks.find_by_run_key(run_key)
-        if work is None:
+        task = ledger.tasks.find_by_run_key(run_key)
+        if task is None:
             return
-        if canceled and work.kind != TaskKind.ADD:
-            ledger.tasks.end(work, TaskState.CANCELED, outcome, run_id)
+        if canceled and task.kind != TaskKind.ADD:
+            ledger.tasks.end(task, TaskState.CANCELED, outcome, run_id)
         else:
-            ledger.tasks.fail(work, outcome, run_id)
+            ledger.tasks.fail(task, outcome, run_id)

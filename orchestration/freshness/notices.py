@@ -1,20 +1,16 @@
-"""Tell a person what goes wrong."""
+"""Find what is wrong with a project, and send it to the person who looks after it."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import smtplib
 import socket
-import urllib.request
 from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from model_code.collection.generations.generation_store import (
-    retrievers,
-)
+from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import TaskState
@@ -23,87 +19,138 @@ from model_code.project import Project, lock_is_free, lock_owner
 from orchestration import parameters
 from orchestration.registry import history
 
-# seconds that a document may wait before it counts as stuck: the sensor looks every thirty
-LONGEST_WAIT = 600.0
-
-
-LEAST_FREE = 200e6  # bytes on the project's disk: what a generation of a large batch takes
-
-
-TIMEOUT = 10.0  # seconds for the receiver to answer
+# A document that has waited longer counts as stuck. The sensor runs every thirty seconds.
+MAX_WAIT_SECONDS = 600.0
+# Free space on the project's disk that a generation of a large batch needs.
+MIN_FREE_BYTES = 200e6
+SEND_TIMEOUT_SECONDS = 10.0
 
 
 def find_problems(project: Project) -> dict[str, str]:
-    """Everything that is wrong now, in words, by a key that another occurrence of the same does not
-    have.
+    """Return everything that is wrong now.
+
+    Found are a full disk, damaged collections, changes that are stuck, drift, failed tasks, and a
+    refused promotion.
+
+    Returns:
+        A message for each problem. The key identifies the occurrence: the same problem has another
+        key when it occurs again.
     """
-    free, messages = shutil.disk_usage(project.root).free, {}
-    if free < LEAST_FREE:
-        messages["disk"] = f"the disk of {project.root} has {free / 1e6:.0f} MB left"
-    for name in retrievers(project.live):
+    problems = {}
+    free_bytes = shutil.disk_usage(project.root).free
+    if free_bytes < MIN_FREE_BYTES:
+        problems["disk"] = f"the disk of {project.root} has {free_bytes / 1e6:.0f} MB left"
+
+    for retriever in retrievers(project.live):
         try:
-            ledger = live_status(project, name)["ledger"]
-        # a lost log, a damaged generation: what is asked of the others is asked on
+            status = live_status(project, retriever)
         except FreshetError as error:
-            messages[f"broken {name} {error}"] = f"{name}: {error}"
+            # A lost ledger or a damaged generation. The other retrievers are still examined.
+            problems[f"broken {retriever} {error}"] = f"{retriever}: {error}"
             continue
-        if ledger is None:
-            continue
-        messages |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"])
-        for row in ledger["work"]:
-            if row["state"] == TaskState.FAILED:
-                messages[f"work {row['id']}"] = (
-                    f"{row['retriever']}: {row['kind']} failed, {row['outcome']}"
-                )
-    for line in history.read(project)[-1:]:
-        if line["verdict"] and not line["verdict"]["passed"]:
-            why = "; ".join(line["verdict"]["reasons"])
-            messages[f"gate {line['when']} {line['to']}"] = (
-                f"gate: {line['action']} version {line['to']}: {why}"
-            )
-    return messages
+        if status["ledger"] is not None:
+            problems.update(_ledger_problems(project, retriever, status["ledger"]))
+
+    problems.update(_refused_promotion(project))
+    return problems
 
 
-def _waiting(project: Project, name: str, lag: Mapping[str, Any]) -> dict[str, str]:
-    if not lag["pending"] or lag["seconds"] < LONGEST_WAIT:
+def _ledger_problems(project: Project, retriever: str, ledger: Mapping[str, Any]) -> dict[str, str]:
+    problems = {}
+    problems.update(_stuck_changes(project, retriever, ledger["lag"]))
+    problems.update(_drift(retriever, ledger["drift"]))
+
+    for task in ledger["work"]:
+        if task["state"] == TaskState.FAILED:
+            message = f"{task['retriever']}: {task['kind']} failed, {task['outcome']}"
+            problems[f"work {task['id']}"] = message
+    return problems
+
+
+def _stuck_changes(project: Project, retriever: str, lag: Mapping[str, Any]) -> dict[str, str]:
+    if not lag["pending"] or lag["seconds"] < MAX_WAIT_SECONDS:
         return {}
+
     lock = project.live / WRITER_LOCK
-    why = "nobody applies them" if lock_is_free(lock) else f"{lock_owner(lock)} is the one writer"
-    text = f"{name}: {lag['pending']:,} changes wait, the oldest for {lag['seconds'] / 60:.0f} min: {why}"
-    return {f"waiting {name}": text}
-
-
-def _drifted(name: str, drift: Mapping[str, Any] | None) -> dict[str, str]:
-    report = drift["report"].get("report", drift["report"]) if drift else {}
-    over = [measure["name"] for measure in report.get("measures", ()) if measure["tripped"]]
-    return (
-        {f"drift {name} {drift['recorded']}": f"{name}: drift of {', '.join(over)}"}
-        if drift and over
-        else {}
+    if lock_is_free(lock):
+        reason = "no process applies them"
+    else:
+        reason = f"{lock_owner(lock)} is the one writer"
+    minutes = lag["seconds"] / 60
+    message = (
+        f"{retriever}: {lag['pending']:,} changes are waiting, the oldest for {minutes:.0f} min: "
+        f"{reason}"
     )
+    return {f"waiting {retriever}": message}
 
 
-def send_notice(project: Project, texts: Sequence[str]) -> None:
-    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take, or mail them
-    to it, if there is an address.
+def _drift(retriever: str, newest: Mapping[str, Any] | None) -> dict[str, str]:
+    if newest is None:
+        return {}
+    measures = newest["report"].get("report", {}).get("measures", ())
+    exceeded = [measure["name"] for measure in measures if measure["tripped"]]
+    if not exceeded:
+        return {}
+    return {
+        f"drift {retriever} {newest['recorded']}": f"{retriever}: drift of {', '.join(exceeded)}"
+    }
 
-    OSError if nobody answers there, or with an error.
+
+def _refused_promotion(project: Project) -> dict[str, str]:
+    """Return the verdict of the last promotion if the gate refused it."""
+    lines = history.read(project)
+    if not lines:
+        return {}
+    last = lines[-1]
+    verdict = last["verdict"]
+    if verdict is None or verdict["passed"]:
+        return {}
+
+    reasons = "; ".join(verdict["reasons"])
+    message = f"gate: {last['action']} version {last['to']}: {reasons}"
+    return {f"gate {last['when']} {last['to']}": message}
+
+
+def send_notice(project: Project, messages: Sequence[str]) -> None:
+    """Send messages to the address in `live.webhook`; do nothing if there is none.
+
+    A web address receives a POST of `{"text": "..."}`, the format of common chat systems. A
+    `mailto:` address receives a mail.
+
+    Args:
+        project: The project whose settings name the address.
+        messages: At least one message; each becomes a line.
+
+    Raises:
+        httpx.HTTPError: If the web server does not answer, or answers with an error.
+        OSError: If the mail server does not answer.
     """
     address = parameters.load(project.params_file).live.webhook
-    if address is not None and address.startswith("mailto:"):
-        _mail(address, texts)
-    elif address is not None:
-        body = json.dumps({"text": "\n".join(texts)}).encode()
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=TIMEOUT).close()
+    if address is None:
+        return
+    if address.startswith("mailto:"):
+        _send_mail(address, messages)
+        return
+
+    # Imported here because the sensor loads this module every thirty seconds and rarely sends.
+    import httpx
+
+    body = {"text": "\n".join(messages)}
+    response = httpx.post(address, json=body, timeout=SEND_TIMEOUT_SECONDS, follow_redirects=True)
+    response.raise_for_status()
 
 
-def _mail(address: str, texts: Sequence[str]) -> None:
-    target, message = urlsplit(address), EmailMessage()
-    message["To"], message["From"] = target.path, f"freshet@{socket.gethostname()}"
-    message["Subject"] = f"Freshet: {texts[0].splitlines()[0]}"
-    message.set_content("\n".join(texts))
-    with smtplib.SMTP(
-        parse_qs(target.query).get("server", ["localhost"])[0], timeout=TIMEOUT
-    ) as server:
-        server.send_message(message)
+def _send_mail(address: str, messages: Sequence[str]) -> None:
+    """Send a mail to an address such as `mailto:me@example.org?server=mail.example.org`."""
+    target = urlsplit(address)
+    server_name = parse_qs(target.query).get("server", ["localhost"])[0]
+
+    mail = EmailMessage()
+    mail["To"] = target.path
+    mail["From"] = f"freshet@{socket.gethostname()}"
+    first_line = messages[0].splitlines()[0]
+    mail["Subject"] = f"Freshet: {first_line}"
+    mail.set_content("\n".join(messages))
+
+    with smtplib.SMTP(server_name, timeout=SEND_TIMEOUT_SECONDS) as server:
+        server.send_message(mail)

@@ -1,10 +1,9 @@
-"""A pilot: a retrain on a sample of what is live, which tells in minutes whether a whole one would
-help new documents.
+"""Run a pilot: a short training on a sample that tells whether a retrain would help new documents.
 
-A drift report asks how new documents are found beside old ones, as knowing what training gives
-takes a training. This one trains: by the settings of a retrain, in a workspace of its own, on new
-and old documents in equal parts, beside the retriever that is searched, on the same queries.
-Nothing is registered, and nothing that is live changes.
+A drift report compares how well new and old documents are found, because only a training shows what
+training would gain. A pilot trains: with the settings of a retrain, in a workspace of its own, on
+new and old documents in equal parts. It is then compared with the live retriever on the same
+queries. A pilot registers nothing and changes nothing that is live.
 """
 
 from __future__ import annotations
@@ -41,20 +40,34 @@ from orchestration.pipeline import ingest, repro
 from orchestration.registry.gate import evaluate_segments
 
 Show = Callable[[str], Any]
-FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
-WAITING = "waiting for another pilot of this project, which runs now"
-ANY_SIZE = ("acceptance.min_documents=1", "training.min_judged_queries=0")  # a sample
-ASKED_SHARE = 5  # of drift.minimum_batch, documents that the gate's queries must ask for
-NOT_REQUESTED = "nothing: no report waits for the answer"
+"""Prints a line of progress."""
+
+# Names in the project's state.
+FOLDER = "pilot"
+LOCK = "pilot.lock"
+LOCK_MESSAGE = "waiting for another pilot of this project to end"
+
+# A sample is smaller than a corpus has to be.
+SAMPLE_SETTINGS = ("acceptance.min_documents=1", "training.min_judged_queries=0")
+# The gate's queries must ask for at least `drift.minimum_batch` / 5 new documents.
+MIN_TARGETS_DIVISOR = 5
+NOT_REQUESTED = "nothing to do: no drift report waits for this pilot"
 
 
 class PilotNotPossible(FreshetError):
-    """A pilot would tell nothing; why."""
+    """A pilot cannot give an answer; the message says why."""
 
 
 @dataclass(frozen=True)
 class PilotResult:
-    """What a pilot came to. documents: of the sample, and how many of those are new."""
+    """The answer of a pilot.
+
+    Attributes:
+        plan: The retrain that the pilot stands for.
+        documents: The size of the sample.
+        new: New documents in the sample.
+        verdict: Passes if a retrain would help.
+    """
 
     plan: RetrainPlan
     documents: int
@@ -63,155 +76,59 @@ class PilotResult:
 
     @property
     def summary(self) -> str:
-        """The answer, and what it rests on."""
-        due = "a retrain is due" if self.verdict.passed else "no gain of a retrain is shown"
-        sample = f"trained on {self.documents:,} documents, {self.new:,} of them new, {self.verdict.queries:,} queries"
-        return f"{due} ({sample}): {'; '.join(self.verdict.reasons)}"
+        """Describe the answer and what it is based on."""
+        answer = "no gain of a retrain is shown"
+        if self.verdict.passed:
+            answer = "a retrain is due"
+        sample = (
+            f"trained on {self.documents:,} documents, {self.new:,} of them new, "
+            f"{self.verdict.queries:,} queries"
+        )
+        return f"{answer} ({sample}): {'; '.join(self.verdict.reasons)}"
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the ledger keeps beside the summary."""
-        return self.plan.summary() | {"documents": self.documents, "new": self.new}
+        """Return the plain values that the ledger keeps with the summary."""
+        details = self.plan.summary()
+        details["documents"] = self.documents
+        details["new"] = self.new
+        return details
 
 
-def run_pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
-    """Train on a sample of at most `documents` of what is live, and judge. One pilot of a project
-    runs at a time.
+def run_pilot(project: Project, max_documents: int, show: Show = print) -> PilotResult:
+    """Train on a sample of the live documents, and compare the result with the live retriever.
 
-    PilotNotPossible, before anything is trained, where it would tell nothing; FreshetError if a stage fails.
-    What it built is deleted either way.
+    One pilot of a project runs at a time. Its files are deleted when it ends, also if it fails.
+
+    Args:
+        project: The project.
+        max_documents: The size of the sample.
+        show: Receives lines of progress.
+
+    Raises:
+        PilotNotPossible: If a pilot cannot give an answer. Nothing is trained then.
+        FreshetError: If a stage fails.
     """
-    with file_lock(project.state / LOCK, WAITING, DAY):
+    with file_lock(project.state / LOCK, LOCK_MESSAGE, DAY):
         folder = project.state / FOLDER
-        shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
+        # A killed pilot may have left its files.
+        shutil.rmtree(folder, ignore_errors=True)
         try:
-            return _pilot(project, folder, documents, show)
+            return _train_and_compare(project, folder, max_documents, show)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotResult:
-    plan = plan_retrain(project, FOLDER)
-    address, _ = _training(project, plan.retriever)
-    generation = read_planned_generation(project, plan)
-    # as it is now, and not deleted before it is asked
-    live = Searcher(project.live, generation, {})
-    chosen = sample_documents(
-        (row["id"] for row in live_documents(generation)), _ranked(project, plan), documents
-    )
-    new = chosen & set(plan.new)
-    show(
-        f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training"
-    )
-    _require_new(project, len(new), len(new))
-    workspace = Project(folder / WORKSPACE, home=project.root)
-    make_workspace(
-        workspace, partial(export_snapshot, project, generation, only=chosen), share_cache=False
-    )
-    # where the workspace names folders in full
-    own_settings = _training(workspace, plan.retriever)[1]
-    parameters.write_overrides(workspace.params_file, [*ANY_SIZE, *own_settings])
-    targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
-    _build(workspace, address, show)
-    evaluate_segments(
-        workspace, plan.retriever, [view.searchable for view in live.views], folder / "searched"
-    )
-    trained = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
-    searched = load_gate_scores(folder / "searched")
-    margin = settings.drift.quality_margin
-    verdict = judge_pilot(trained, searched, settings.promotion, targets, margin, settings.seed)
-    return PilotResult(plan, len(chosen), len(new), verdict)
+def run_manual_pilot(project: Project, max_documents: int, show: Show = print) -> PilotResult:
+    """Run a pilot for a person, and record its answer in the ledger.
 
-
-def _training(project: Project, searched: str) -> tuple[str, list[str]]:
-    """The stage that a pilot of what is searched ends with, and settings by which nothing else is
-    trained.
+    No retrain is requested. Raises the errors of `run_pilot`.
     """
-    stated = parameters.read_mapping(project.params_file)
-    fusion = parameters.load(project.params_file).fusions.get(searched)
-    parts = fusion.of if fusion else (searched,)
-    trained = {name: own for name, own in stated["retrievers"].items() if name in parts}
-    if not trained:
-        raise PilotNotPossible(
-            f"{searched} is searched, for which params.yaml trains nothing; freshet retrain trains the rest"
-        )
-    groups = {
-        "retrievers": trained,
-        "fusions": {searched: stated["fusions"][searched]} if fusion else {},
-    }
-    address = f"{'fuse' if fusion else 'evaluate'}@{searched}"
-    return address, [f"{name}={json.dumps(group)}" for name, group in groups.items()]
-
-
-def _require_new(project: Project, targets: int, new: int) -> None:
-    """PilotNotPossible where so few new documents can be asked for that no interval tells."""
-    minimum = parameters.load(project.params_file).drift.minimum_batch
-    if targets < (least := max(minimum // ASKED_SHARE, 1)):
-        raise PilotNotPossible(
-            f"the gate's queries ask for {targets} of the {new} new documents at most, fewer than {least} "
-            f"(drift.minimum_batch / {ASKED_SHARE}): a pilot needs documents that arrive with `queries`"
-        )
-
-
-def sample_documents(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset[str]:
-    """At most `size` documents, half of them new where there are as many of both.
-
-    new: the first are taken first. Which of the others, hangs on their ids alone.
-
-    >>> sorted(sample_documents("abcdef", ["e", "f"], 2) - {"e"}) == sorted(sample_documents("abcd", [], 1))
-    True
-    """
-    late = set(new)
-    early = sorted(
-        (document_id for document_id in documents if document_id not in late), key=hash_text
-    )
-    early = early[: size - min(len(new), size // 2)]
-    return frozenset([*early, *new[: size - len(early)]])
-
-
-def _ranked(project: Project, plan: RetrainPlan) -> list[str]:
-    """The new documents: those that came with queries first, and of them what came last."""
-    new = set(plan.new)
-    with open_ledger(project, plan.retriever) as ledger:
-        ledger_view = ledger.view_at(read_planned_generation(project, plan).cursor)
-        events = [
-            event
-            for event in reversed(ledger_view.arrivals(1, plan.watermark))
-            if event.document_id in new
-        ]
-    ranked = sorted(events, key=lambda event: not (event.document and event.document.queries))
-    ids = list(dict.fromkeys(event.document_id for event in ranked))
-    return ids + sorted(new.difference(ids))
-
-
-def _build(workspace: Project, target: str, show: Show) -> None:
-    name = f"pilot {ingest.ingest(workspace)['content_hash'][:8]}"
-    for address in repro.repro(workspace, [target], name=name):
-        show(f"stage {address} ran")
-
-
-def _targets(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
-    """By query of the gate the new document that it asks for, before anything is trained; PilotNotPossible
-    if too few.
-    """
-    _build(workspace, "corpus", show)
-    most = parameters.load(workspace.params_file).evaluation.max_queries
-    judged = sample_queries(gate_judgements(workspace.artifacts), most)
-    targets = {
-        query: min(new & relevant.keys())
-        for query, relevant in judged.qrels.items()
-        if new & relevant.keys()
-    }
-    _require_new(workspace, len(set(targets.values())), len(new))
-    return targets
-
-
-def run_manual_pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
-    """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
-    result = run_pilot(project, documents, show)
-    with open_ledger(project, result.plan.retriever) as ledger:
+    result = run_pilot(project, max_documents, show)
+    retriever = result.plan.retriever
+    with open_ledger(project, retriever) as ledger:
         ledger.tasks.record_outcome(
-            TaskKind.PILOT, result.plan.retriever, TaskState.DONE, result.summary, result.details
+            TaskKind.PILOT, retriever, TaskState.DONE, result.summary, result.details
         )
     return result
 
@@ -219,22 +136,37 @@ def run_manual_pilot(project: Project, documents: int, show: Show = print) -> Pi
 def run_requested_pilot(
     project: Project, run_key: str, show: Show = print, run_id: str | None = None
 ) -> str:
-    """The pilot that a drift report called for, on `drift.pilot_documents`: if a retrain is due by
-    it, that is asked for as if the report had. The answer in words.
+    """Run the pilot that a drift check requested, and request a retrain if it would help.
 
-    FreshetError if a stage fails. Nothing is done where no report waits for the answer any more.
+    Nothing is done if the task is not open any more.
+
+    Args:
+        project: The project.
+        run_key: The run key of the task.
+        show: Receives lines of progress.
+        run_id: The id of the Dagster run, which is recorded with the task.
+
+    Returns:
+        The answer in words.
+
+    Raises:
+        FreshetError: If a stage fails.
     """
-    with file_lock(project.state / LOCK, WAITING, DAY), open_ledger(project) as ledger:
-        work = ledger.tasks.find_by_run_key(run_key)
-        if work is None:
+    with file_lock(project.state / LOCK, LOCK_MESSAGE, DAY), open_ledger(project) as ledger:
+        task = ledger.tasks.find_by_run_key(run_key)
+        if task is None:
             return NOT_REQUESTED
+
         try:
-            result = run_pilot(project, _documents(project, work.retriever), show)
-        except PilotNotPossible as why:
-            ledger.tasks.end(work, TaskState.REFUSED, f"no pilot: {why}", run_id)
-            return f"no pilot: {why}"
+            max_documents = _requested_size(project, task.retriever)
+            result = run_pilot(project, max_documents, show)
+        except PilotNotPossible as error:
+            outcome = f"no pilot: {error}"
+            ledger.tasks.end(task, TaskState.REFUSED, outcome, run_id)
+            return outcome
+
         ledger.tasks.end(
-            work,
+            task,
             TaskState.DONE,
             result.summary,
             run_id,
@@ -244,11 +176,194 @@ def run_requested_pilot(
         return result.summary
 
 
-def _documents(project: Project, asker: str) -> int:
-    """How many to train on; PilotNotPossible where none is wanted."""
-    documents = parameters.load(project.params_file).drift.pilot_documents
-    if documents is None:
+def _requested_size(project: Project, retriever: str) -> int:
+    """Return the size of the sample for a pilot of `retriever`."""
+    max_documents = parameters.load(project.params_file).drift.pilot_documents
+    if max_documents is None:
         raise PilotNotPossible("drift.pilot_documents is null")
-    if asker != (searched := default_retriever(project.live)):
-        raise PilotNotPossible(f"{searched} is searched now, and drift of {asker} called for it")
-    return documents
+
+    live_retriever = default_retriever(project.live)
+    if retriever != live_retriever:
+        raise PilotNotPossible(
+            f"drift of {retriever} requested it, and {live_retriever} is searched by default now"
+        )
+    return max_documents
+
+
+def _train_and_compare(
+    project: Project, folder: Path, max_documents: int, show: Show
+) -> PilotResult:
+    plan = plan_retrain(project, FOLDER)
+    last_stage, _ = _stage_and_settings(project, plan.retriever)
+    generation = read_planned_generation(project, plan)
+    # Opened before the training, so that it stays as it is and is not deleted meanwhile.
+    live = Searcher(project.live, generation, {})
+
+    sample = sample_documents(
+        (row["id"] for row in live_documents(generation)), _rank_new(project, plan), max_documents
+    )
+    new = sample & set(plan.new)
+    show(
+        f"pilot on {len(sample):,} of {plan.documents:,} documents, "
+        f"{len(new):,} of them new since the last training"
+    )
+    # At most all new documents can be asked for.
+    _require_targets(project, targets=len(new), new=len(new))
+
+    workspace = Project(folder / WORKSPACE, home=project.root)
+    write_sample = partial(export_snapshot, project, generation, only=sample)
+    make_workspace(workspace, write_sample, share_cache=False)
+    # Read from the workspace, whose settings name folders by absolute paths.
+    _, retriever_settings = _stage_and_settings(workspace, plan.retriever)
+    parameters.write_overrides(workspace.params_file, [*SAMPLE_SETTINGS, *retriever_settings])
+
+    targets = _build_corpus_and_find_targets(workspace, new, show)
+    _build(workspace, last_stage, show)
+    live_segments = [view.searchable for view in live.views]
+    evaluate_segments(workspace, plan.retriever, live_segments, folder / "searched")
+
+    trained_scores = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
+    live_scores = load_gate_scores(folder / "searched")
+    settings = parameters.load(workspace.params_file)
+    verdict = judge_pilot(
+        trained_scores,
+        live_scores,
+        settings.promotion,
+        targets,
+        settings.drift.quality_margin,
+        settings.seed,
+    )
+    return PilotResult(plan, len(sample), len(new), verdict)
+
+
+def _stage_and_settings(project: Project, retriever: str) -> tuple[str, list[str]]:
+    """Return how to train the live retriever and nothing else.
+
+    Returns:
+        The last stage that a pilot runs, and the settings that leave out other retrievers.
+
+    Raises:
+        PilotNotPossible: If no component of the live retriever is trained.
+    """
+    fusion = parameters.load(project.params_file).fusions.get(retriever)
+    components = [retriever] if fusion is None else fusion.of
+
+    settings = parameters.read_mapping(project.params_file)
+    retrievers = {
+        name: group for name, group in settings["retrievers"].items() if name in components
+    }
+    if not retrievers:
+        raise PilotNotPossible(
+            f"{retriever} is searched by default, and no part of it is trained; "
+            "`freshet retrain` trains the retrievers of params.yaml"
+        )
+
+    if fusion is None:
+        fusions = {}
+        last_stage = f"evaluate@{retriever}"
+    else:
+        fusions = {retriever: settings["fusions"][retriever]}
+        last_stage = f"fuse@{retriever}"
+    assignments = [
+        f"retrievers={json.dumps(retrievers)}",
+        f"fusions={json.dumps(fusions)}",
+    ]
+    return last_stage, assignments
+
+
+def _require_targets(project: Project, targets: int, new: int) -> None:
+    """Raise `PilotNotPossible` if too few new documents can be asked for.
+
+    A confidence interval over so few documents would never show a gain.
+    """
+    minimum_batch = parameters.load(project.params_file).drift.minimum_batch
+    min_targets = max(minimum_batch // MIN_TARGETS_DIVISOR, 1)
+    if targets < min_targets:
+        raise PilotNotPossible(
+            f"the gate's queries ask for at most {targets} of {new} new documents, and a pilot needs "
+            f"{min_targets} (drift.minimum_batch / {MIN_TARGETS_DIVISOR}): "
+            "add documents that arrive with `queries`"
+        )
+
+
+def sample_documents(
+    document_ids: Iterable[str], new_ids: Sequence[str], size: int
+) -> frozenset[str]:
+    """Select the documents of a pilot, half of them new if there are enough of both kinds.
+
+    New documents are taken in the order of `new_ids`. Old ones are taken in the order of a hash of
+    their ids, so that the sample does not depend on the order of `document_ids`.
+
+    Args:
+        document_ids: All live documents.
+        new_ids: The new ones among them.
+        size: The largest size of the sample.
+
+    >>> old_of_half = sample_documents("abcdef", ["e", "f"], 2) - {"e"}
+    >>> old_of_half == sample_documents("abcd", [], 1)
+    True
+    """
+    new = set(new_ids)
+    old_ids = [document_id for document_id in document_ids if document_id not in new]
+    old_ids.sort(key=hash_text)
+
+    wanted_new = min(len(new_ids), size // 2)
+    old_sample = old_ids[: size - wanted_new]
+    # If there are too few old documents, more new ones fill the sample.
+    new_sample = new_ids[: size - len(old_sample)]
+    return frozenset([*old_sample, *new_sample])
+
+
+def _rank_new(project: Project, plan: RetrainPlan) -> list[str]:
+    """Rank the new documents: those that arrived with queries first, then the latest first."""
+    new = set(plan.new)
+    with open_ledger(project, plan.retriever) as ledger:
+        ledger_view = ledger.view_at(read_planned_generation(project, plan).cursor)
+        arrivals = ledger_view.arrivals(1, plan.watermark)
+
+    with_queries = []
+    without_queries = []
+    for event in reversed(arrivals):
+        if event.document_id not in new:
+            continue
+        if event.document and event.document.queries:
+            with_queries.append(event.document_id)
+        else:
+            without_queries.append(event.document_id)
+
+    ranked = list(dict.fromkeys([*with_queries, *without_queries]))
+    # The ledger need not show an arrival for every new document.
+    without_arrival = sorted(new.difference(ranked))
+    return [*ranked, *without_arrival]
+
+
+def _build(workspace: Project, target: str, show: Show) -> None:
+    """Build a stage of the workspace, and those that it depends on."""
+    content_hash = ingest.ingest(workspace)["content_hash"]
+    for address in repro.repro(workspace, [target], name=f"pilot {content_hash[:8]}"):
+        show(f"stage {address} ran")
+
+
+def _build_corpus_and_find_targets(
+    workspace: Project, new: Set[str], show: Show
+) -> Mapping[str, str]:
+    """Build the corpus, and find the new documents that the gate's queries ask for.
+
+    Returns:
+        For each query of the gate that asks for a new document, this document.
+
+    Raises:
+        PilotNotPossible: If there are too few of them. Nothing is trained then.
+    """
+    _build(workspace, "corpus", show)
+    max_queries = parameters.load(workspace.params_file).evaluation.max_queries
+    judgements = sample_queries(gate_judgements(workspace.artifacts), max_queries)
+
+    targets = {}
+    for query_id, relevant in judgements.qrels.items():
+        new_answers = new & relevant.keys()
+        if new_answers:
+            targets[query_id] = min(new_answers)
+
+    _require_targets(workspace, targets=len(set(targets.values())), new=len(new))
+    return targets

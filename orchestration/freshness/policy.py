@@ -1,23 +1,35 @@
-"""The ladder add -> pilot -> retrain: what a drift report calls for.
+"""Decide what a drift check leads to: no action, a pilot or a retrain.
 
-*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by
-the queries that they arrived with or, where too few have such, by those made from them; additions
-that push old documents down by more than growth alone would; constraints that conflict; growth past
-its limit. Where the vectors drifted, harm is tested a second time, with all of alpha for its own
-measures: that test counts only once a test of the corrected family has exceeded, so documents like
-the old ones still cause a false alarm with a chance of at most alpha (a gatekeeping procedure),
-others that are no worse too, and drift with harm is found sooner. *Add* otherwise, even where
-vectors drifted: an encoder may serve new topics well. Beside adding, a *pilot* is called for where
-documents drifted and the queries that they came with show no harm: found as well as old ones, they
-may still be found worse than training would find them, which only a training on some of them tells.
-A retrain follows if it does.
+Everything in this module is a pure function of its arguments. The drift check asks here, whoever
+starts it: a job of the sensor, the command line or a benchmark.
+
+The rules, in order:
+
+1. **Retrain** if something is harmed that a retrain repairs:
+
+   - new documents are found significantly worse than old ones, by the queries that they arrived
+     with or, where too few documents have such queries, by pseudo-queries;
+   - additions push old documents down by more than growth alone does;
+   - refined documents break too many of IncDSI's constraints;
+   - the collection has grown past its limit.
+
+2. **Pilot** if documents have shifted and the queries that they arrived with show no harm.
+   Documents that are found as well as old ones may still be found worse than after a retrain, and
+   only training on a sample tells. A retrain follows if the pilot finds a gain.
+
+3. **No action** otherwise, even where vectors have shifted: an encoder may serve new topics well.
+
+If vectors have shifted, harm is tested a second time, with all of alpha for the measures of harm
+(`TestResult.exceeded_uncorrected`). The second test counts only after a test of the corrected
+family has exceeded its threshold (a gatekeeping procedure). Documents like the old ones therefore
+still raise a false alarm with a chance of at most alpha, and harmful drift is found sooner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from enum import StrEnum
 
 from model_code.drift.measures import (
     ASKED_QUERIES,
@@ -28,145 +40,217 @@ from model_code.drift.measures import (
 )
 from model_code.drift.report import DriftReport
 from model_code.drift.settings import DriftSettings
+from orchestration.registry.gate import NO_JUDGED_QUERIES
 
-Action = Literal["add", "retrain"]
-PILOT_DUE = "documents moved, and the queries that came with them show no harm: whether training helps, a pilot tells"
-LIMITS = ("conflicts", "growth", "protected_old")
+LIMIT_MEASURES = ("conflicts", "growth", "protected_old")
+PILOT_REASON = (
+    "documents have shifted, and the queries that they arrived with show no harm: "
+    "a pilot tells whether a retrain would help"
+)
+
+
+class Action(StrEnum):
+    """The next step after a drift check."""
+
+    NO_ACTION = "no action"
+    PILOT = "pilot"
+    RETRAIN = "retrain"
 
 
 @dataclass(frozen=True)
 class PastDecision:
-    """What was decided for an earlier batch, and whether it was carried out and succeeded.
+    """The decision for an earlier batch, and what became of it.
 
-    waits: it is under way, or will be tried again. pilot: one was called for beside it, whatever
-    came of that.
+    Attributes:
+        action: The decision, or `RETRAIN` for a retrain that a pilot or a person started.
+        carried_out: Whether a retrain was trained and judged. Only such a retrain starts a cooldown.
+        is_open: Whether a retrain is running or will be tried again.
+        after_pilot: Whether a retrain took the place of a pilot that was requested for this batch.
     """
 
     action: Action
-    carried_out: bool = True
-    waits: bool = False
-    pilot: bool = False
+    carried_out: bool = False
+    is_open: bool = False
+    after_pilot: bool = False
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and why. wanted: what the measures call for, which a cooldown may hold back.
+    """The next step and its reasons.
 
-    dry_run: nobody is to act on it. pilot: beside `action`, a training on a sample is to tell
-    whether a retrain is due.
+    Attributes:
+        action: The next step.
+        reasons: One sentence per reason.
+        wanted: The step that the measures call for. It differs from `action` if a retrain is held
+            back.
+        dry_run: Whether the decision is only shown and not carried out.
     """
 
     action: Action
     reasons: tuple[str, ...]
     wanted: Action
     dry_run: bool = False
-    pilot: bool = False
-
-    def held_back(self, why: str) -> Decision:
-        """To add, whatever is called for."""
-        return replace(self, action="add", reasons=(*self.reasons, f"held back: {why}"))
 
     @property
     def text(self) -> str:
-        """The decision and its reasons, a line each."""
-        note = f" (called for: {self.wanted})" if self.wanted != self.action else ""
-        dry = ", a dry run" if self.dry_run else ""
-        lines = [
-            f"decision: {self.action}{note}{dry}",
-            *(f"  - {reason}" for reason in self.reasons),
-        ]
+        """Format the decision and its reasons, one line each."""
+        headline = f"decision: {self.action}"
+        if self.wanted != self.action:
+            headline += f" (called for: {self.wanted})"
+        if self.dry_run:
+            headline += ", a dry run"
+
+        lines = [headline]
+        lines.extend(f"  - {reason}" for reason in self.reasons)
         return "\n".join(lines) + "\n"
 
 
 def decide(
     report: DriftReport,
-    history: Sequence[PastDecision],
+    past: Sequence[PastDecision],
     settings: DriftSettings,
+    gate_can_judge: bool = True,
     dry_run: bool = False,
 ) -> Decision:
-    """The rung for `report`. history: one entry per earlier batch, oldest first.
+    """Decide what a drift report leads to.
 
-    A retrain is held back if one waits, or was carried out in the last `settings.cooldown` batches:
-    its effect is not measured yet. One that failed for good or was a dry run does not hold anything
-    back.
+    Args:
+        report: The measures of the newest batch and of the window.
+        past: One entry per earlier batch, oldest first.
+        settings: The group `drift` of `params.yaml`.
+        gate_can_judge: Whether there are judged queries for the gate. Without them a retrain is
+            held back, because the gate would reject it.
+        dry_run: Recorded in the decision.
+
+    Returns:
+        The decision with its reasons. A retrain that is called for but blocked becomes `NO_ACTION`
+        with `wanted=RETRAIN`.
     """
-    rung, reasons = _rung(report, settings)
-    hold = _hold(history, settings.cooldown) if rung == "retrain" else None
-    pilot = rung != "retrain" and _pilot_due(report, history, settings)
-    how = f"{PILOT_DUE} (the sensor starts it; by hand, freshet retrain --pilot {settings.pilot_documents})"
-    decision = Decision(rung, reasons + (how,) * pilot, rung, dry_run, pilot)
-    return decision if hold is None else decision.held_back(hold)
+    shifted = _exceeded(report, SHIFT_MEASURES)
+    harm = _measures_of_harm(report, is_shifted=bool(shifted))
+    limits = _exceeded(report, LIMIT_MEASURES)
+
+    if harm or limits:
+        causes = [*harm, *limits]
+        if harm:
+            causes.extend(shifted)
+        reasons = [describe_measure(measure) for measure in causes]
+
+        obstacle = _retrain_obstacle(past, settings.cooldown)
+        if obstacle is None and not gate_can_judge:
+            obstacle = NO_JUDGED_QUERIES
+        if obstacle is None:
+            return Decision(Action.RETRAIN, tuple(reasons), Action.RETRAIN, dry_run)
+
+        reasons.append(f"held back: {obstacle}")
+        return Decision(Action.NO_ACTION, tuple(reasons), Action.RETRAIN, dry_run)
+
+    reasons = _reasons_against_retrain(report, settings)
+    if _pilot_is_due(report, past, settings):
+        command = f"freshet retrain --pilot {settings.pilot_documents}"
+        reasons.append(f"{PILOT_REASON} (the sensor starts it; by hand: {command})")
+        return Decision(Action.PILOT, tuple(reasons), Action.PILOT, dry_run)
+    return Decision(Action.NO_ACTION, tuple(reasons), Action.NO_ACTION, dry_run)
 
 
-def _pilot_due(
-    report: DriftReport, history: Sequence[PastDecision], settings: DriftSettings
-) -> bool:
-    """Whether harm is in doubt, no pilot was called for in the last batches, and no retrain holds
-    one back.
-    """
-    in_doubt = bool(report.of(ASKED_QUERIES) and _exceeded(report, *SHIFT_MEASURES))
-    if not in_doubt or settings.pilot_documents is None:
-        return False
-    recent = history[-settings.cooldown :] if settings.cooldown else ()
-    return not any(past.pilot for past in recent) and not _hold(history, settings.cooldown)
-
-
-def _hold(history: Sequence[PastDecision], cooldown: int) -> str | None:
-    """Why a retrain must wait, if it must."""
-    if any(past.waits for past in history):
-        return "a retrain was asked for before and is not settled yet"
-    recent = history[-cooldown:] if cooldown else ()
-    if any(past.action == "retrain" and past.carried_out for past in recent):
-        return f"a retrain was carried out within the last {cooldown} batches (drift.cooldown)"
-    return None
-
-
-def _rung(report: DriftReport, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
-    drifted = _exceeded(report, *SHIFT_MEASURES)
-    harm = deciding_measures(report.measures)
-    harmed = [
-        measure
-        for measure in harm
-        if measure.exceeded or (drifted and measure.exceeded_uncorrected)
-    ]
-    broken = _exceeded(report, *LIMITS)
-    if harmed or broken:
-        return "retrain", tuple(map(measure_text, (*harmed, *broken, *(drifted if harmed else ()))))
-    reasons = tuple(map(measure_text, report.exceeded))
-    if not reasons:
-        return "add", (_no_drift(report, settings),)
-    last = {measure.name: measure for measure in harm}  # of the window, where there is one
-    no_harm = f"no harm: {', '.join(map(measure_text, last.values()))}"
-    return "add", (
-        *reasons,
-        no_harm
-        if last
-        else f"harm is unknown: neither {MADE_QUERIES} nor {ASKED_QUERIES} was measured",
-    )
-
-
-def _exceeded(report: DriftReport, *names: str) -> list[TestResult]:
+def _exceeded(report: DriftReport, names: Sequence[str]) -> list[TestResult]:
     return [measure for measure in report.of(*names) if measure.exceeded]
 
 
-def _no_drift(report: DriftReport, settings: DriftSettings) -> str:
-    size = max(report.documents, report.window_documents)
-    if size < settings.minimum_batch:
-        return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
+def _measures_of_harm(report: DriftReport, is_shifted: bool) -> list[TestResult]:
+    """Return the measures by which new documents are found worse than old ones."""
+    harm = []
+    for measure in deciding_measures(report.measures):
+        # The second test of the gatekeeping procedure, see the module's docstring.
+        exceeded_after_shift = is_shifted and measure.exceeded_uncorrected
+        if measure.exceeded or exceeded_after_shift:
+            harm.append(measure)
+    return harm
+
+
+def _retrain_obstacle(past: Sequence[PastDecision], cooldown: int) -> str | None:
+    """Return why no retrain may start now, or None.
+
+    The effect of a retrain is measured only after `cooldown` batches. A retrain that failed for
+    good does not hold back another one.
+    """
+    if any(decision.is_open for decision in past):
+        return "an earlier retrain is still open"
+
+    for decision in _last(past, cooldown):
+        if decision.action == Action.RETRAIN and decision.carried_out:
+            return f"a retrain was carried out within the last {cooldown} batches (drift.cooldown)"
+    return None
+
+
+def _pilot_is_due(
+    report: DriftReport, past: Sequence[PastDecision], settings: DriftSettings
+) -> bool:
+    """Return whether a pilot could find a gain that the report does not show.
+
+    A pilot is judged by the queries that documents arrived with, so these must have been measured.
+    The cooldown applies to pilots as it does to retrains.
+    """
+    if settings.pilot_documents is None:
+        return False
+
+    asked_queries_were_measured = bool(report.of(ASKED_QUERIES))
+    if not asked_queries_were_measured or not _exceeded(report, SHIFT_MEASURES):
+        return False
+
+    for decision in _last(past, settings.cooldown):
+        if decision.action == Action.PILOT or decision.after_pilot:
+            return False
+    return _retrain_obstacle(past, settings.cooldown) is None
+
+
+def _last(past: Sequence[PastDecision], batches: int) -> Sequence[PastDecision]:
+    # past[-0:] would be everything.
+    return past[-batches:] if batches else ()
+
+
+def _reasons_against_retrain(report: DriftReport, settings: DriftSettings) -> list[str]:
+    """Explain why the report calls for no retrain."""
+    if not report.exceeded:
+        return [_describe_no_drift(report, settings)]
+
+    reasons = [describe_measure(measure) for measure in report.exceeded]
+    # The result for the window replaces that for the batch where both exist.
+    harmless = {measure.name: measure for measure in deciding_measures(report.measures)}
+    if harmless:
+        descriptions = [describe_measure(measure) for measure in harmless.values()]
+        reasons.append(f"no harm: {', '.join(descriptions)}")
+    else:
+        reasons.append(f"harm is unknown: neither {MADE_QUERIES} nor {ASKED_QUERIES} was measured")
+    return reasons
+
+
+def _describe_no_drift(report: DriftReport, settings: DriftSettings) -> str:
+    documents = max(report.documents, report.window_documents)
+    if documents < settings.minimum_batch:
+        return (
+            f"too few documents to measure: {documents} so far, "
+            f"drift.minimum_batch is {settings.minimum_batch}"
+        )
     if len(report.measures) == 1:
-        return f"{measure_text(report.measures[0])}, and nothing else was measured"
+        return f"{describe_measure(report.measures[0])}, and nothing else was measured"
     return f"none of {len(report.measures)} measures is beyond its threshold"
 
 
-def measure_text(measure: TestResult) -> str:
-    """A measure beside its threshold, in words.
+def describe_measure(measure: TestResult) -> str:
+    """Compare a measure with its threshold in words.
 
-    >>> measure_text(TestResult("growth", 0.6, 0.5, {}, True, {}))
+    >>> describe_measure(TestResult("growth", 0.6, 0.5, {}, True, {}))
     'growth 0.6000 is above 0.5000'
-    >>> measure_text(TestResult("new_quality", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
+    >>> quality = TestResult("new_quality", -0.01, -0.02, {}, False, {}, tail="low", scope="window")
+    >>> describe_measure(quality)
     'new_quality (window) -0.0100 is not below -0.0200'
     """
     side = "above" if measure.tail == "high" else "below"
-    if measure.exceeded_uncorrected and not measure.exceeded:
-        return f"{measure.label} {measure.value:.4f} is {side} what it would be by chance, had only harm been measured"
-    return f"{measure.label} {measure.value:.4f} is {'' if measure.exceeded else 'not '}{side} {measure.threshold:.4f}"
+    value = f"{measure.label} {measure.value:.4f}"
+
+    if measure.exceeded:
+        return f"{value} is {side} {measure.threshold:.4f}"
+    if measure.exceeded_uncorrected:
+        return f"{value} is {side} the threshold that applies if only harm is tested"
+    return f"{value} is not {side} {measure.threshold:.4f}"

@@ -1,5 +1,6 @@
-"""How well documents are found, by made and by real queries: the same measures for what is new and
-for what is old.
+"""Probe how well documents are found, with the queries that ask for them.
+
+New and old documents are probed in the same way, so that their scores can be compared.
 """
 
 from __future__ import annotations
@@ -25,158 +26,215 @@ from model_code.queries.settings import QUERY_LENGTH_SPANS
 from model_code.retrieval.protocol import Search
 from model_code.text.documents import Document
 
-CLICKS = 2.0  # weight of clicks from which a document counts as relevant
+# The sum of click weights from which a document counts as relevant, see `feedback_relevance`.
+MIN_CLICK_WEIGHT = 2.0
 
 
-def document_vectors(part: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
-    """The unit vectors (m, H) of the first passages of some documents of a part: no others are read
-    from its file.
+def first_passage_vectors(segment: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
+    """Read the vectors of the first passages of some documents of a segment.
+
+    Only these rows are read from the segment's file.
+
+    Args:
+        segment: The segment that holds the documents.
+        document_ids: m documents.
+
+    Returns:
+        Unit vectors, (m, H) float32.
     """
-    first = np.array(
-        [part.rows.rows_by_document[document][0] for document in document_ids], np.int64
-    )
-    return normalize_rows(
-        np.asarray(part.retriever.passage_vectors(part.rows.document_ids)[first], np.float32)
-    )
+    rows = [segment.rows.rows_by_document[document_id][0] for document_id in document_ids]
+    vectors = segment.retriever.passage_vectors(segment.rows.document_ids)
+    selected = vectors[np.array(rows, np.int64)]
+    return normalize_rows(np.asarray(selected, np.float32))
 
 
-def sample_texts(texts: Iterable[str], most: int, seed: int) -> list[str]:
-    """At most `most` different texts, drawn evenly whatever their order: one that comes a hundred
-    times counts once.
+def sample_texts(texts: Iterable[str], limit: int, seed: int) -> list[str]:
+    """Draw at most `limit` distinct texts, in ascending order.
 
-    >>> sample_texts(["b", "a", "b", "a"], 9, 0)
+    The draw does not depend on the order of `texts`, and a repeated text counts once.
+
+    >>> sample_texts(["b", "a", "b", "a"], limit=9, seed=0)
     ['a', 'b']
     """
-    different = sorted(set(texts))
-    if len(different) <= most:
-        return different
-    chosen = np.random.default_rng([seed, len(different)]).permutation(len(different))[:most]
-    return [different[number] for number in sorted(chosen.tolist())]
+    distinct = sorted(set(texts))
+    if len(distinct) <= limit:
+        return distinct
 
-
-def judged_queries(artifacts: Path, split: str) -> Judgements | None:
-    """The corpus's judged queries of a split; None where the project has no corpus."""
-    return (
-        load_corpus(artifacts / "corpus").judgements(split)
-        if has_corpus_queries(artifacts)
-        else None
-    )
-
-
-def gate_judgements(artifacts: Path) -> Judgements:
-    """Those that promotions are judged by: the gate's own, or the test queries if it has none."""
-    corpus = load_corpus(artifacts / "corpus")
-    gate = corpus.judgements(GATE)
-    return gate if gate.queries else corpus.judgements("test")
+    generator = np.random.default_rng([seed, len(distinct)])
+    positions = generator.permutation(len(distinct))[:limit]
+    return [distinct[position] for position in sorted(positions.tolist())]
 
 
 def has_corpus_queries(artifacts: Path) -> bool:
-    """Whether `judged_queries` can say anything now: the stage corpus ran, or was checked out."""
+    """Return whether the stage `corpus` was built or checked out below `artifacts`."""
     return (artifacts / "corpus" / "queries.parquet").is_file()
 
 
+def judged_queries(artifacts: Path, split: str) -> Judgements | None:
+    """Load the corpus's judged queries of a split; None if the corpus is not built."""
+    if not has_corpus_queries(artifacts):
+        return None
+    return load_corpus(artifacts / "corpus").judgements(split)
+
+
+def gate_judgements(artifacts: Path) -> Judgements:
+    """Load the judged queries of the split `gate`, or of `test` if that split is empty."""
+    corpus = load_corpus(artifacts / "corpus")
+    judgements = corpus.judgements(GATE)
+    if judgements.queries:
+        return judgements
+    return corpus.judgements("test")
+
+
 def generate_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
-    """Spans cut out of documents, about as long as what people type.
+    """Generate pseudo-queries for documents: spans of their texts, about as long as typed queries.
 
-    texts: by document id; one whose text gives no query is left out.
+    Args:
+        texts: Texts by document id. A text that is too short for a query is left out.
+        seed: Seed of the spans.
     """
-    made = InverseCloze("short_cloze", QUERY_LENGTH_SPANS).generate(texts, seed)
-    return [
-        Question(query.document_id, query.text, frozenset([query.document_id])) for query in made
-    ]
+    generator = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
+    questions = []
+    for query in generator.generate(texts, seed):
+        answers = frozenset([query.document_id])
+        questions.append(Question(query.document_id, query.text, answers))
+    return questions
 
 
-def document_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarray:
-    """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among
-    all that is live: (n,), in the order of the documents' ids.
-    """
-    by_document: dict[str, list[float]] = {}
-    scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions)).tolist()
-    for question, score in zip(questions, scores, strict=True):
-        by_document.setdefault(question.document_id, []).append(score)
-    return np.array([np.mean(scores) for _, scores in sorted(by_document.items())], np.float32)
-
-
-def old_document_scores(
-    searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]
-) -> np.ndarray:
-    """The scores of the old documents that are live as they were, as `document_scores` of new ones
-    finds them: (n,).
-
-    arrived: by a query that documents came with, those documents, which answer it as well.
-    """
-    old = searcher.views[0]
-    answered = [
-        replace(question, answers=question.answers | arrived.get(question.text, frozenset()))
-        for question in questions
-        if question.document_id in old
-    ]
-    return document_scores(searcher, answered)
+def judged_questions(judgements: Judgements, documents: Set[str]) -> list[Question]:
+    """Return a question for each pair of a judged query and one of `documents` that answers it."""
+    questions = []
+    for query_id, relevant in judgements.qrels.items():
+        text = judgements.queries[query_id]
+        for document_id in sorted(documents & relevant.keys()):
+            questions.append(Question(document_id, text, frozenset(relevant)))
+    return questions
 
 
 def first_ranks(
     search: Search, questions: Sequence[Question], depth: int = MAX_COUNTED_RANK
 ) -> np.ndarray:
-    """The rank of the first answer to each question, from 1; 0 if none is among `depth`: (q,).
+    """Return the rank of the first answer to each question.
 
-    One search for all, in which a text that several documents answer is one query.
+    All questions are searched at once, and a text that several documents answer only once.
+
+    Args:
+        search: Searches for several texts.
+        questions: q questions.
+        depth: The length of the rankings.
+
+    Returns:
+        Ranks from 1, (q,) int64; 0 if no answer is among the first `depth` documents.
     """
     texts = list(dict.fromkeys(question.text for question in questions))
-    rankings = dict(zip(texts, search(texts, depth) if texts else [], strict=True))
-    first = []
+    rankings = search(texts, depth) if texts else []
+    ranking_by_text = dict(zip(texts, rankings, strict=True))
+
+    first = np.zeros(len(questions), np.int64)
+    for i, question in enumerate(questions):
+        for rank, (document_id, _) in enumerate(ranking_by_text[question.text], start=1):
+            if document_id in question.answers:
+                first[i] = rank
+                break
+    return first
+
+
+def document_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarray:
+    """Score how well each document is found among all live documents.
+
+    The score of a document is the mean over its questions of the reciprocal rank of the first
+    answer; ranks beyond 10 count as 0.
+
+    Returns:
+        One score per document in the order of their ids, (n,) float32.
+    """
+    scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions))
+
+    scores_by_document: dict[str, list[float]] = {}
+    for question, score in zip(questions, scores.tolist(), strict=True):
+        scores_by_document.setdefault(question.document_id, []).append(score)
+
+    means = [np.mean(scores_by_document[document_id]) for document_id in sorted(scores_by_document)]
+    return np.array(means, np.float32)
+
+
+def old_document_scores(
+    searcher: Searcher,
+    questions: Iterable[Question],
+    arrived_answers: Mapping[str, frozenset[str]],
+) -> np.ndarray:
+    """Score the old documents that are live and unchanged, as `document_scores` does for new ones.
+
+    Args:
+        searcher: The live collection.
+        questions: Questions for old documents.
+        arrived_answers: The documents that arrived with a query, by its text. They answer a
+            question with this text as well.
+
+    Returns:
+        One score per document, (n,) float32.
+    """
+    old_documents = searcher.views[0]
+    current_questions = []
     for question in questions:
-        ranking = enumerate(rankings[question.text], start=1)
-        ranks = (rank for rank, (document, _) in ranking if document in question.answers)
-        first.append(next(ranks, 0))
-    return np.array(first, np.int64)
-
-
-def judged_questions(judgements: Judgements, documents: Set[str]) -> list[Question]:
-    """The judged queries that `documents` answer, once for each of them."""
-    return [
-        Question(document, judgements.queries[query], frozenset(relevant))
-        for query, relevant in judgements.qrels.items()
-        for document in sorted(documents & relevant.keys())
-    ]
+        if question.document_id in old_documents:
+            answers = question.answers | arrived_answers.get(question.text, frozenset())
+            current_questions.append(replace(question, answers=answers))
+    return document_scores(searcher, current_questions)
 
 
 def documents_by_query(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
-    """The documents that answer each query that documents came with: all that came with this text.
+    """Group documents by the queries that they arrived with.
 
-    >>> documents_by_query([Document("a", "A", "", queries=("how?",)), Document("b", "B", "", queries=("how?", "why?"))])["why?"]
+    All documents that arrived with a text answer it.
+
+    >>> first = Document("a", "A", "", queries=("how?",))
+    >>> second = Document("b", "B", "", queries=("how?", "why?"))
+    >>> documents_by_query([first, second])["why?"]
     frozenset({'b'})
     """
-    by_text: dict[str, set[str]] = {}
+    ids_by_query: dict[str, set[str]] = {}
     for document in documents:
-        for text in document.queries:
-            by_text.setdefault(text, set()).add(document.document_id)
-    return {text: frozenset(ids) for text, ids in by_text.items()}
+        for query in document.queries:
+            ids_by_query.setdefault(query, set()).add(document.document_id)
+    return {query: frozenset(ids) for query, ids in ids_by_query.items()}
 
 
-def feedback_relevance(said: Iterable[Feedback]) -> dict[str, dict[str, int]]:
-    """What people's verdicts come to, by query text and document: 1 relevant, 0 not.
+def feedback_relevance(feedback: Iterable[Feedback]) -> dict[str, dict[str, int]]:
+    """Turn feedback into judgements.
 
-    Thumbs decide where more of them point one way. Else clicks do, once they weigh `CLICKS`: one at
-    rank r weighs log2(1 + r), the inverse of how likely a hit there is looked at (as DCG discounts;
-    inverse propensity weighting, Joachims et al., 2017). So one click on the first hit says nothing
-    yet, and one on the third does.
+    Thumbs decide if more of them point one way. Otherwise clicks decide, once their weights sum to
+    `MIN_CLICK_WEIGHT`. A click at rank r weighs log2(1 + r), the inverse of how likely a hit at
+    that rank is looked at. This is the discount of DCG, used as inverse propensity weighting
+    (Joachims et al., 2017). One click on the first hit is therefore not enough, and one on the
+    third is.
 
-    >>> up, click = Feedback("how?", "a", "up"), Feedback("how?", "b", "click")
-    >>> feedback_relevance([up, click, Feedback("how?", "c", "click", rank=3), Feedback("why?", "a", "down")])
+    Returns:
+        Relevance, 1 or 0, by query text and document.
+
+    >>> up = Feedback("how?", "a", "up")
+    >>> first_click = Feedback("how?", "b", "click")
+    >>> third_click = Feedback("how?", "c", "click", rank=3)
+    >>> down = Feedback("why?", "a", "down")
+    >>> feedback_relevance([up, first_click, third_click, down])
     {'how?': {'a': 1, 'c': 1}, 'why?': {'a': 0}}
     """
     thumbs: Counter[tuple[str, str]] = Counter()
-    clicks: dict[tuple[str, str], float] = {}
-    for feedback in said:
-        pair = feedback.query, feedback.document_id
-        if feedback.verdict == Opinion.CLICK:
-            clicks[pair] = clicks.get(pair, 0.0) + math.log2(1 + feedback.rank)
+    click_weights: Counter[tuple[str, str]] = Counter()
+    for entry in feedback:
+        pair = (entry.query, entry.document_id)
+        if entry.verdict == Opinion.CLICK:
+            click_weights[pair] += math.log2(1 + entry.rank)
+        elif entry.verdict == Opinion.UP:
+            thumbs[pair] += 1
         else:
-            thumbs[pair] += 1 if feedback.verdict == Opinion.UP else -1
-    judged: dict[str, dict[str, int]] = {}
-    for query, document in sorted(thumbs.keys() | clicks.keys()):
-        if thumb := thumbs[query, document]:
-            judged.setdefault(query, {})[document] = int(thumb > 0)
-        elif clicks.get((query, document), 0.0) >= CLICKS:
-            judged.setdefault(query, {})[document] = 1
-    return judged
+            thumbs[pair] -= 1
+
+    relevance: dict[str, dict[str, int]] = {}
+    for query, document_id in sorted(thumbs.keys() | click_weights.keys()):
+        balance = thumbs[query, document_id]
+        if balance != 0:
+            relevance.setdefault(query, {})[document_id] = int(balance > 0)
+        elif click_weights[query, document_id] >= MIN_CLICK_WEIGHT:
+            relevance.setdefault(query, {})[document_id] = 1
+    return relevance

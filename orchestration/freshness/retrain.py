@@ -1,9 +1,15 @@
-"""A full retrain: everything that is live, through the same stages, before a gate that asks old and
-new documents.
+"""Run a retrain: train on everything that is live, ask the gate, and promote the result if it passes.
 
-The user's settings, artifacts and `dvc.lock` stay as they are. What a retrain makes lies under its
-key: one that was cut off goes on where it stopped, and a failed one can be tried again under
-another.
+A retrain has three steps, and each can be run alone:
+
+1. `train_challenger` exports the live documents, runs every stage in a workspace, and registers the
+   best retriever.
+2. `gate_verdict` asks the gate. It changes nothing.
+3. `promote_or_reject` makes the challenger champion, or records that the gate rejected it.
+
+The user's settings, artifacts and `dvc.lock` stay as they are. All files of a retrain are in a
+folder named by its key. An interrupted retrain continues under the same key, and a failed one can
+be tried again under another.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,78 +26,79 @@ from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index import retrain_plan
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger, open_ledger_if_exists
+from model_code.collection.index.retrain_plan import RetrainPlan
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
 from model_code.project import Project
-from orchestration.freshness.snapshot import export_snapshot, gate_has_no_queries, queries_for
+from orchestration.freshness.snapshot import export_snapshot, gate_has_queries, gate_queries_for
 from orchestration.freshness.workspace import make_workspace
 from orchestration.pipeline import ingest, repro
 from orchestration.registry import release, versions
 from orchestration.registry.gate import NO_JUDGED_QUERIES, GateRules
 
 Show = Callable[[str], Any]
-CHALLENGER, ENDED = "challenger.json", "ended.json"  # beside the plan
-NOTED = 20  # retrains that are looked back at for how one ended
+"""Prints a line of progress."""
+
+# Files beside the plan: the registered version, and the outcome of a retrain that has ended.
+CHALLENGER_FILE = "challenger.json"
+OUTCOME_FILE = "ended.json"
+# The latest retrain tasks that are read to find how a retrain ended.
+MAX_PAST_RETRAINS = 20
 
 
 @dataclass(frozen=True)
 class TrainedChallenger:
-    """A retrain whose challenger is built and registered, waiting for the gate."""
+    """A retrain whose challenger is trained and registered, and that waits for the gate.
+
+    Attributes:
+        project: The project that is retrained.
+        workspace: The project that it was built in.
+        plan: The generation that it was trained on.
+        version: The registered version.
+    """
 
     project: Project
     workspace: Project
-    plan: retrain_plan.RetrainPlan
-    challenger: versions.Version
+    plan: RetrainPlan
+    version: versions.Version
 
 
 @dataclass(frozen=True)
 class RetrainResult:
-    """What came of a retrain: the challenger, whether it is champion now, the gate's words, the
-    generation opened.
+    """The outcome of a retrain.
+
+    Attributes:
+        plan: The generation that it was trained on.
+        version: The registered version.
+        promoted: Whether the version is champion now.
+        summary: The outcome in one line.
+        generation: The number of the generation that was opened; None if the gate rejected it.
     """
 
-    plan: retrain_plan.RetrainPlan
-    challenger: versions.Version
+    plan: RetrainPlan
+    version: versions.Version
     promoted: bool
     summary: str
     generation: int | None
 
 
-def next_key(project: Project, plan: retrain_plan.RetrainPlan) -> str:
-    """A name for a retrain on what is live: that of one that was cut off, or a new one behind those
-    that ended.
-    """
-    name, ledger = f"{plan.retriever}-{plan.generation:06d}", open_ledger_if_exists(project)
-    noted = ledger.tasks.last(plan.retriever, NOTED, TaskKind.RETRAIN) if ledger else []
-    concluded = {work.details.get("version") for work in noted}
-    names = (f"{name}-{number}" if number > 1 else name for number in count(1))
-    return next(
-        each
-        for each in names
-        if not _has_ended(retrain_plan.retrain_folder(project, each), concluded)
-    )
-
-
-def _has_ended(folder: Path, concluded: Set[str | None]) -> bool:
-    """Whether the retrain of a folder came to its end; before `ENDED` was written the ledger alone
-    knew.
-    """
-    challenger = folder / CHALLENGER
-    return (folder / ENDED).is_file() or (
-        challenger.is_file() and read_json(challenger)["version"] in concluded
-    )
-
-
 def retrain(project: Project, key: str, show: Show = print) -> RetrainResult:
-    """Train, index and evaluate every retriever on what is live; promote the best if the gate
-    passes it, and open it.
+    """Train every retriever on what is live, and promote the best one if it passes the gate.
 
-    key: names the retrain. What waits in the ledger is applied first, and what arrives meanwhile is
-    added to the new generation before it is searched. Raises `FreshetError` at once where nobody
-    judged, and if a stage fails; then nothing is changed.
+    Waiting changes are applied first. Documents that arrive during the training are added to the
+    new generation before it is searched.
+
+    Args:
+        project: The project.
+        key: The name of the retrain. An interrupted retrain of this name is continued.
+        show: Receives lines of progress.
+
+    Raises:
+        FreshetError: If there are no judged queries (before anything is trained), or if a stage
+            fails. Nothing that is live is changed then.
     """
     return promote_or_reject(train_challenger(project, key, show))
 
@@ -98,143 +106,212 @@ def retrain(project: Project, key: str, show: Show = print) -> RetrainResult:
 def train_challenger(
     project: Project, key: str, show: Show = print, dagster_run: str | None = None
 ) -> TrainedChallenger:
-    """Snapshot, workspace, every stage, registration; what was done before under this key is not
-    done again.
+    """Export the live documents, run every stage in a workspace, and register the best retriever.
+
+    Steps that were done before under this key are not repeated.
+
+    Args:
+        project: The project.
+        key: The name of the retrain.
+        show: Receives lines of progress.
+        dagster_run: The id of the Dagster run, for the tracked runs of the stages.
+
+    Raises:
+        FreshetError: If there are no judged queries for the gate, or if a stage fails.
     """
-    plan = _plan(project, key, show)
+    plan = _load_or_begin_plan(project, key, show)
     show(
-        f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training"
+        f"retrain {key}: {plan.documents:,} documents, "
+        f"{len(plan.new):,} of them new since the last training"
     )
+
     workspace = retrain_plan.retrain_workspace(project, key)
-    # the generation may be deleted once the workspace is there
-    make_workspace(
-        workspace,
-        lambda folder: export_snapshot(
-            project, retrain_plan.read_planned_generation(project, plan), folder
-        ),
-    )
+    # Garbage collection may delete the generation once the workspace exists.
+    make_workspace(workspace, partial(_export_planned_documents, project, plan))
     ingest.ingest(workspace)
     for address in repro.repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")
-    challenger = release.register(workspace, snapshot=plan.snapshot)
-    write_json(
-        retrain_plan.retrain_folder(project, key) / CHALLENGER, {"version": challenger.version}
-    )
-    return TrainedChallenger(project, workspace, plan, challenger)
+
+    version = release.register(workspace, snapshot=plan.snapshot)
+    folder = retrain_plan.retrain_folder(project, key)
+    write_json(folder / CHALLENGER_FILE, {"version": version.version})
+    return TrainedChallenger(project, workspace, plan, version)
 
 
 def load_challenger(project: Project, key: str) -> TrainedChallenger:
-    """The retrain as `train_challenger` left it; nothing is built. FreshetError if it did not end, or its
-    challenger is gone.
+    """Load what `train_challenger` made, without building anything.
+
+    Raises:
+        FreshetError: If the training did not end, or its version was deleted.
     """
-    plan, file = (
-        retrain_plan.read_plan(project, key),
-        retrain_plan.retrain_folder(project, key) / CHALLENGER,
-    )
-    number = read_json(file)["version"] if file.is_file() else None
-    challenger = next(
-        (version for version in versions.list_versions(project) if version.version == number), None
-    )
-    if plan is None or challenger is None:
+    plan = retrain_plan.read_plan(project, key)
+    version = _read_registered_version(project, key)
+    if plan is None or version is None:
         raise FreshetError(
-            f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`"
+            f"retrain {key} has no challenger: train it first with `freshet retrain --key {key}`"
         )
-    return TrainedChallenger(
-        project, retrain_plan.retrain_workspace(project, key), plan, challenger
-    )
+    workspace = retrain_plan.retrain_workspace(project, key)
+    return TrainedChallenger(project, workspace, plan, version)
 
 
-def gate_verdict(ready: TrainedChallenger) -> Verdict:
-    """What the gate will say; moves nothing."""
-    return release.judge(ready.workspace, _rules(ready), ready.challenger)
+def gate_verdict(challenger: TrainedChallenger) -> Verdict:
+    """Ask the gate whether the challenger may be promoted; change nothing."""
+    return release.judge(challenger.workspace, _gate_rules(challenger), challenger.version)
 
 
 def promote_or_reject(
-    ready: TrainedChallenger, verdict: Verdict | None = None, run_id: str | None = None
+    challenger: TrainedChallenger, verdict: Verdict | None = None, run_id: str | None = None
 ) -> RetrainResult:
-    """The gate; behind it the challenger is live, from its first moment with all that arrived
-    since, and champion.
+    """Make the challenger champion if it passes the gate, and record the outcome.
 
-    Whatever else was registered meanwhile, it is the retrain's own version that is judged and
-    opened. verdict: what `judge` found, if it was asked.
+    A promoted challenger is live with everything that arrived since its training. It is always the
+    version of this retrain that is judged, even if another one was registered meanwhile.
+
+    Args:
+        challenger: The trained challenger.
+        verdict: The result of `gate_verdict`, if it was asked before.
+        run_id: The id of the Dagster run, which is recorded with the task.
     """
-    move = release.promote(ready.workspace, _rules(ready), ready.challenger, verdict)
-    live = GenerationStore(ready.project.live, ready.challenger.retriever)
-    opened = live.current_number() if move.passed else None
-    _record(ready, move, opened, run_id)
-    return RetrainResult(ready.plan, ready.challenger, move.passed, move.summary, opened)
+    promotion = release.promote(
+        challenger.workspace, _gate_rules(challenger), challenger.version, verdict
+    )
 
-
-def _record(
-    ready: TrainedChallenger, move: release.PromotionResult, opened: int | None, run_id: str | None
-) -> None:
-    """What came of it, for the retriever that was retrained; and for the one that took its place,
-    if dev chose another: that one begins with a training, and the documents of the other are as
-    they were.
-
-    A promotion that was cut off while it was noted is noted to its end, and nothing of it twice.
-    """
-    state, details = (TaskState.DONE if move.passed else TaskState.REFUSED), ready.plan.summary()
-    details |= {
-        "version": ready.challenger.version,
-        "retriever": ready.challenger.retriever,
-        "generation": opened,
-    }
-    chosen = ready.challenger.retriever if move.passed else None
-    for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
-        with open_ledger(ready.project, name) as ledger:
-            if not (move.already_champion and _is_noted(ledger, name, ready.challenger)):
-                ledger.tasks.close_retrains(name, state, move.summary, details, run_id)
-    write_json(
-        retrain_plan.retrain_folder(ready.project, ready.plan.key) / ENDED,
-        {"outcome": move.summary},
+    generation = None
+    if promotion.passed:
+        live = GenerationStore(challenger.project.live, challenger.version.retriever)
+        generation = live.current_number()
+    _record_outcome(challenger, promotion, generation, run_id)
+    return RetrainResult(
+        challenger.plan, challenger.version, promotion.passed, promotion.summary, generation
     )
 
 
-def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> bool:
-    """Whether the last promotion that the ledger knows of is this version's."""
-    promoted = [
-        work
-        for work in ledger.tasks.last(retriever, NOTED, TaskKind.RETRAIN)
-        if work.state == TaskState.DONE
-    ]
-    return any(work.details.get("version") == challenger.version for work in promoted[:1])
+def next_key(project: Project, plan: RetrainPlan) -> str:
+    """Return the key of the interrupted retrain of this generation, or the first unused one."""
+    retrains = []
+    ledger = open_ledger_if_exists(project)
+    if ledger is not None:
+        retrains = ledger.tasks.last(plan.retriever, MAX_PAST_RETRAINS, TaskKind.RETRAIN)
+    ended_versions = {task.details.get("version") for task in retrains}
+
+    base_key = f"{plan.retriever}-{plan.generation:06d}"
+    for number in count(1):
+        key = base_key if number == 1 else f"{base_key}-{number}"
+        if not _has_ended(retrain_plan.retrain_folder(project, key), ended_versions):
+            return key
+    raise AssertionError("count() does not end")
 
 
-def _plan(project: Project, key: str, show: Show) -> retrain_plan.RetrainPlan:
-    """That of this key, unless it was of another collection; else a new one."""
+def _has_ended(folder: Path, ended_versions: Set[str | None]) -> bool:
+    """Return whether the retrain of a folder has ended.
+
+    A retrain that is killed between the ledger and its outcome file has ended as well.
+    """
+    if (folder / OUTCOME_FILE).is_file():
+        return True
+    challenger_file = folder / CHALLENGER_FILE
+    return challenger_file.is_file() and read_json(challenger_file)["version"] in ended_versions
+
+
+def _read_registered_version(project: Project, key: str) -> versions.Version | None:
+    file = retrain_plan.retrain_folder(project, key) / CHALLENGER_FILE
+    if not file.is_file():
+        return None
+    number = read_json(file)["version"]
+    for version in versions.list_versions(project):
+        if version.version == number:
+            return version
+    return None
+
+
+def _load_or_begin_plan(project: Project, key: str, show: Show) -> RetrainPlan:
+    """Return the plan of an interrupted retrain, or plan a new one.
+
+    The plan of another ledger or live collection is replaced, because its numbers mean nothing
+    here.
+    """
     plan = retrain_plan.read_plan(project, key)
     if plan is None:
-        return _begin(project, key)
+        return _begin_retrain(project, key)
+
     if retrain_plan.is_from_another_collection(project, plan):
-        anew = _begin(project, key)
-        show(f"retrain {key} was begun with another ledger or live collection: it begins anew")
-        return anew
+        new_plan = _begin_retrain(project, key)
+        show(f"retrain {key} belongs to another ledger or live collection: it starts again")
+        return new_plan
+
     show(
-        f"retrain {key} goes on with the code and settings that it began with; another --key takes those of now"
+        f"retrain {key} continues with the code and settings that it began with; "
+        "another --key uses the current ones"
     )
     return plan
 
 
-def _begin(project: Project, key: str) -> retrain_plan.RetrainPlan:
-    """Apply what waits, so that it is trained on, and fix what is live then.
+def _begin_retrain(project: Project, key: str) -> RetrainPlan:
+    """Apply waiting changes, so that they are trained on, and save a plan of what is live then.
 
-    Work of another collection is deleted only then: a ledger that is not the collection's own is an
-    error before.
+    Files of another collection under this key are deleted. This happens after `apply`, which raises
+    an error if the ledger does not belong to the collection.
     """
     LiveIndex(project).apply()
-    plan, folder = (
-        retrain_plan.plan_retrain(project, key),
-        retrain_plan.retrain_folder(project, key),
-    )
-    if gate_has_no_queries(project, retrain_plan.read_planned_generation(project, plan)):
+    plan = retrain_plan.plan_retrain(project, key)
+    if not gate_has_queries(project, retrain_plan.read_planned_generation(project, plan)):
         raise FreshetError(NO_JUDGED_QUERIES)
+
+    folder = retrain_plan.retrain_folder(project, key)
     if folder.is_dir():
         shutil.rmtree(folder)
     retrain_plan.save_plan(project, plan)
     return plan
 
 
-def _rules(ready: TrainedChallenger) -> GateRules:
-    """Old and new documents apart, by the workspace's queries; the champion as it is searched now."""
-    return GateRules.of(ready.workspace, new=queries_for(ready.workspace, ready.plan.new))
+def _export_planned_documents(project: Project, plan: RetrainPlan, folder: Path) -> None:
+    export_snapshot(project, retrain_plan.read_planned_generation(project, plan), folder)
+
+
+def _gate_rules(challenger: TrainedChallenger) -> GateRules:
+    """Return rules that judge old and new documents apart, by the queries of the workspace."""
+    new_queries = gate_queries_for(challenger.workspace, challenger.plan.new)
+    return GateRules.load(challenger.workspace, new_queries)
+
+
+def _record_outcome(
+    challenger: TrainedChallenger,
+    promotion: release.PromotionResult,
+    generation: int | None,
+    run_id: str | None,
+) -> None:
+    """Record the outcome in the ledger and in the retrain's folder.
+
+    It is recorded for the retriever that was retrained. If another retriever was the best on dev
+    and was promoted, it is recorded for that one too: it starts with a training, and the documents
+    of the first one are unchanged.
+
+    If the promotion was interrupted here before, only what is missing is recorded.
+    """
+    version = challenger.version
+    details = challenger.plan.summary()
+    details["version"] = version.version
+    details["retriever"] = version.retriever
+    details["generation"] = generation
+    state = TaskState.DONE if promotion.passed else TaskState.REFUSED
+
+    retrievers = [challenger.plan.retriever]
+    if promotion.passed and version.retriever != challenger.plan.retriever:
+        retrievers.append(version.retriever)
+
+    for retriever in retrievers:
+        with open_ledger(challenger.project, retriever) as ledger:
+            if promotion.already_champion and _is_recorded(ledger, retriever, version):
+                continue
+            ledger.tasks.close_retrains(retriever, state, promotion.summary, details, run_id)
+
+    folder = retrain_plan.retrain_folder(challenger.project, challenger.plan.key)
+    write_json(folder / OUTCOME_FILE, {"outcome": promotion.summary})
+
+
+def _is_recorded(ledger: Ledger, retriever: str, version: versions.Version) -> bool:
+    """Return whether the last promotion in the ledger is the one of this version."""
+    for task in ledger.tasks.last(retriever, MAX_PAST_RETRAINS, TaskKind.RETRAIN):
+        if task.state == TaskState.DONE:
+            return task.details.get("version") == version.version
+    return False

@@ -1,10 +1,8 @@
-"""What a retrain trains on, documents that are found now and judged queries that still have one,
-and where: in a temporary project, so that the user's settings, artifacts and `dvc.lock` stay as
-they are.
+"""Make the workspace of a retrain: a project that builds from a snapshot of the live documents.
 
-It has its own copy of the code, and settings that differ in where the documents come from; runs,
-models, checkpoints and live collections are those of the project that it belongs to. DVC's cache is
-shared.
+The user's settings, artifacts and `dvc.lock` stay as they are. A workspace has its own copy of the
+code, and settings that differ in where the documents come from. Runs, models, checkpoints and live
+collections belong to the project that the workspace was made for.
 """
 
 from __future__ import annotations
@@ -22,22 +20,25 @@ from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import run_dvc
 
-SNAPSHOT = "snapshot"  # the folder of the documents to train on
-FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
-OWN = {
+# The folder of the documents to train on.
+SNAPSHOT = "snapshot"
+# Files that are copied from the project.
+PROJECT_FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
+# Names in the project's root that a workspace never links to, because it has or makes its own.
+OWN_NAMES = {
     *code_lock.PACKAGES,
     code_lock.NAME,
-    *FILES,
+    *PROJECT_FILES,
     "artifacts",
     "corpus.lock.json",
     "dvc.lock",
     "live",
     SNAPSHOT,
 }
-# settings, of whichever group, that name a hub's model or a folder
-MODELS = ("base", "start", "model")
-# what is live was accepted once: nothing is merged, cut off, held back or quarantined again
-SETTINGS = (
+# Settings of any group that name a model of a hub or a folder.
+MODEL_SETTINGS = ("base", "start", "model")
+# Live documents were accepted before, so none is merged, left out or quarantined.
+SNAPSHOT_SETTINGS = (
     "corpus.source=snapshot",
     f"corpus.path={SNAPSHOT}",
     "corpus.limit=null",
@@ -49,60 +50,79 @@ SETTINGS = (
 def make_workspace(
     workspace: Project, write_snapshot: Callable[[Path], Any], share_cache: bool = True
 ) -> None:
-    """Make a workspace that builds from what `write_snapshot` puts into a folder; one that is there
-    is left as it is.
+    """Make a workspace, unless it is there already.
 
-    So every step of a retrain has the code and settings of its start, whatever is edited meanwhile.
-    share_cache: what is built goes to the cache of its home, and is not repeated; else it goes with
-    the folder.
+    A workspace is left as it is once it exists. Every step of a retrain therefore uses the code and
+    the settings from the start of the retrain, whatever is edited meanwhile.
+
+    Args:
+        workspace: The workspace; its `home` is the project that it is made for.
+        write_snapshot: Writes the documents to train on to a folder.
+        share_cache: Whether built artifacts go to the DVC cache of the project, so that they are
+            not built twice. Otherwise they are deleted with the workspace.
     """
-    folder, home = workspace.root, workspace.home or workspace.root
+    folder = workspace.root
+    home = workspace.home or workspace.root
+
     if not folder.is_dir():
-        aside = folder.with_name(f".{folder.name}.making")
-        shutil.rmtree(aside, ignore_errors=True)
-        _fill(home, aside, write_snapshot)
-        replace_folder(aside, folder)
+        staging = folder.with_name(f".{folder.name}.making")
+        shutil.rmtree(staging, ignore_errors=True)
+        _fill(home, staging, write_snapshot)
+        replace_folder(staging, folder)
+
     if share_cache:
         if not (folder / ".dvc").is_dir():
             run_dvc(workspace, "init", "-q", "--no-scm")
         run_dvc(workspace, "config", "-q", "cache.dir", str(home / ".dvc" / "cache"))
 
 
-def _fill(root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> None:
+def _fill(project_root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> None:
+    """Fill a new workspace with code, settings and documents."""
     folder.mkdir(parents=True)
-    code = code_lock.code_root(root)
-    for name in code_lock.PACKAGES:
-        shutil.copytree(code / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in FILES:
-        if (root / name).is_file():
-            shutil.copyfile(root / name, folder / name)
-    if code != root:
+    code_root = code_lock.code_root(project_root)
+    for package in code_lock.PACKAGES:
+        without_caches = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(code_root / package, folder / package, ignore=without_caches)
+    for name in PROJECT_FILES:
+        if (project_root / name).is_file():
+            shutil.copyfile(project_root / name, folder / name)
+
+    # The dvc.yaml of a project that uses the installed code depends on its code lock. A workspace
+    # has the code itself.
+    if code_root != project_root:
         dvc_file.write(folder / "dvc.yaml")
-    # settings may name folders, such as a base encoder's, which lie as before then
-    for path in root.iterdir():
-        if (
-            path.name not in OWN
-            and not path.name.startswith(".")
-            and not (folder / path.name).exists()
-        ):
-            (folder / path.name).symlink_to(path)
+
+    _link_folders_of_settings(project_root, folder)
     write_snapshot(folder / SNAPSHOT)
-    parameters.write_overrides(folder / "params.yaml", SETTINGS)
-    _name_in_full(root, folder)
+    parameters.write_overrides(folder / "params.yaml", SNAPSHOT_SETTINGS)
+    _make_model_paths_absolute(project_root, folder)
 
 
-def _name_in_full(root: Path, folder: Path) -> None:
-    """Folders of models that only lie where the settings say as seen from `root`, hidden ones and
-    those beside it.
+def _link_folders_of_settings(project_root: Path, folder: Path) -> None:
+    """Link what else is in the project, because settings may name it by a relative path.
+
+    An example is the folder of a base encoder.
     """
-    named = flatten(parameters.read_mapping(folder / "params.yaml"))
-    models = {
-        name: value for name, value in named.items() if name.rpartition(".")[2] in MODELS and value
-    }
-    beyond = {name: root / value for name, value in models.items() if not (folder / value).exists()}
-    full = [
-        f"{name}={json.dumps(str(path.resolve()))}"
-        for name, path in beyond.items()
-        if path.is_dir()
-    ]
-    parameters.write_overrides(folder / "params.yaml", full)
+    for path in project_root.iterdir():
+        is_hidden = path.name.startswith(".")
+        if is_hidden or path.name in OWN_NAMES or (folder / path.name).exists():
+            continue
+        (folder / path.name).symlink_to(path)
+
+
+def _make_model_paths_absolute(project_root: Path, folder: Path) -> None:
+    """Rewrite settings that name a model's folder outside the workspace as absolute paths.
+
+    These are hidden folders and folders beside the project, which are not linked.
+    """
+    settings = flatten(parameters.read_mapping(folder / "params.yaml"))
+    assignments = []
+    for name, value in settings.items():
+        key = name.rpartition(".")[2]
+        if key not in MODEL_SETTINGS or not value or (folder / value).exists():
+            continue
+        # A value that is no folder is the name of a model on the hub.
+        path = project_root / value
+        if path.is_dir():
+            assignments.append(f"{name}={json.dumps(str(path.resolve()))}")
+    parameters.write_overrides(folder / "params.yaml", assignments)

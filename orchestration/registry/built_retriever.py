@@ -1,6 +1,4 @@
-"""A finished build below `artifacts/`: its parts, whether they fit, the best on dev; and its model
-in MLflow.
-"""
+"""The finished build of a retriever below `artifacts/`: find it, check it, and log it to MLflow."""
 
 from __future__ import annotations
 
@@ -26,7 +24,8 @@ from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.repro import plan
 
-PACKAGES = (
+# Packages that a served retriever needs; those that are not installed are left out.
+SERVING_PACKAGES = (
     "mlflow",
     "torch",
     "transformers",
@@ -37,24 +36,32 @@ PACKAGES = (
     "faiss-cpu",
     "faiss-gpu",
 )
+# The name of the logged model and of its artifact folder.
 ARTIFACT = "retriever"
-NOWHERE = Position()
-PARTS = {
+ARTIFACT_NAMES = {
     "encoder": "encoder",
     "index": "index",
     "hierarchy": "hierarchy",
     "documents": "documents.parquet",
 }
-"""Which part of a build lies where in the model's artifact folder."""
+"""Names in the model's artifact folder, by the attribute of `BuiltRetriever`."""
 
 
 @dataclass(frozen=True)
 class BuiltRetriever:
-    """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of
-    the corpus.
+    """The finished build of one retriever.
 
-    text: by which rules it cut documents into passages, as JSON (see `TextRules`); snapshot: the
-    position in the log of the documents that it was trained on.
+    Attributes:
+        retriever: Its name.
+        encoder: The folder of the encoder.
+        index: The folder of the index.
+        documents: The table of documents.
+        hierarchy: The folder of the hierarchy.
+        evaluation: The folder of its scores.
+        key: The key of the stage that evaluated it.
+        corpus: The hash of the corpus.
+        text: The rules by which it cut documents into passages, as JSON (see `TextRules`).
+        snapshot: The ledger position of the documents that it was trained on.
     """
 
     retriever: str
@@ -70,156 +77,185 @@ class BuiltRetriever:
 
 
 def log_retriever(build: BuiltRetriever) -> str:
-    """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`;
-    returns its URI.
+    """Log a retriever to the active MLflow run, with copies of its files and of `model_code`.
+
+    Returns:
+        The URI of the logged model.
     """
-    import mlflow  # late, see `versions`
+    # Imported here because mlflow and pandas are slow to import, see `versions`.
+    import mlflow
     import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
-    query, k = ColSpec("string", "query"), ParamSpec("k", "integer", 10)
+    signature = ModelSignature(
+        inputs=Schema([ColSpec("string", "query")]),
+        params=ParamSchema([ParamSpec("k", "integer", 10)]),
+    )
+    example = pd.DataFrame({"query": ["split a string on whitespace"]})
+
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / ARTIFACT  # MLflow stores it under this name
+        folder = Path(temporary) / ARTIFACT
         folder.mkdir()
-        for part, name in PARTS.items():  # as MLflow follows no symbolic links
-            source = getattr(build, part)
+        # Hard links, because MLflow follows no symbolic links.
+        for attribute, name in ARTIFACT_NAMES.items():
+            source = getattr(build, attribute)
             if source.is_dir():
                 shutil.copytree(source, folder / name, copy_function=link)
             else:
                 link(source, folder / name)
-        return mlflow.pyfunc.log_model(
+
+        logged = mlflow.pyfunc.log_model(
             name=ARTIFACT,
             python_model=str(Path(__file__).with_name("served_model.py")),
             code_paths=[str(Path(package.__file__).parent) for package in (freshet, model_code)],
             artifacts={ARTIFACT: str(folder)},
-            signature=ModelSignature(inputs=Schema([query]), params=ParamSchema([k])),
-            input_example=(pd.DataFrame({"query": ["split a string on whitespace"]}), {"k": 3}),
-            pip_requirements=requirements(),
-        ).model_uri
+            signature=signature,
+            input_example=(example, {"k": 3}),
+            pip_requirements=serving_requirements(),
+        )
+    return logged.model_uri
 
 
-def requirements() -> list[str]:
-    """The packages that a served retriever needs, pinned to what is installed here."""
+def serving_requirements() -> list[str]:
+    """Return the packages that a served retriever needs, pinned to the installed versions."""
     pins = []
-    for package in PACKAGES:
+    for package in SERVING_PACKAGES:
         try:
-            # "+cpu" is a build, not a release
-            pins.append(f"{package}=={version(package).partition('+')[0]}")
+            installed = version(package)
         except PackageNotFoundError:
             continue
+        # "2.4.0+cpu" names a build of the release 2.4.0.
+        release = installed.partition("+")[0]
+        pins.append(f"{package}=={release}")
     return pins
 
 
-def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -> BuiltRetriever:
-    """The build of `retriever` under `artifacts/`, trained on `snapshot`; FreshetError if a part is
-    missing.
+def find_build(
+    project: Project, retriever: str, snapshot: Position | None = None
+) -> BuiltRetriever:
+    """Find the finished build of a retriever below `artifacts/`.
+
+    Args:
+        project: The project.
+        retriever: A baseline, a retriever or a fusion.
+        snapshot: The ledger position of the documents that it was trained on, if they came from a
+            ledger.
+
+    Raises:
+        FreshetError: If a part is missing, or the stages left the retriever out.
     """
     settings = parameters.load(project.params_file)
-    evaluation, folder = _evaluation(settings, retriever), project.artifacts
-    encoder, index = settings.build_folders(folder, retriever)
-    parts = {
-        "documents": folder / "corpus" / "documents.parquet",
-        "hierarchy": folder / "hierarchy",
-    }
-    parts |= {
-        "encoder": encoder,
-        "index": index,
-        "evaluation": evaluation_folder(folder, retriever),
-    }
-    if reason := left_out_reason(parts["evaluation"]):
+    artifacts = project.artifacts
+    evaluation_stage = _evaluation_stage(settings, retriever)
+    evaluation = evaluation_folder(artifacts, retriever)
+
+    reason = left_out_reason(evaluation)
+    if reason:
         raise FreshetError(reason)
-    for path in parts.values():
+
+    encoder, index = settings.build_folders(artifacts, retriever)
+    documents = artifacts / "corpus" / "documents.parquet"
+    hierarchy = artifacts / "hierarchy"
+    for path in (documents, hierarchy, encoder, index, evaluation):
         if not path.exists():
             raise FreshetError(
-                f"{path.relative_to(project.root)} is missing: run `freshet run {evaluation.address}`"
+                f"{path.relative_to(project.root)} is missing: "
+                f"run `freshet run {evaluation_stage.address}`"
             )
+
+    text_rules = TextRules(settings.encoder.include_title, **dict(settings.passages))
     return BuiltRetriever(
         retriever=retriever,
-        key=stage_key.read_stage_inputs(evaluation, project.root).key,
-        corpus=hash_path(project.artifacts / "corpus"),
-        text=canonical_json(
-            vars(TextRules(settings.encoder.include_title, **dict(settings.passages)))
-        ),
-        snapshot=snapshot,
-        **parts,
+        encoder=encoder,
+        index=index,
+        documents=documents,
+        hierarchy=hierarchy,
+        evaluation=evaluation,
+        key=stage_key.read_stage_inputs(evaluation_stage, project.root).key,
+        corpus=hash_path(artifacts / "corpus"),
+        text=canonical_json(vars(text_rules)),
+        snapshot=snapshot or Position(),
     )
 
 
-def _evaluation(settings: Parameters, name: str) -> stages.Stage:
-    """Return the stage that evaluates a system that can be registered.
-
-    Raises:
-        FreshetError: If the name is no baseline, retriever or fusion.
-    """
+def _evaluation_stage(settings: Parameters, name: str) -> stages.Stage:
+    """Return the stage that evaluates a baseline, a retriever or a fusion."""
     if name in parameters.BASELINES:
-        address = "baselines"
-    elif name in settings.retrievers:
-        address = f"evaluate@{name}"
-    elif name in settings.fusions:
-        address = f"fuse@{name}"
-    else:
-        raise FreshetError(
-            f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml"
-        )
-    (stage,) = stages.find(address, stages.expand(settings.retrievers, settings.fusions))
-    return stage
+        return _stage("baselines")
+    if name in settings.retrievers:
+        return _stage("evaluate").of(name)
+    if name in settings.fusions:
+        return _stage("fuse").of(name)
+    raise FreshetError(f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml")
+
+
+def _stage(name: str) -> stages.Stage:
+    for stage in stages.TABLE:
+        if stage.name == name:
+            return stage
+    raise FreshetError(f"there is no stage {name!r}")
 
 
 def require_current(project: Project, retrievers: Iterable[str]) -> None:
-    """FreshetError unless each retriever's evaluation is of the files and settings of now, as DVC
-    tells.
+    """Check that the evaluations are up to date with files and settings, as DVC sees them.
 
-    Where a stage before it ran alone, or a setting changed, the scores are of another encoder than
-    the one that is there.
+    If an earlier stage ran alone or a setting changed, the scores belong to another encoder than
+    the one that would be registered.
+
+    Raises:
+        FreshetError: If a stage is out of date, with the command to run.
     """
     settings = parameters.load(project.params_file)
-    evaluations = list(dict.fromkeys(_evaluation(settings, name).address for name in retrievers))
-    stale = next((stage for stage in plan(project, evaluations) if stage.action != "skip"), None)
-    if stale is not None:
-        raise FreshetError(
-            f"what lies under artifacts/ is not of one build: {stale.address} is out of date ({stale.reasons[0]}); "
-            f"run `freshet run {' '.join(evaluations)}`"
-        )
+    addresses = [_evaluation_stage(settings, name).address for name in retrievers]
+    addresses = list(dict.fromkeys(addresses))
+
+    for stage in plan(project, addresses):
+        if stage.action != "skip":
+            raise FreshetError(
+                f"the files under artifacts/ do not belong to one build: {stage.address} is out of "
+                f"date ({stage.reasons[0]}); run `freshet run {' '.join(addresses)}`"
+            )
 
 
 def best_on_dev(project: Project, settings: Parameters) -> str:
-    """The retriever with the highest dev value of the promotion metric, or the only one; test never
-    chooses.
+    """Choose the retriever with the best promotion metric on dev, or the only one.
 
-    Where nothing was trained it is the best baseline. Raises `FreshetError` if one of several is
-    not evaluated or there are no dev queries to choose by.
+    Test scores never choose. If nothing was trained, the best baseline is chosen.
+
+    Raises:
+        FreshetError: If one of several retrievers is not evaluated, or there are no dev queries.
     """
-    names = [
-        name
-        for name in settings.built
-        if not left_out_reason(evaluation_folder(project.artifacts, name))
-    ]
+    names = []
+    for name in settings.built:
+        if not left_out_reason(evaluation_folder(project.artifacts, name)):
+            names.append(name)
+
     if not names:
         return best_untrained(project, settings)
     if len(names) == 1:
         return names[0]
-    measured = {name: _on_dev(project, name) for name in names}
-    if not all(dev.get("queries") for dev in measured.values()):
+
+    scores = {name: _dev_scores(project, name) for name in names}
+    if not all(dev.get("queries") for dev in scores.values()):
         raise FreshetError(
-            "there are no dev queries to choose the best retriever by: name it yourself (`freshet register NAME`), "
-            "or raise corpus.splits.dev_share in params.yaml"
+            "there are no dev queries to choose the best retriever by: name it yourself "
+            "(`freshet register NAME`), or raise corpus.splits.dev_share in params.yaml"
         )
-    return max(names, key=lambda name: (measured[name][settings.promotion.metric], name))
+    metric = settings.promotion.metric
+    return max(names, key=lambda name: (scores[name][metric], name))
 
 
 def best_untrained(project: Project, settings: Parameters) -> str:
-    """The baseline with the highest dev value of the promotion metric where people judged dev, or
-    the fusion.
-    """
-    metrics = {name: _on_dev(project, name) for name in parameters.BASELINES}
-    if any(not dev.get("queries") for dev in metrics.values()):
+    """Choose the baseline with the best promotion metric on dev; without dev queries, the fusion."""
+    scores = {name: _dev_scores(project, name) for name in parameters.BASELINES}
+    if not all(dev.get("queries") for dev in scores.values()):
         return parameters.BASELINES[-1]
-    return max(metrics, key=lambda name: metrics[name][settings.promotion.metric])
+    metric = settings.promotion.metric
+    return max(scores, key=lambda name: scores[name][metric])
 
 
-def _on_dev(project: Project, name: str) -> dict[str, Any]:
-    """What was measured of a system on dev."""
+def _dev_scores(project: Project, name: str) -> dict[str, Any]:
     path = evaluation_folder(project.artifacts, name) / "metrics.json"
     if not path.exists():
         raise FreshetError(f"{name} is not evaluated yet: run `freshet run`")

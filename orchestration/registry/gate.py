@@ -1,6 +1,4 @@
-"""The gate before the champion: may a challenger take its place? Both are judged on the same
-queries of today.
-"""
+"""The gate: decide whether a challenger may replace the champion, on the judged queries of today."""
 
 from __future__ import annotations
 
@@ -29,116 +27,147 @@ from orchestration.registry import versions
 from orchestration.registry.versions import Version
 
 NO_JUDGED_QUERIES = (
-    "nobody has judged queries of this corpus, so nothing tells what is better: bring qrels, documents with `queries`, "
-    "or feedback; freshet promote --by-hand makes what freshet register was given champion all the same"
+    "this corpus has no judged queries, so the gate cannot compare versions: add qrels, documents "
+    "with `queries`, or feedback; `freshet promote --by-hand` promotes a registered version without "
+    "the gate"
 )
 JUDGED_BY_TEST_SPLIT = (
-    "judged by the test queries, as the gate has none of its own (corpus.splits.gate_share, or a split `gate` of the "
-    "qrels): a champion's test score is a winner's from then on"
+    "judged on the test queries, because the gate has none of its own (set corpus.splits.gate_share, "
+    "or give the qrels a split `gate`): the champion's test scores are biased upwards from now on"
 )
 
 
 @dataclass(frozen=True)
 class GateRules:
-    """What a challenger is judged by: `settings`, on the judged queries under the artifacts of
-    `project`.
+    """The rules by which a challenger is judged.
 
-    new: the ids of queries that ask for documents added since the champion was trained, where the
-    challenger is a retrain: it must find these better and others no worse. None: better on all
-    queries together.
+    Attributes:
+        project: The project whose artifacts hold the judged queries.
+        settings: The group `promotion` of `params.yaml`.
+        seed: Seed of the bootstrap.
+        new_queries: For a retrain, the ids of the queries that ask for documents added since the
+            champion was trained. The challenger must be better on these and no worse on others.
+            None: the challenger must be better on all queries together.
     """
 
     project: Project
     settings: PromotionSettings
     seed: int
-    new: Set[str] | None = None
+    new_queries: Set[str] | None = None
 
     @classmethod
-    def of(cls, project: Project, new: Set[str] | None = None) -> GateRules:
-        """Those that the project's `params.yaml` states."""
+    def load(cls, project: Project, new_queries: Set[str] | None = None) -> GateRules:
+        """Load the rules from the project's `params.yaml`."""
         settings = parameters.load(project.params_file)
-        return cls(project, settings.promotion, settings.seed, new)
+        return cls(project, settings.promotion, settings.seed, new_queries)
 
 
 def judge_challenger(challenger: Version, champion: Version | None, rules: GateRules) -> Verdict:
-    """Judge the challenger against the champion (None: there is none) on queries of the gate's own,
-    or on the test queries if it has none, which the verdict then says.
+    """Compare the challenger with the champion.
 
-    Where people judged none, nothing may replace a champion: made queries praised trainings by
-    which real ones lost .075 nDCG@10.
+    The queries are those of the split `gate`, or of `test` if that split is empty, which the
+    verdict then says. Without judged queries no champion is replaced: by pseudo-queries, trainings
+    looked better that lost .075 nDCG@10 on real queries.
+
+    Args:
+        challenger: The version that asks to be promoted.
+        champion: The current champion, or None. Its registered scores are used if it was built on
+            the same corpus; otherwise it is evaluated as it is searched now.
+        rules: The rules of the project.
+
+    Returns:
+        The verdict with its intervals and reasons.
     """
-    scores, others = versions.load_scores(rules.project, challenger), None
-    if champion is not None and not scores.queries:
-        return Verdict(False, (NO_JUDGED_QUERIES,), 0, ())
-    if champion is not None and champion.corpus == challenger.corpus:
-        others = versions.load_scores(rules.project, champion)
-    elif champion is not None:  # its registered scores are of the corpus that it was built on
-        others = load_gate_scores(rescore_champion(rules.project, champion))
-    if rules.new is None:
-        verdict = judge_promotion(scores, others, rules.settings, rules.seed)
+    challenger_scores = versions.load_scores(rules.project, challenger)
+    if champion is not None and not challenger_scores.queries:
+        return Verdict(False, (NO_JUDGED_QUERIES,), queries=0, intervals=())
+
+    if champion is None:
+        champion_scores = None
+    elif champion.corpus == challenger.corpus:
+        champion_scores = versions.load_scores(rules.project, champion)
     else:
-        verdict = judge_retrain(scores, others, rules.settings, rules.new, rules.seed)
-    return (
-        verdict
-        if others is None or scores.split == GATE
-        else replace(verdict, reasons=(*verdict.reasons, JUDGED_BY_TEST_SPLIT))
-    )
+        champion_scores = load_gate_scores(rescore_champion(rules.project, champion))
+
+    if rules.new_queries is None:
+        verdict = judge_promotion(challenger_scores, champion_scores, rules.settings, rules.seed)
+    else:
+        verdict = judge_retrain(
+            challenger_scores, champion_scores, rules.settings, rules.new_queries, rules.seed
+        )
+
+    if champion_scores is not None and challenger_scores.split != GATE:
+        return replace(verdict, reasons=(*verdict.reasons, JUDGED_BY_TEST_SPLIT))
+    return verdict
 
 
 def rescore_champion(project: Project, champion: Version) -> Path:
-    """Evaluate the champion as users search it on the judged queries under `artifacts/`; returns
-    the scores' folder.
+    """Evaluate the champion on the judged queries below `artifacts/`, as it is searched now.
 
-    That is its live generation, or its registered build if it is not live. Documents that it has
-    not got yet, it cannot find: that counts, since the challenger would find them. Those that only
-    it has, which arrived after the challenger's corpus was taken, are left out of its rankings.
+    Its live generation is evaluated, or its registered files if it is not live. Documents of the
+    corpus that the champion does not have count as not found, because the challenger would find
+    them. Documents that only the champion has are left out of its rankings.
+
+    Returns:
+        The folder of the scores.
     """
     output = project.state / "rescored" / champion.version
-    return evaluate_segments(project, champion.retriever, _segments(project, champion), output)
+    segments = _champion_segments(project, champion)
+    return evaluate_segments(project, champion.retriever, segments, output)
 
 
 def evaluate_segments(
     project: Project, system: str, segments: Sequence[RetrieverSegment], output: Path
 ) -> Path:
-    """Evaluate the search of segments on the judged queries under `artifacts/`; returns the scores'
-    folder, `output`.
+    """Evaluate the search of segments on the judged queries below `artifacts/`.
 
-    Documents that `artifacts/` lacks are left out of the rankings.
+    Documents that are not in the corpus below `artifacts/` are left out of the rankings.
+
+    Args:
+        project: The project whose artifacts hold the corpus.
+        system: The name under which the scores are written.
+        segments: The segments to search as one.
+        output: The folder of the scores, which is replaced.
+
+    Returns:
+        `output`.
     """
-    # with torch: `freshet status` and the sensors import this module
+    # Imported here because it imports torch, and `freshet status` and the sensors use this module.
     from model_code.stages.evaluation_set import EvaluationSet
 
     settings = parameters.load(project.params_file)
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    with TemporaryDirectory() as aside:
+
+    with TemporaryDirectory() as checkpoints:
         context = StageContext(
             root=project.root,
             inputs={"corpus": project.artifacts / "corpus"},
             output=output,
             settings={"encoder": settings.encoder, "evaluation": settings.evaluation},
-            checkpoints=Path(aside),
+            checkpoints=Path(checkpoints),
         )
-        bench = EvaluationSet.load(context)
-        bench.evaluate(system, bench.search(bench.search_live(segments)), output)
+        evaluation_set = EvaluationSet.load(context)
+        search = evaluation_set.search(evaluation_set.search_live(segments))
+        evaluation_set.evaluate(system, search, output)
     return output
 
 
-def live_searcher(project: Project, champion: Version) -> Searcher | None:
-    """The champion's live collection as it is searched now; None if the champion is not live."""
+def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
+    """Open the champion's collection as it is searched now; None if the champion is not live."""
     collection = GenerationStore(project.live, champion.retriever)
-    if (
-        collection.current_number() is None
-        or collection.current().fingerprint != champion.fingerprint
-    ):
+    if collection.current_number() is None:
+        return None
+    if collection.current().fingerprint != champion.fingerprint:
         return None
     return Searcher.open(project.live, champion.retriever)
 
 
-def _segments(project: Project, champion: Version) -> list[RetrieverSegment]:
-    live = live_searcher(project, champion)
-    if live is not None:
-        return [view.searchable for view in live.views]
+def _champion_segments(project: Project, champion: Version) -> list[RetrieverSegment]:
+    searcher = open_live_searcher(project, champion)
+    if searcher is not None:
+        return [view.searchable for view in searcher.views]
+
     files = versions.download_files(project, champion)
-    rows = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))
-    return [RetrieverSegment(open_retriever(files / ENCODER, files / INDEX), rows)]
+    document_ids = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))
+    return [RetrieverSegment(open_retriever(files / ENCODER, files / INDEX), document_ids)]

@@ -1,6 +1,4 @@
-"""The append-only history of promotions: one line for each move of the champion, and for each
-refused one.
-"""
+"""The append-only history of promotions: a line of JSON for each change and each refusal."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 
 from model_code.project import Project
 
-# the actions after which another version is champion
+# The actions after which another version is champion.
 CHAMPION_CHANGES = ("promote", "rollback", "moved by hand")
 
 
@@ -23,37 +21,60 @@ def append(
     after: str | None,
     verdict: dict[str, Any] | None,
 ) -> None:
-    """Add one line and wait until it is on the disk; of a move, unless the last line says the same:
-    that one was cut off between its line and the alias.
+    """Append a line, and wait until it is on the disk.
 
-    `action` is promote, refuse or rollback, or of an alias that was moved in MLflow `moved by hand`
-    or `put back`; `before` and `after` are the versions that it goes from and to; `verdict` is the
-    gate's, with its intervals.
+    A change of the champion is not appended twice in a row: the first one was interrupted between
+    its line and the alias, and is being completed.
+
+    Args:
+        project: The project.
+        action: `promote`, `refuse` or `rollback`; for an alias that was moved in MLflow,
+            `moved by hand` or `put back`.
+        before: The version that was champion, if any.
+        after: The version that is champion now, or that was refused.
+        verdict: The gate's verdict as plain values.
     """
-    last = (read(project) or [{}])[-1]
-    if action in CHAMPION_CHANGES and [last.get(name) for name in ("action", "from", "to")] == [
-        action,
-        before,
-        after,
-    ]:
+    if action in CHAMPION_CHANGES and _is_last_line(project, action, before, after):
         return
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    line = {"when": now, "action": action, "from": before, "to": after, "verdict": verdict}
+
+    line = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "action": action,
+        "from": before,
+        "to": after,
+        "verdict": verdict,
+    }
+    encoded = json.dumps(line, ensure_ascii=False, allow_nan=False).encode()
+
     path = project.promotions
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as stream:
         stream.seek(0)
-        if not (stream.read() or b"\n").endswith(b"\n"):  # a crash left a last line without its end
+        content = stream.read()
+        # A crash may have cut off the last line.
+        if content and not content.endswith(b"\n"):
             stream.write(b"\n")
-        stream.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        stream.write(encoded + b"\n")
         stream.flush()
         os.fsync(stream.fileno())
 
 
 def read(project: Project) -> list[dict[str, Any]]:
-    """All lines, oldest first; a line that a crash cut off is left out."""
-    path, lines = project.promotions, []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    """Read all lines, oldest first. A line that a crash cut off is left out."""
+    path = project.promotions
+    if not path.exists():
+        return []
+
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
         with suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
+            lines.append(json.loads(text))
     return lines
+
+
+def _is_last_line(project: Project, action: str, before: str | None, after: str | None) -> bool:
+    lines = read(project)
+    if not lines:
+        return False
+    last = lines[-1]
+    return last["action"] == action and last["from"] == before and last["to"] == after

@@ -1,8 +1,7 @@
-"""From a finished build to what users search: registered as challenger, judged by the gate,
-promoted, opened, undone.
+"""Release a finished build: register it, ask the gate, promote it, open it, and undo that.
 
-A version is searchable before the alias `champion` moves to it: whatever fails or is cut off until
-then leaves the champion as it was, and the same call again does the rest.
+A version is searchable before the alias `champion` moves to it. Whatever fails or is interrupted
+until then leaves the champion as it was, and the same call completes the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from model_code.text.passages import TextRules
 from orchestration import parameters
 from orchestration.registry import gate, history, versions
 from orchestration.registry.built_retriever import (
-    NOWHERE,
     best_on_dev,
     best_untrained,
     find_build,
@@ -49,8 +47,11 @@ from orchestration.registry.versions import (
 
 @dataclass(frozen=True)
 class ManualAliasChange:
-    """The alias `champion` is not where Freshet put it: from which version, and to which (None: it
-    was deleted).
+    """A change of the alias `champion` that a person made in MLflow.
+
+    Attributes:
+        before: The version that Freshet made champion, if any.
+        after: The version that has the alias now; None if the alias was deleted.
     """
 
     before: Version | None
@@ -62,11 +63,14 @@ class ManualAliasChange:
 
 @dataclass(frozen=True)
 class PromotionResult:
-    """What a promotion or rollback came to: the champion now, whether that was the wish, and one
-    line to show.
+    """The outcome of a promotion or rollback.
 
-    already_champion: it was so already, by a promotion before, which may have been cut off behind its last
-    step here.
+    Attributes:
+        champion: The champion now.
+        passed: Whether the version that was to be champion is champion.
+        summary: The outcome in one line.
+        already_champion: Whether it was champion before. An earlier promotion may have been
+            interrupted before it returned.
     """
 
     champion: Version | None
@@ -76,38 +80,52 @@ class PromotionResult:
 
 
 def register(
-    project: Project, retriever: str | None = None, snapshot: Position = NOWHERE
+    project: Project, retriever: str | None = None, snapshot: Position | None = None
 ) -> Version:
-    """Register `retriever`, or the best on dev, as challenger, trained on `snapshot`; a build that
-    runs is waited for.
+    """Register a finished build as challenger. A build that is running is waited for.
 
-    FreshetError if a part is missing or out of date.
+    Args:
+        project: The project.
+        retriever: The retriever to register; None for the best on dev.
+        snapshot: The ledger position of the documents that it was trained on, if they came from a
+            ledger.
+
+    Raises:
+        FreshetError: If a part of the build is missing or out of date.
     """
     settings = parameters.load(project.params_file)
     with project.lock():
-        build = find_build(project, retriever or best_on_dev(project, settings), snapshot)
-        require_current(project, [retriever] if retriever else settings.built)
+        name = retriever or best_on_dev(project, settings)
+        build = find_build(project, name, snapshot)
+        # If dev scores chose, the scores of all candidates must be current.
+        compared = [retriever] if retriever else settings.built
+        require_current(project, compared)
         return versions.register(project, build)
 
 
 def promote_first_champion(project: Project) -> PromotionResult | None:
-    """Make the best untrained system champion and live; None where there is a champion, or
-    something else is live.
+    """Make the best untrained system champion and live, if there is no champion yet.
 
-    So a corpus can be searched once it is encoded, and what is trained has something to beat. BM25,
-    the base encoder and their fusion are compared on dev where people judged it; else the fusion is
-    taken, which is the safest of them.
+    A corpus can therefore be searched as soon as it is encoded, and a trained retriever has a
+    baseline to beat. BM25, the base encoder and their fusion are compared on dev if dev has judged
+    queries. Otherwise the fusion is taken, which is the safest of them.
+
+    Returns:
+        The outcome; None if there is a champion, or if something else is live.
     """
     if versions.version_with_alias(project) is not None:
         return None
+
     with project.lock():
         name = best_untrained(project, parameters.load(project.params_file))
         require_current(project, [name])
         build = find_build(project, name)
-        # without a champion also what a promotion left that was cut off, and goes on
-        live = _searched_build(project)
+
+        # Live without a champion is either what an interrupted call left, which is completed now,
+        # or something else, such as a restored backup.
+        live = _live_build_provenance(project)
         if live is not None and live.get("stage_key") != build.key:
-            return None  # something else, such as a restored backup
+            return None
         version = versions.register(project, build)
     return promote(project, challenger=version)
 
@@ -118,55 +136,186 @@ def promote(
     challenger: Version | None = None,
     verdict: Verdict | None = None,
 ) -> PromotionResult:
-    """Make the challenger champion and live if the gate passes it; each verdict is a line of the
-    history.
+    """Make the challenger champion and live if it passes the gate.
 
-    One that does not pass leaves the champion as it is; a champion that is not live is opened.
-    rules: the project's by default. challenger: a version that need not have the alias, such as a
-    retrain's; refused, it is no challenger any more. verdict: what `judge` found, if it was asked.
-    An alias that was moved by hand is settled first.
+    Each verdict is a line of the history. If the challenger does not pass, the champion stays, and
+    is opened if it is not live. An alias that a person moved is reconciled first.
+
+    Args:
+        project: The project.
+        rules: The rules of the gate; None for those of the project.
+        challenger: A version to judge instead of the one with the alias `challenger`, such as that
+            of a retrain. It loses the alias if it is refused.
+        verdict: The result of `judge`, if it was asked before.
+
+    Raises:
+        FreshetError: If there is no challenger.
     """
     with open_registry(project) as registry:
-        settled = reconcile_alias(project)
-        if (
-            settled is not None
-            and challenger is None
-            and registry.version_with_alias(CHALLENGER) is None
-        ):
-            return settled
-        move = _promote(project, registry, rules or GateRules.of(project), challenger, verdict)
-    if (
-        challenger is None
-        and not move.passed
-        and move.champion is not None
-        and not _is_live(project, move.champion)
-    ):
-        open_version(project, move.champion)
-    return move
+        reconciled = reconcile_alias(project)
+        if challenger is None and reconciled is not None and not _has_challenger(registry):
+            return reconciled
+        result = _promote(project, registry, rules or GateRules.load(project), challenger, verdict)
+
+    champion_stays = not result.passed and result.champion is not None
+    if challenger is None and champion_stays and not _is_live(project, result.champion):
+        open_version(project, result.champion)
+    return result
 
 
 def promote_manually(project: Project) -> PromotionResult:
-    """Make the challenger champion and live whatever the gate says, as if the alias had been moved
-    to it in MLflow.
+    """Make the challenger champion and live, whatever the gate decides.
+
+    This is recorded as if a person had moved the alias in MLflow.
+
+    Raises:
+        FreshetError: If there is no challenger, or `promotion.by_hand` is `refuse`.
     """
     with open_registry(project) as registry:
-        settled = reconcile_alias(project)
-        if settled is not None and registry.version_with_alias(CHALLENGER) is None:
-            return settled
-        (candidate, champion), rules = _candidates(project, registry, None), GateRules.of(project)
+        reconciled = reconcile_alias(project)
+        if reconciled is not None and not _has_challenger(registry):
+            return reconciled
+
+        candidate, champion = _candidate_and_champion(project, registry, None)
+        rules = GateRules.load(project)
         require(
             rules.settings.by_hand == "follow",
-            "promotion.by_hand is refuse: the gate alone makes a champion",
+            "promotion.by_hand is refuse, so a version is only promoted by the gate: "
+            "set it to follow",
         )
         if candidate.is_same(champion):
-            open_version(project, candidate)
-            return PromotionResult(candidate, True, _already(candidate), already_champion=True)
-        return _follow(
-            project,
-            registry,
-            ManualAliasChange(champion, candidate),
-            _verdict_by_hand(candidate, champion, rules),
-        )
+            return _open_current_champion(project, candidate)
+
+        change = ManualAliasChange(champion, candidate)
+        verdict = _verdict_on_manual_change(candidate, champion, rules)
+        return _follow_manual_change(project, registry, change, verdict)
+
+
+def judge(
+    project: Project, rules: GateRules | None = None, challenger: Version | None = None
+) -> Verdict:
+    """Return what `promote` would decide now, and change nothing.
+
+    The arguments are those of `promote`.
+    """
+    with open_registry(project) as registry:
+        candidate, champion = _candidate_and_champion(project, registry, challenger)
+        if candidate.is_same(champion):
+            return Verdict(True, (_already_champion(candidate),), queries=0, intervals=())
+        return gate.judge_challenger(candidate, champion, rules or GateRules.load(project))
+
+
+def rollback(project: Project) -> PromotionResult:
+    """Make the previous champion live and champion again.
+
+    An alias that a person moved is reconciled first. If that puts the alias back, the change is
+    undone and nothing else is rolled back.
+
+    Raises:
+        FreshetError: If there is no previous champion.
+    """
+    with open_registry(project) as registry:
+        reconciled = reconcile_alias(project)
+        if reconciled is not None and not reconciled.passed:
+            return reconciled
+
+        champion = registry.version_with_alias(CHAMPION)
+        previous = registry.version_with_alias(PREVIOUS)
+        if champion is None or previous is None:
+            raise FreshetError(
+                "there is no previous champion to go back to; `freshet status` shows the versions"
+            )
+
+        open_version(project, previous)
+        history.append(project, "rollback", champion.version, previous.version, None)
+        registry.set_champion(previous)
+        summary = f"{previous} is the champion again, in place of {champion}"
+        return PromotionResult(previous, True, summary)
+
+
+def manual_alias_change(project: Project) -> ManualAliasChange | None:
+    """Return how a person moved the alias `champion` in MLflow, or None.
+
+    None as well if the change has been reconciled.
+    """
+    before = versions.version_with_alias(project, RECORDED_CHAMPION)
+    after = versions.version_with_alias(project, CHAMPION)
+    unchanged = after is None if before is None else before.is_same(after)
+    if unchanged:
+        return None
+
+    # A promotion of ours that was interrupted after it moved the alias is in the history.
+    last_change = _last_champion_change(project)
+    if after is not None and last_change is not None and last_change["to"] == after.version:
+        return None
+    return ManualAliasChange(before, after)
+
+
+def reconcile_alias(project: Project) -> PromotionResult | None:
+    """Follow an alias `champion` that a person moved in MLflow, or put it back.
+
+    The setting `promotion.by_hand` decides. The gate's verdict is a line of the history in both
+    cases. A deleted alias is always put back, because no version takes its place. An alias on
+    another project's version is put back if this project had a champion.
+
+    Returns:
+        The outcome; None if no person moved the alias.
+    """
+    with open_registry(project) as registry:
+        change = manual_alias_change(project)
+        if change is None:
+            _record_interrupted_promotion(registry)
+            return None
+
+        if change.after is None:
+            return _put_alias_back(project, registry, change, None)
+
+        rules = GateRules.load(project)
+        verdict = _verdict_on_manual_change(change.after, change.before, rules)
+        is_foreign = change.before is not None and change.after.is_foreign(project)
+        is_refused = rules.settings.by_hand == "refuse" and not verdict.passed
+        if is_foreign or is_refused:
+            return _put_alias_back(project, registry, change, verdict)
+        return _follow_manual_change(project, registry, change, verdict)
+
+
+def open_champion(project: Project) -> Generation:
+    """Make the champion's build live, if it is not.
+
+    If it is live, waiting changes are left for the next addition, and no files are copied.
+
+    Raises:
+        FreshetError: If there is no champion.
+    """
+    champion = versions.version_with_alias(project)
+    if champion is None:
+        raise FreshetError("there is no champion to open: register and promote a retriever first")
+    if _is_live(project, champion):
+        return GenerationStore(project.live, champion.retriever).current()
+    return open_version(project, champion)
+
+
+def open_version(project: Project, version: Version) -> Generation:
+    """Make a version's build live and searched by default, with everything that arrived since.
+
+    Nothing changes if it is already.
+
+    Raises:
+        FreshetError: If another project registered the version.
+    """
+    versions.require_own_version(project, version)
+    # Outside of the registry's lock: a promotion holds it and waits for the writer.
+    files = versions.download_files(project, version)
+    parts = BuildArtifacts(
+        files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy"
+    )
+    provenance = {
+        MODEL_VERSION: version.version,
+        "stage_key": version.key,
+        "mlflow_run": version.run_id,
+    }
+    text_rules = _text_rules(project, version)
+    return open_build(project, version.retriever, parts, provenance, text_rules, version.snapshot)
 
 
 def _promote(
@@ -176,24 +325,25 @@ def _promote(
     challenger: Version | None,
     verdict: Verdict | None,
 ) -> PromotionResult:
-    candidate, champion = _candidates(project, registry, challenger)
+    candidate, champion = _candidate_and_champion(project, registry, challenger)
     if candidate.is_same(champion):
-        open_version(project, candidate)
-        return PromotionResult(candidate, True, _already(candidate), already_champion=True)
-    verdict = verdict or gate.judge_challenger(candidate, champion, rules)
-    why = "; ".join(verdict.reasons)
+        return _open_current_champion(project, candidate)
+
+    if verdict is None:
+        verdict = gate.judge_challenger(candidate, champion, rules)
+    reasons = "; ".join(verdict.reasons)
+
     if verdict.passed:
         open_version(project, candidate)
         _make_champion(project, registry, candidate, champion, verdict, "promote")
-        return PromotionResult(candidate, True, f"{candidate} is the champion: {why}")
-    history.append(
-        project, "refuse", champion and champion.version, candidate.version, asdict(verdict)
-    )
+        return PromotionResult(candidate, True, f"{candidate} is the champion: {reasons}")
+
+    history.append(project, "refuse", _number(champion), candidate.version, asdict(verdict))
     registry.record_verdict(candidate, verdict)
     if challenger is None:
-        return PromotionResult(champion, False, f"{candidate} stays challenger: {why}")
+        return PromotionResult(champion, False, f"{candidate} stays challenger: {reasons}")
     registry.remove_challenger(challenger)
-    return PromotionResult(champion, False, f"{candidate} is refused: {why}")
+    return PromotionResult(champion, False, f"{candidate} is refused: {reasons}")
 
 
 def _make_champion(
@@ -204,94 +354,60 @@ def _make_champion(
     verdict: Verdict,
     action: str,
 ) -> None:
+    """Record the change, and move the alias as the last step that matters."""
     registry.record_predecessor(candidate, champion)
-    history.append(
-        project, action, champion and champion.version, candidate.version, asdict(verdict)
-    )
+    history.append(project, action, _number(champion), candidate.version, asdict(verdict))
     registry.record_verdict(candidate, verdict)
     registry.set_champion(candidate)
     registry.remove_challenger(candidate)
 
 
-def manual_alias_change(project: Project) -> ManualAliasChange | None:
-    """How a person moved the alias `champion` in MLflow, if live has not followed yet and nothing
-    has put it back.
-    """
-    before, after = (
-        versions.version_with_alias(project, RECORDED_CHAMPION),
-        versions.version_with_alias(project),
-    )
-    if before.is_same(after) if before else after is None:
-        return None
-    last_move = next(
-        (
-            line
-            for line in reversed(history.read(project))
-            if line["action"] in history.CHAMPION_CHANGES
-        ),
-        None,
-    )
-    if after is not None and last_move is not None and last_move["to"] == after.version:
-        # a move of ours that was cut off behind the alias, or of before the tag was kept
-        return None
-    return ManualAliasChange(before, after)
+def _open_current_champion(project: Project, champion: Version) -> PromotionResult:
+    open_version(project, champion)
+    return PromotionResult(champion, True, _already_champion(champion), already_champion=True)
 
 
-def reconcile_alias(project: Project) -> PromotionResult | None:
-    """Follow an alias that was moved by hand, or put it back, as `promotion.by_hand` says; None
-    where it was not moved.
-
-    The gate's verdict is a line of the history either way. An alias that was deleted comes back, as
-    no version takes its place.
-    """
-    with open_registry(project) as registry:
-        moved = manual_alias_change(project)
-        if moved is None:
-            champion = registry.version_with_alias(CHAMPION)
-            if champion and not champion.is_same(registry.version_with_alias(RECORDED_CHAMPION)):
-                registry.set_champion(champion)
-            return None
-        rules, after = GateRules.of(project), moved.after
-        verdict = _verdict_by_hand(after, moved.before, rules) if after else None
-        foreign = after is not None and moved.before is not None and after.is_foreign(project)
-        refused = foreign or (
-            rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed
-        )
-        go_on = _follow if verdict and not refused else _put_back
-        return go_on(project, registry, moved, verdict)
-
-
-def _follow(
-    project: Project, registry: Registry, moved: ManualAliasChange, verdict: Verdict
+def _follow_manual_change(
+    project: Project, registry: Registry, change: ManualAliasChange, verdict: Verdict
 ) -> PromotionResult:
-    after = moved.after
-    open_version(project, after)
-    _make_champion(project, registry, after, moved.before, verdict, "moved by hand")
-    gate_said = f"{'with' if verdict.passed else 'against'} the gate: {'; '.join(verdict.reasons)}"
-    return PromotionResult(after, True, f"{after} is the champion, moved by hand, {gate_said}")
+    """Make the version that a person chose live and champion."""
+    open_version(project, change.after)
+    _make_champion(project, registry, change.after, change.before, verdict, "moved by hand")
+
+    agreement = "with" if verdict.passed else "against"
+    reasons = "; ".join(verdict.reasons)
+    summary = f"{change.after} is the champion, moved by hand, {agreement} the gate: {reasons}"
+    return PromotionResult(change.after, True, summary)
 
 
-def _put_back(
-    project: Project, registry: Registry, moved: ManualAliasChange, verdict: Verdict | None
+def _put_alias_back(
+    project: Project, registry: Registry, change: ManualAliasChange, verdict: Verdict | None
 ) -> PromotionResult:
-    before, after = moved.before, moved.after
-    if not _is_live(project, before):
-        open_version(project, before)
-    history.append(
-        project, "put back", before.version, after and after.version, verdict and asdict(verdict)
-    )
-    registry.set_champion(before)
-    if after is not None:
-        registry.remove_challenger(after)
-    if after is not None and verdict is not None:
-        registry.record_verdict(after, verdict)
-    why = f" against the gate: {'; '.join(verdict.reasons)}" if verdict else ""
-    return PromotionResult(before, False, f"{before} is the champion again: {moved}{why}")
+    """Make the version that Freshet made champion live and champion again."""
+    champion = change.before
+    if not _is_live(project, champion):
+        open_version(project, champion)
+
+    verdict_values = None if verdict is None else asdict(verdict)
+    history.append(project, "put back", champion.version, _number(change.after), verdict_values)
+    registry.set_champion(champion)
+
+    summary = f"{champion} is the champion again: {change}"
+    if change.after is not None:
+        registry.remove_challenger(change.after)
+    if change.after is not None and verdict is not None:
+        registry.record_verdict(change.after, verdict)
+        summary += f" against the gate: {'; '.join(verdict.reasons)}"
+    return PromotionResult(champion, False, summary)
 
 
-def _verdict_by_hand(candidate: Version, champion: Version | None, rules: GateRules) -> Verdict:
-    """The gate's verdict; where it cannot judge, as the scores are of other queries, that is
-    against the move.
+def _verdict_on_manual_change(
+    candidate: Version, champion: Version | None, rules: GateRules
+) -> Verdict:
+    """Ask the gate about a version that a person chose.
+
+    If the gate cannot judge it, for example because the scores are of other queries, the verdict
+    does not pass.
     """
     try:
         versions.require_own_version(rules.project, candidate)
@@ -300,47 +416,22 @@ def _verdict_by_hand(candidate: Version, champion: Version | None, rules: GateRu
         return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, intervals=())
 
 
-def judge(
-    project: Project, rules: GateRules | None = None, challenger: Version | None = None
-) -> Verdict:
-    """What `promote` would decide now; nothing is moved."""
-    with open_registry(project) as registry:
-        candidate, champion = _candidates(project, registry, challenger)
-        if candidate.is_same(champion):
-            return Verdict(True, (_already(candidate),), queries=0, intervals=())
-        return gate.judge_challenger(candidate, champion, rules or GateRules.of(project))
+def _record_interrupted_promotion(registry: Registry) -> None:
+    """Record the champion of a promotion that was interrupted after it moved the alias."""
+    champion = registry.version_with_alias(CHAMPION)
+    if champion is None:
+        return
+    if not champion.is_same(registry.version_with_alias(RECORDED_CHAMPION)):
+        registry.set_champion(champion)
 
 
-def rollback(project: Project) -> PromotionResult:
-    """Make the previous champion live and champion again; raises `FreshetError` if there is none.
-
-    An alias that was moved by hand is settled first; one that was put back by that has been rolled
-    back.
-    """
-    with open_registry(project) as registry:
-        settled = reconcile_alias(project)
-        if settled is not None and not settled.passed:
-            return settled
-        champion, previous = (
-            registry.version_with_alias(CHAMPION),
-            registry.version_with_alias(PREVIOUS),
-        )
-        if champion is None or previous is None:
-            raise FreshetError(
-                "there is no previous champion to go back to; `freshet status` shows the versions"
-            )
-        open_version(project, previous)
-        history.append(project, "rollback", champion.version, previous.version, None)
-        registry.set_champion(previous)
-        return PromotionResult(
-            previous, True, f"{previous} is the champion again, in place of {champion}"
-        )
-
-
-def _candidates(
+def _candidate_and_champion(
     project: Project, registry: Registry, challenger: Version | None
 ) -> tuple[Version, Version | None]:
-    """Who asks to be champion, and who is; the champion itself where nobody else does."""
+    """Return the version that asks to be champion, and the champion.
+
+    The champion is its own candidate if there is no challenger.
+    """
     champion = registry.version_with_alias(CHAMPION)
     candidate = challenger or registry.version_with_alias(CHALLENGER) or champion
     if candidate is None:
@@ -351,42 +442,30 @@ def _candidates(
     return candidate, champion
 
 
-def _already(champion: Version) -> str:
+def _has_challenger(registry: Registry) -> bool:
+    return registry.version_with_alias(CHALLENGER) is not None
+
+
+def _last_champion_change(project: Project) -> dict[str, Any] | None:
+    for line in reversed(history.read(project)):
+        if line["action"] in history.CHAMPION_CHANGES:
+            return line
+    return None
+
+
+def _already_champion(champion: Version) -> str:
     return f"{champion} is the champion already: nothing to promote"
 
 
-def open_champion(project: Project) -> Generation:
-    """Open the champion's build as the live collection (see `open_version`)."""
-    champion = versions.version_with_alias(project)
-    if champion is None:
-        raise FreshetError("there is no champion to open: register and promote a retriever first")
-    # then whatever waits is for the next addition, and nothing is copied
-    if _is_live(project, champion):
-        return GenerationStore(project.live, champion.retriever).current()
-    return open_version(project, champion)
-
-
-def open_version(project: Project, version: Version) -> Generation:
-    """Make a version's build what is searched, with all that arrived since it was made; nothing
-    happens if it is.
-    """
-    versions.require_own_version(project, version)
-    # not inside: a promotion holds the registry and waits for the writer
-    files = versions.download_files(project, version)
-    parts = BuildArtifacts(
-        files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy"
-    )
-    provenance = {
-        MODEL_VERSION: version.version,
-        "stage_key": version.key,
-        "mlflow_run": version.run_id,
-    }
-    text = _text_rules(project, version)
-    return open_build(project, version.retriever, parts, provenance, text, version.snapshot)
+def _number(version: Version | None) -> str | None:
+    return None if version is None else version.version
 
 
 def _text_rules(project: Project, version: Version) -> TextRules:
-    """Those that the version was built by; today's for a version of before they were kept."""
+    """Return the passage rules that the version was built with.
+
+    If its registration was interrupted before they were recorded, the current settings are used.
+    """
     if version.text:
         return TextRules(**json.loads(version.text))
     settings = parameters.load(project.params_file)
@@ -394,22 +473,26 @@ def _text_rules(project: Project, version: Version) -> TextRules:
 
 
 def _is_live(project: Project, version: Version) -> bool:
-    """Whether the version's build is what is searched by default, with whatever was added to it.
+    """Return whether the version's build is searched by default, with whatever was added to it.
 
-    A False for a build that was registered twice does no harm: opening it changes nothing.
+    False for a build that was registered twice and opened as the other version. That does no harm:
+    opening it changes nothing.
     """
-    build = _searched_build(project)
-    return build is not None and build.get(MODEL_VERSION) == version.version
+    provenance = _live_build_provenance(project)
+    return provenance is not None and provenance.get(MODEL_VERSION) == version.version
 
 
-def _searched_build(project: Project) -> Mapping[str, Any] | None:
-    """What was said of the build that is searched by default; None where nothing is live."""
+def _live_build_provenance(project: Project) -> Mapping[str, Any] | None:
+    """Return the provenance of the build that is searched by default; None if nothing is live.
+
+    Empty if the generation of the build is gone.
+    """
     if not (project.live / CURRENT).is_file():
         return None
+
     collection = GenerationStore(project.live, default_retriever(project.live))
-    generations, number = (
-        {each.number: each for each in collection.generations()},
-        collection.current_number(),
-    )
-    build = generations.get(generations[number].build) if number in generations else None
-    return {} if build is None else build.manifest["provenance"]
+    generations = {generation.number: generation for generation in collection.generations()}
+    current = generations.get(collection.current_number())
+    if current is None or current.build not in generations:
+        return {}
+    return generations[current.build].manifest["provenance"]

@@ -1,14 +1,14 @@
-"""A registered retriever as MLflow runs it ("models from code"): `mlflow models serve` loads this
-file on its own.
+"""A registered retriever as MLflow serves it ("models from code").
 
-The logged model carries a copy of `model_code`, so it can be loaded where the project is not. Serve
-it with one thread per process, as on small machines OpenMP's teams cost far more than they give
-(358 ms a request, 10 ms with one):
+`mlflow models serve` loads this file by itself. The logged model has a copy of `model_code`, so it
+can be loaded where the project is not installed. Serve it with one thread per process: on small
+machines, starting OpenMP's threads costs far more than they save (358 ms per request, and 10 ms
+with one thread).
 
     OMP_NUM_THREADS=1 mlflow models serve -m models:/freshet@champion --env-manager local
 
-Input is a table with the column "query", parameter `k` the number of hits; output one list of hits
-per query.
+The input is a table with the column `query`, and the parameter `k` is the number of hits. The
+output is a list of hits for each query.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 from model_code.retrieval.kinds import open_retriever
 from model_code.text.snippets import require_queries
 
+DEFAULT_HITS = 10
+
 
 class ServedRetriever(PythonModel):
-    """Searches, and looks up titles and texts."""
+    """Searches with a registered retriever, and returns titles and texts."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load retriever, titles and texts from the artifact folder "retriever"."""
+        """Load the retriever, and the titles and texts, from the artifact folder `retriever`."""
         folder = Path(context.artifacts["retriever"])
         self.retriever = open_retriever(folder / "encoder", folder / "index")
-        documents = pd.read_parquet(
-            folder / "documents.parquet", columns=["document_id", "title", "text"]
-        )
+
+        columns = ["document_id", "title", "text"]
+        documents = pd.read_parquet(folder / "documents.parquet", columns=columns)
         self.documents = documents.set_index("document_id").to_dict("index")
 
     def predict(
@@ -42,19 +44,32 @@ class ServedRetriever(PythonModel):
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """For each row's "query" its best documents: rank, score, document_id, title, text.
-        SettingsError if empty.
+        """Search for the texts in the column `query`.
+
+        Args:
+            context: Not used.
+            model_input: A table with the column `query`.
+            params: `k`, the number of hits per query.
+
+        Returns:
+            For each query its hits, with rank, score, document_id, title and text.
+
+        Raises:
+            SettingsError: If a query is empty.
         """
-        texts = model_input["query"].tolist()
-        require_queries(texts)
-        rankings = self.retriever.search(texts, (params or {}).get("k", 10))
-        return [
-            [
-                {"rank": rank, "score": score, "document_id": document, **self.documents[document]}
-                for rank, (document, score) in enumerate(ranking, start=1)
-            ]
-            for ranking in rankings
-        ]
+        queries = model_input["query"].tolist()
+        require_queries(queries)
+        k = (params or {}).get("k", DEFAULT_HITS)
+
+        results = []
+        for ranking in self.retriever.search(queries, k):
+            hits = []
+            for rank, (document_id, score) in enumerate(ranking, start=1):
+                hit = {"rank": rank, "score": score, "document_id": document_id}
+                hit.update(self.documents[document_id])
+                hits.append(hit)
+            results.append(hits)
+        return results
 
 
 set_model(ServedRetriever())

@@ -1,11 +1,12 @@
-"""The versions of the registered model in MLflow, and which of them is challenger, champion, and
-the champion before.
+"""The versions of the registered model in MLflow, and the aliases `challenger` and `champion`.
 
-`challenger` and `champion` are aliases. A version that becomes champion remembers in the tag
-`replaced` whom it replaced: the champion before is read from there, so that one write moves the
-champion and says whom to go back to. The model's own tag `champion` is the last one that Freshet
-made champion: an alias elsewhere was moved by a person. `mlflow` is imported as late as by
-`orchestration.pipeline.runs`, here and in `build`.
+A version that becomes champion remembers in its tag `replaced` which version it replaced. The
+previous champion is read from this tag, so one write both moves the champion and records the way
+back. The registered model's own tag `champion` is the last version that Freshet made champion: if
+the alias is elsewhere, a person moved it.
+
+`mlflow` is imported inside functions, here and in `built_retriever`, because it takes seconds to
+import and most commands do not need it.
 """
 
 from __future__ import annotations
@@ -43,32 +44,53 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, LoggedModel
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
-ABOUT = "Retrievers of this project. `champion` is what is searched by default; moving it is a promotion."
-# how a logged model's address begins, and what MLflow takes as a tag
-LOGGED, LONGEST_TAG = "models:/", 5000
-RUN_NAME = "register@"  # how the name of a run begins that a version was registered from
-REGISTRY_LOCK = "registry.lock"  # held by who reads or changes the registry, as long as that takes
-CHALLENGER, CHAMPION, PREVIOUS, RECORDED_CHAMPION = (
-    "challenger",
-    "champion",
-    "previous",
-    "recorded champion",
+MODEL_DESCRIPTION = (
+    "The retrievers of this project. The version with the alias `champion` is searched by default. "
+    "Moving the alias promotes a version."
 )
+LOGGED_MODEL_PREFIX = "models:/"
+MAX_TAG_CHARACTERS = 5000
+# The beginning of the names of runs that register a version.
+RUN_NAME = "register@"
+# A lock file in the store, held while the registry is read or changed.
+REGISTRY_LOCK = "registry.lock"
+
+# Roles of a version. Champion and challenger are aliases. The recorded champion is the one that
+# `set_champion` was last called with.
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+PREVIOUS = "previous"
+RECORDED_CHAMPION = "recorded champion"
 ROLES = (CHAMPION, CHALLENGER, PREVIOUS, RECORDED_CHAMPION)
-RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
-GATE = "gate"  # the tag that says in words what the gate found
-TEXT, EVENT, MARK, LOG = "text", "watermark", "watermark_mark", "log"
+
+# Tags of a version.
+RETRIEVER = "retriever"
+FINGERPRINT = "fingerprint"
+CORPUS = "corpus"
+REPLACED = "replaced"
+GATE_TAG = "gate"
+TEXT_RULES = "text"
+EVENT = "watermark"
+EVENT_MARK = "watermark_mark"
+LEDGER_ID = "log"
 
 
 @dataclass(frozen=True)
 class Version:
-    """A registered version: its number, retriever, key of the build, fingerprint of the encoder,
-    and MLflow run.
+    """A registered version.
 
-    corpus: hash of the documents, queries and qrels that it was built and scored on. text: by which
-    rules it cut documents into passages, as JSON; empty for a version of before they were kept.
-    snapshot: the position in the log of the documents that it was trained on. project: the identity
-    of who registered it; empty for a version of before that was kept, which counts as one's own.
+    Attributes:
+        version: Its number in MLflow.
+        retriever: The name of the retriever.
+        key: The key of the stage that evaluated it.
+        fingerprint: The fingerprint of its encoder.
+        corpus: The hash of the documents, queries and qrels that it was built and scored on.
+        run_id: The MLflow run that registered it.
+        text: The rules by which it cut documents into passages, as JSON (see `TextRules`). Empty if
+            the registration was interrupted.
+        snapshot: The ledger position of the documents that it was trained on.
+        project: The identity of the project that registered it. Empty if the registration was
+            interrupted; such a version counts as one's own.
     """
 
     version: str
@@ -85,97 +107,112 @@ class Version:
         return f"version {self.version} ({self.retriever})"
 
     @classmethod
-    def read(cls, registered: ModelVersion) -> Version:
-        """The version as its tags describe it."""
+    def from_registered(cls, registered: ModelVersion) -> Version:
+        """Read a version from its tags in MLflow."""
         tags = registered.tags
+        snapshot = Position()
         event = int(tags.get(EVENT, 0))
-        snapshot = Position(tags.get(LOG, ""), event, tags.get(MARK, "")) if event else Position()
-        named = (tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS], registered.run_id)
+        if event:
+            snapshot = Position(tags.get(LEDGER_ID, ""), event, tags.get(EVENT_MARK, ""))
+
         return cls(
-            str(registered.version), *named, tags.get(TEXT, ""), snapshot, tags.get(OWNER, "")
+            version=str(registered.version),
+            retriever=tags[RETRIEVER],
+            key=tags[KEY],
+            fingerprint=tags[FINGERPRINT],
+            corpus=tags[CORPUS],
+            run_id=registered.run_id,
+            text=tags.get(TEXT_RULES, ""),
+            snapshot=snapshot,
+            project=tags.get(OWNER, ""),
         )
 
     def is_foreign(self, project: Project) -> bool:
-        """Whether another project registered it, so that its documents are of there."""
+        """Return whether another project registered it, so that its documents are from there."""
         return self.project not in ("", project.identity)
 
     def is_same(self, other: Version | None) -> bool:
-        """Whether both are the same registered version, whatever was noted on it meanwhile."""
+        """Return whether both are the same registered version, whatever was noted on it meanwhile."""
         return other is not None and other.version == self.version
 
 
 class Registry:
-    """A project's versions in MLflow's model registry: those of the model that is called as its
-    experiment.
+    """The versions of a project in MLflow's model registry.
+
+    The registered model has the name of the project's experiment. Use `open_registry`.
     """
 
     def __init__(self, client: MlflowClient, experiment: Experiment, owner: str) -> None:
-        self.client, self.owner = client, owner
+        self.client = client
+        self.owner = owner
         self.experiment: str = experiment.experiment_id
         self.model: str = experiment.name
 
     def list_versions(self) -> list[Version]:
-        """All of them, oldest first."""
+        """Return all versions, oldest first."""
         registered = self.client.search_model_versions(f"name='{self.model}'")
-        return sorted(map(Version.read, registered), key=lambda version: int(version.version))
+        versions = [Version.from_registered(version) for version in registered]
+        return sorted(versions, key=lambda version: int(version.version))
 
     def version_with_alias(self, role: str) -> Version | None:
-        """Who has one of the `ROLES`, or None; recorded champion is whom `set_champion` was last
-        called with.
-        """
-        model, alias = self._registered(), role if role == CHALLENGER else CHAMPION
-        number = model and (model.tags if role == RECORDED_CHAMPION else model.aliases).get(alias)
-        if number and role == PREVIOUS:
-            number = self.client.get_model_version(self.model, number).tags.get(REPLACED)
-        return next(
-            (version for version in self.list_versions() if version.version == str(number)), None
-        )
+        """Return the version that has one of the `ROLES`, or None."""
+        number = self._number_with_role(role)
+        if not number:
+            return None
+        for version in self.list_versions():
+            if version.version == number:
+                return version
+        return None
+
+    def _number_with_role(self, role: str) -> str | None:
+        model = self._registered_model()
+        if model is None:
+            return None
+        if role == RECORDED_CHAMPION:
+            return model.tags.get(CHAMPION)
+        if role == CHALLENGER:
+            return _as_text(model.aliases.get(CHALLENGER))
+
+        champion = _as_text(model.aliases.get(CHAMPION))
+        if role == CHAMPION or champion is None:
+            return champion
+        # The previous champion: the one that the champion replaced.
+        return self.client.get_model_version(self.model, champion).tags.get(REPLACED)
+
+    def set_challenger(self, version: Version) -> None:
+        """Move the alias `challenger` to a version."""
+        self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
 
     def remove_challenger(self, version: Version | None = None) -> None:
-        """Take the alias from the challenger; version: unless it is another one than this."""
+        """Remove the alias `challenger`; if `version` is given, only if that version has it."""
         challenger = self.version_with_alias(CHALLENGER)
-        if challenger is not None and (version is None or challenger.is_same(version)):
+        if challenger is None:
+            return
+        if version is None or challenger.is_same(version):
             self.client.delete_registered_model_alias(self.model, CHALLENGER)
 
     def set_champion(self, version: Version) -> None:
-        """Make a version champion; `record_predecessor` says beforehand whom it replaces."""
+        """Make a version champion. Call `record_predecessor` before."""
         self.client.set_registered_model_alias(self.model, CHAMPION, version.version)
         self.client.set_registered_model_tag(self.model, CHAMPION, version.version)
 
     def record_predecessor(self, version: Version, champion: Version | None) -> None:
-        """Note on a version that is about to become champion whom a rollback of it goes back to."""
-        self.client.set_model_version_tag(
-            self.model, version.version, REPLACED, champion.version if champion else ""
-        )
+        """Record on a version that is about to become champion which version it replaces."""
+        predecessor = champion.version if champion else ""
+        self.client.set_model_version_tag(self.model, version.version, REPLACED, predecessor)
 
     def record_verdict(self, version: Version, verdict: Verdict) -> None:
-        """Say on the version's page what the gate found of it."""
-        words = f"{'passed' if verdict.passed else 'refused'}: {'; '.join(verdict.reasons)}"[
-            :LONGEST_TAG
-        ]
-        self.client.set_model_version_tag(self.model, version.version, GATE, words)
-        self._describe(version, words)
-
-    def _describe(self, version: Version, gate: str) -> None:
-        """The version's card: what it is, its metrics, what the gate found, and its run."""
-        metrics = self.client.get_run(version.run_id).data.metrics
-        names = sorted({name.partition(".")[2] for name in metrics})
-        rows = [
-            f"| {name} | {metrics.get(f'dev.{name}', '')} | {metrics.get(f'test.{name}', '')} |"
-            for name in names
-        ]
-        run = f"#/experiments/{self.experiment}/runs/{version.run_id}"
-        card = [
-            f"**{version.retriever}**: encoder, index, hierarchy and documents of the build `{version.key[:12]}`, "
-            f"as [its run]({run}) registered them. Give it texts in the column `query`; each gets its best documents.",
-            f"**Gate** {gate}",
-            "\n".join(["| metric | dev | test |", "|---|---|---|", *rows]),
-        ]
-        self.client.update_model_version(self.model, version.version, "\n\n".join(card))
+        """Show the gate's verdict on the version's page."""
+        outcome = "passed" if verdict.passed else "refused"
+        text = f"{outcome}: {'; '.join(verdict.reasons)}"[:MAX_TAG_CHARACTERS]
+        self.client.set_model_version_tag(self.model, version.version, GATE_TAG, text)
+        self._describe(version, text)
 
     def register(self, build: BuiltRetriever) -> Version:
-        """Register a build with a copy of its files; one with the same retriever and key is there
-        already.
+        """Register a build with a copy of its files.
+
+        A version with the same retriever, key, fingerprint and corpus is used again. Its passage
+        rules and its ledger position are updated, because its documents are the same.
         """
         identity = {
             RETRIEVER: build.retriever,
@@ -183,200 +220,239 @@ class Registry:
             FINGERPRINT: read_json(build.index / "manifest.json")["fingerprint"],
             CORPUS: build.corpus,
         }
-        number = self._find(identity) or self._create(identity, build)
-        # one that is there already gets today's: its documents are the same
-        facts = {TEXT: build.text, OWNER: self.owner}
+        number = self._find_version(identity)
+        if number is None:
+            number = self._create_version(identity, build)
+
+        tags = {TEXT_RULES: build.text, OWNER: self.owner}
         if build.snapshot.log and build.snapshot.event:
-            facts |= {
-                EVENT: str(build.snapshot.event),
-                MARK: build.snapshot.mark,
-                LOG: build.snapshot.log,
-            }
-        for name, value in facts.items():
+            tags[EVENT] = str(build.snapshot.event)
+            tags[EVENT_MARK] = build.snapshot.mark
+            tags[LEDGER_ID] = build.snapshot.log
+        for name, value in tags.items():
             self.client.set_model_version_tag(self.model, number, name, value)
-        return Version.read(self.client.get_model_version(self.model, number))
+
+        return Version.from_registered(self.client.get_model_version(self.model, number))
 
     def find_runs(self, query: str) -> list[str]:
-        """The ids of the project's runs that are as `query` says in MLflow's words."""
+        """Return the ids of the project's runs that match a search query of MLflow."""
         return [run.info.run_id for run in self.client.search_runs([self.experiment], query)]
 
-    def models_of_runs(self, runs: Sequence[str]) -> list[LoggedModel]:
-        """What was logged as a model in one of these runs."""
-        return [
-            model
-            for model in self.client.search_logged_models([self.experiment])
-            if model.source_run_id in runs
-        ]
+    def models_of_runs(self, run_ids: Sequence[str]) -> list[LoggedModel]:
+        """Return the models that were logged in these runs."""
+        logged = self.client.search_logged_models([self.experiment])
+        return [model for model in logged if model.source_run_id in run_ids]
 
-    def _find(self, identity: dict[str, str]) -> str | None:
+    def _find_version(self, identity: dict[str, str]) -> str | None:
+        """Return the number of this project's version that has these tags, or None."""
         for registered in self.client.search_model_versions(f"name='{self.model}'"):
-            if (
-                identity.items() <= registered.tags.items()
-                and registered.tags.get(OWNER, self.owner) == self.owner
-            ):
+            has_identity = identity.items() <= registered.tags.items()
+            is_own = registered.tags.get(OWNER, self.owner) == self.owner
+            if has_identity and is_own:
                 return str(registered.version)
         return None
 
-    def _create(self, identity: dict[str, str], build: BuiltRetriever) -> str:
+    def _create_version(self, identity: dict[str, str], build: BuiltRetriever) -> str:
+        """Log the build as a model in a run of its own, and register it; return its number."""
         import mlflow
 
+        tags = dict(identity)
+        parent = self._parent_run(build.key)
+        if parent is not None:
+            tags[PARENT] = parent
+
         name = f"{RUN_NAME}{build.retriever}"
-        tags = identity | self._above(build.key)
         with mlflow.start_run(experiment_id=self.experiment, run_name=name, tags=tags) as run:
-            for part in ("metrics.json", "scores.parquet"):
-                self.client.log_artifact(
-                    run.info.run_id, str(build.evaluation / part), "evaluation"
-                )
-            metrics = _metrics(build.evaluation)
+            run_id = run.info.run_id
+            for file_name in ("metrics.json", "scores.parquet"):
+                self.client.log_artifact(run_id, str(build.evaluation / file_name), "evaluation")
+            metrics = _read_metrics(build.evaluation)
             mlflow.log_metrics(metrics)
-            model = log_retriever(build)
-            if model.startswith(LOGGED):
-                mlflow.log_metrics(metrics, model_id=model.removeprefix(LOGGED))
-        if self._registered() is None:
-            self.client.create_registered_model(self.model, {OWNER: self.owner}, ABOUT)
-        created = self.client.create_model_version(self.model, model, run.info.run_id, identity)
-        self._describe(Version.read(created), "has not judged it yet")
+            model_uri = log_retriever(build)
+            if model_uri.startswith(LOGGED_MODEL_PREFIX):
+                model_id = model_uri.removeprefix(LOGGED_MODEL_PREFIX)
+                mlflow.log_metrics(metrics, model_id=model_id)
+
+        if self._registered_model() is None:
+            self.client.create_registered_model(self.model, {OWNER: self.owner}, MODEL_DESCRIPTION)
+        created = self.client.create_model_version(self.model, model_uri, run_id, identity)
+        self._describe(Version.from_registered(created), "has not judged it yet")
         return str(created.version)
 
-    def _above(self, key: str) -> dict[str, str]:
-        """The tag that puts a registration below the run of the build that evaluated the retriever,
-        if it has one.
-        """
-        evaluated = f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != ''"
-        for run in self.client.search_runs([self.experiment], evaluated, max_results=1):
-            return {PARENT: run.data.tags[PARENT]} if PARENT in run.data.tags else {}
-        return {}
+    def _parent_run(self, key: str) -> str | None:
+        """Return the run of the build that evaluated the retriever, if it was tracked.
 
-    def _registered(self) -> RegisteredModel | None:
-        """The model with its aliases and tags; None without versions, of which MLflow's other
-        questions are errors.
+        A registration is shown below this run.
         """
-        return next(iter(self.client.search_registered_models(f"name='{self.model}'")), None)
+        query = f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != ''"
+        for run in self.client.search_runs([self.experiment], query, max_results=1):
+            return run.data.tags.get(PARENT)
+        return None
+
+    def _describe(self, version: Version, gate: str) -> None:
+        """Write the version's page: what it is, its run, the gate's verdict, and its metrics."""
+        run_link = f"#/experiments/{self.experiment}/runs/{version.run_id}"
+        introduction = (
+            f"**{version.retriever}**: encoder, index, hierarchy and documents of the build "
+            f"`{version.key[:12]}`, registered by [this run]({run_link}). "
+            "The input is a table with texts in the column `query`; "
+            "the output has the best documents for each text."
+        )
+
+        metrics = self.client.get_run(version.run_id).data.metrics
+        table = ["| metric | dev | test |", "|---|---|---|"]
+        for name in sorted({name.partition(".")[2] for name in metrics}):
+            dev = metrics.get(f"dev.{name}", "")
+            test = metrics.get(f"test.{name}", "")
+            table.append(f"| {name} | {dev} | {test} |")
+
+        page = "\n\n".join([introduction, f"**Gate** {gate}", "\n".join(table)])
+        self.client.update_model_version(self.model, version.version, page)
+
+    def _registered_model(self) -> RegisteredModel | None:
+        """Return the model with its aliases and tags; None if it has no versions.
+
+        Searching does not raise an error for an unknown model, as MLflow's other queries do.
+        """
+        found = self.client.search_registered_models(f"name='{self.model}'")
+        return found[0] if found else None
 
 
 @contextmanager
 def open_registry(project: Project) -> Iterator[Registry]:
-    """The project's registry, while no other process changes it."""
-    uri, folder = tracking_uri(project), store_folder(project)
-    with file_lock(folder / REGISTRY_LOCK):
-        registry = Registry(*open_store(project), project.identity)
+    """Open the project's registry, and lock it for other processes meanwhile."""
+    uri = tracking_uri(project)
+    with file_lock(store_folder(project) / REGISTRY_LOCK):
+        client, experiment = open_store(project)
+        registry = Registry(client, experiment, project.identity)
+
         import mlflow
 
-        # for the functions that take no client: start_run, log_model, download_artifacts
+        # For the functions that take no client: start_run, log_model and download_artifacts.
         mlflow.set_tracking_uri(uri)
         mlflow.set_registry_uri(uri)
         yield registry
 
 
 def require_own_version(project: Project, version: Version) -> None:
-    """FreshetError if another project registered the version."""
+    """Raise an error if another project registered the version.
+
+    Raises:
+        FreshetError: If so, with what to do.
+    """
     require(
         not version.is_foreign(project),
-        f"{version} is of the project {version.project}, and this is {project.identity}: register a retriever of this "
-        f"one (`freshet register`); if both are the same, write {version.project} into {project.state / 'identity'}",
+        f"{version} belongs to the project {version.project}, and this is {project.identity}: "
+        "register a retriever of this project (`freshet register`); "
+        f"if both are the same project, write {version.project} into {project.state / 'identity'}",
     )
 
 
 def register(project: Project, build: BuiltRetriever) -> Version:
-    """Register a finished build as challenger; one with the same retriever and key is there
-    already, and not copied.
+    """Register a finished build, and make it challenger.
 
-    The build of the champion itself is no challenger: after registering it there is none.
+    A build with the same retriever and key is not copied again. If the build is the champion, there
+    is no challenger afterwards.
     """
     with open_registry(project) as registry:
         version = registry.register(build)
         if version.is_same(registry.version_with_alias(CHAMPION)):
             registry.remove_challenger()
         else:
-            registry.client.set_registered_model_alias(registry.model, CHALLENGER, version.version)
+            registry.set_challenger(version)
         return version
 
 
 def version_with_alias(project: Project, role: str = CHAMPION) -> Version | None:
-    """The version that is `champion`, `challenger` or `previous` (the champion before), or None."""
+    """Return the version that has one of the `ROLES`, or None."""
     with open_registry(project) as registry:
         return registry.version_with_alias(role)
 
 
 def list_versions(project: Project) -> list[Version]:
-    """All registered versions, oldest first."""
+    """Return all registered versions, oldest first."""
     with open_registry(project) as registry:
         return registry.list_versions()
 
 
 def load_scores(project: Project, version: Version) -> SystemScores:
-    """The version's scores on the queries of the gate, as they were when it was registered."""
+    """Load the version's scores on the gate's queries, as they were when it was registered."""
     with open_registry(project) as registry, tempfile.TemporaryDirectory() as folder:
-        return load_gate_scores(
-            Path(registry.client.download_artifacts(version.run_id, "evaluation", folder))
-        )
+        evaluation = registry.client.download_artifacts(version.run_id, "evaluation", folder)
+        return load_gate_scores(Path(evaluation))
 
 
 def download_files(project: Project, version: Version) -> Path:
-    """A local folder with the version's `encoder/`, `index/`, `hierarchy/` and `documents.parquet`,
-    to be read only.
+    """Return a local folder with the version's files; they must not be changed.
+
+    Returns:
+        A folder with `encoder/`, `index/`, `hierarchy/` and `documents.parquet`.
     """
     with open_registry(project) as registry:
         from mlflow.artifacts import download_artifacts
 
-        return (
-            Path(download_artifacts(f"models:/{registry.model}/{version.version}"))
-            / "artifacts"
-            / ARTIFACT
-        )
+        model = download_artifacts(f"models:/{registry.model}/{version.version}")
+        return Path(model) / "artifacts" / ARTIFACT
 
 
 def delete_version(project: Project, version: Version) -> None:
-    """Delete a version with its run and files; raises `FreshetError` if it is champion, challenger
-    or previous.
+    """Delete a version with its run and files.
+
+    The run and the files of another project's version are kept.
+
+    Raises:
+        FreshetError: If the version has one of the `ROLES`.
     """
     with open_registry(project) as registry:
-        role = next(
-            (role for role in ROLES if version.is_same(registry.version_with_alias(role))), None
-        )
-        if role is not None:
-            raise FreshetError(f"{version} is {role}: it cannot be deleted")
+        for role in ROLES:
+            if version.is_same(registry.version_with_alias(role)):
+                raise FreshetError(f"{version} is {role}: it cannot be deleted")
         registry.client.delete_model_version(registry.model, version.version)
+
     if not version.is_foreign(project):
         delete_runs(project, [version.run_id])
 
 
-def delete_runs(project: Project, runs: Sequence[str]) -> None:
-    """Delete runs, with their models and files."""
-    folders = run_folders(project, runs)
+def delete_runs(project: Project, run_ids: Sequence[str]) -> None:
+    """Delete runs with their models and files."""
+    # Asked first, because the registry forgets where the files of deleted runs are.
+    folders = run_folders(project, run_ids)
     with open_registry(project) as registry:
-        for model in registry.models_of_runs(runs):
+        for model in registry.models_of_runs(run_ids):
             registry.client.delete_logged_model(model.model_id)
-        for run in runs:
-            registry.client.delete_run(run)
+        for run_id in run_ids:
+            registry.client.delete_run(run_id)
     for folder in folders:
         shutil.rmtree(folder)
 
 
-def run_folders(project: Project, runs: Sequence[str]) -> list[Path]:
-    """The folders of runs and of their models that are there, in the project's own store."""
+def run_folders(project: Project, run_ids: Sequence[str]) -> list[Path]:
+    """Return the existing folders of runs and of their models in the project's own store."""
     with open_registry(project) as registry:
-        places = [registry.client.get_run(run).info.artifact_uri for run in runs]
-        places += [model.artifact_location for model in registry.models_of_runs(runs)]
-    folders = [Path(unquote(place.removeprefix("file://"))).parent for place in places]
-    return [
-        folder
-        for folder in folders
-        if folder.is_relative_to(store_folder(project)) and folder.is_dir()
-    ]
+        uris = [registry.client.get_run(run_id).info.artifact_uri for run_id in run_ids]
+        uris.extend(model.artifact_location for model in registry.models_of_runs(run_ids))
+
+    store = store_folder(project)
+    folders = []
+    for uri in uris:
+        folder = Path(unquote(uri.removeprefix("file://"))).parent
+        if folder.is_relative_to(store) and folder.is_dir():
+            folders.append(folder)
+    return folders
 
 
-def _metrics(evaluation: Path) -> dict[str, float]:
-    splits = {
-        split: rows
-        for split, rows in read_json(evaluation / "metrics.json").items()
-        if isinstance(rows, dict)
-    }
-    flat = {
-        f"{split}.{metric}": value
-        for split, rows in splits.items()
-        for metric, value in rows.items()
-    }
-    return {
-        valid_name(name): value for name, value in flat.items() if isinstance(value, (int, float))
-    }
+def _read_metrics(evaluation: Path) -> dict[str, float]:
+    """Read the numbers of `metrics.json` as flat names such as `test.nDCG@10`."""
+    metrics = {}
+    for split, rows in read_json(evaluation / "metrics.json").items():
+        if not isinstance(rows, dict):
+            continue
+        for name, value in rows.items():
+            if isinstance(value, (int, float)):
+                metrics[valid_name(f"{split}.{name}")] = value
+    return metrics
+
+
+def _as_text(number: str | int | None) -> str | None:
+    # MLflow returns the numbers of aliases as text or as integers, depending on the store.
+    return None if number is None else str(number)

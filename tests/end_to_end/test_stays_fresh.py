@@ -22,7 +22,7 @@ import dagster as dg
 from pathlib import Path
 from orchestration.instance import open_instance
 from orchestration.definitions import definitions
-from orchestration.sensors import tick
+from orchestration.sensors import receive_inbox_and_request_tasks
 from model_code.project import Project
 
 project = Project(Path.cwd())

@@ -35,7 +35,7 @@ IMPORTED = """
     matplotlib.pyplot great_expectations dvc.cli dvc.repo dvc.commands.repro dvc.dvcfile dvc.stage.loader
     dvc_data.index mlflow.tracking mlflow.pyfunc mlflow.store.tracking.sqlalchemy_store dagster httpx rich.table
     mlflow.store.model_registry.sqlalchemy_store transformers.models.bert.modeling_bert
-    orchestration.cli orchestration.definitions orchestration.sensors orchestration.instance
+    orchestration.cli orchestration.definitions orchestration.jobs orchestration.sensors orchestration.instance
     orchestration.pipeline.run_stage orchestration.pipeline.repro
     orchestration.freshness.retrain orchestration.freshness.pilot orchestration.freshness.drift
     orchestration.registry.release model_code.collection.index.live_index orchestration.cli.garbage

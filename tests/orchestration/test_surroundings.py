@@ -1,6 +1,4 @@
-"""Guards what importing `orchestration` sets: no telemetry but what the user asks for, and threads
-by the share.
-"""
+"""Guards the environment variables that importing `orchestration` sets."""
 
 from __future__ import annotations
 
@@ -14,38 +12,59 @@ import pytest
 
 from orchestration import TELEMETRY_OFF, core_share
 
-SHOW = "import json, os, orchestration as o; print(json.dumps([os.environ[switch] for switch in o.TELEMETRY_OFF]))"
+PRINT_SWITCHES = """
+import json, os
+from orchestration import TELEMETRY_OFF
+print(json.dumps({name: os.environ[name] for name in TELEMETRY_OFF}))
+"""
+PRINT_DG_TELEMETRY = """
+import orchestration
+from dagster_dg_core.utils.telemetry import get_telemetry_enabled_for_cli
+print(get_telemetry_enabled_for_cli())
+"""
 
 
-DG = "import orchestration; from dagster_dg_core.utils.telemetry import get_telemetry_enabled_for_cli as f; print(f())"
-
-
-def printed(code: str, variables: dict[str, str]) -> str:
-    command, root = [sys.executable, "-c", code], Path(__file__).parents[2]
+def run_python(code, variables):
+    """Run code in another process, and return what it prints."""
+    command = [sys.executable, "-c", code]
+    root = Path(__file__).parents[2]
     return subprocess.run(
         command, cwd=root, env=variables, capture_output=True, text=True, check=True
     ).stdout
 
 
-def test_every_switch_is_set_and_what_the_user_set_is_kept():
-    environment = {name: value for name, value in os.environ.items() if name not in TELEMETRY_OFF}
-    assert json.loads(printed(SHOW, environment)) == list(TELEMETRY_OFF.values())
-    switches = dict(
-        zip(
-            TELEMETRY_OFF,
-            json.loads(printed(SHOW, environment | {"DO_NOT_TRACK": "false"})),
-            strict=True,
-        )
-    )
+def environment_without_switches():
+    return {name: value for name, value in os.environ.items() if name not in TELEMETRY_OFF}
+
+
+def test_telemetry_of_libraries_is_off():
+    switches = json.loads(run_python(PRINT_SWITCHES, environment_without_switches()))
+
+    assert switches == TELEMETRY_OFF
+
+
+def test_variables_of_user_are_kept():
+    variables = environment_without_switches()
+    variables["DO_NOT_TRACK"] = "false"
+
+    switches = json.loads(run_python(PRINT_SWITCHES, variables))
+
     assert switches["DO_NOT_TRACK"] == "false"
 
 
-def test_dg_writes_nothing_unless_the_user_has_settings_of_its_own(tmp_path):
+def test_telemetry_of_dg_is_off(tmp_path):
     variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    assert printed(DG, variables) == "False\n"
-    (tmp_path / ".config").mkdir()
-    (tmp_path / ".config" / "dg.toml").write_text("[cli]\nverbose = true\n")
-    assert printed(DG, variables) == "True\n"
+
+    assert run_python(PRINT_DG_TELEMETRY, variables) == "False\n"
+
+
+def test_dg_settings_of_user_are_kept(tmp_path):
+    variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    settings = tmp_path / ".config" / "dg.toml"
+    settings.parent.mkdir()
+    settings.write_text("[cli]\nverbose = true\n")
+
+    assert run_python(PRINT_DG_TELEMETRY, variables) == "True\n"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +78,9 @@ def test_dg_writes_nothing_unless_the_user_has_settings_of_its_own(tmp_path):
         ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
     ],
 )
-def test_threads_follow_the_share_of_the_container(tmp_path, files, cores):
+def test_threads_follow_share_of_container(tmp_path, files, cores):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+
     assert core_share(tmp_path) == cores

@@ -1,6 +1,4 @@
-"""Guards drift as it is watched: batches by the ledger's events, small ones left to grow, dry runs
-kept nowhere.
-"""
+"""Guards a drift check: what it measures, what it requests, and what it writes to the ledger."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ from model_code.errors import FreshetError
 from model_code.files import write_text
 from orchestration.freshness import drift as drift_module
 from orchestration.freshness import probes
-from orchestration.freshness.drift import batches, check_drift, past_decisions
+from orchestration.freshness.drift import batches_to_measure, check_drift, past_decisions
 from orchestration.freshness.due_tasks import request_due_tasks
+from orchestration.freshness.policy import Action, PastDecision
 from orchestration.freshness.retrain import retrain
 from orchestration.registry.gate import NO_JUDGED_QUERIES
 from tests import live_example
@@ -28,168 +27,279 @@ from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.conftest import make_project
 from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents, others
 
+NO_ACTION, PILOT, RETRAIN = Action
 
-def test_before_anything_arrives_there_is_nothing_to_measure(project):
+
+def remove(project, document_ids):
+    index = LiveIndex(project)
+    index.remove(list(document_ids), "test")
+    index.apply()
+
+
+def exceeded_names(report):
+    return {measure.name for measure in report.exceeded}
+
+
+def test_nothing_is_measured_before_arrivals(project):
     assert check_drift(project) is None
-    assert not (project.live / "ledger.sqlite").exists(), "looking makes no ledger"
+    # Looking makes no ledger.
+    assert not (project.live / "ledger.sqlite").exists()
 
 
-def test_other_documents_trip_and_a_dry_run_keeps_nothing(project):
+def test_shifted_documents_exceed_threshold(project):
+    add(project, documents(SPACE, 24, "space", 2))
+
+    check = check_drift(project)
+
+    assert "domain_auc" in check.exceeded
+    assert "TRIPPED" in check.text
+
+
+def test_dry_run_records_nothing(project):
     ledger = add(project, documents(SPACE, 24, "space", 2))
-    first, second = check_drift(project, record=False), check_drift(project, record=False)
-    assert "domain_auc" in first.exceeded
-    assert "TRIPPED" in first.text
-    assert first.decision.dry_run
-    assert first.report == second.report
+
+    check = check_drift(project, record=False)
+
+    assert check.decision.dry_run
     assert ledger.recent_drift_reports(5) == []
     assert ledger.tasks.last("hce", 5) == []
 
 
-def test_of_stored_vectors_a_report_takes_those_of_what_arrived_and_no_others(project, monkeypatch):
+def test_repeated_dry_run_gives_same_report(project):
+    add(project, documents(SPACE, 24, "space", 2))
+
+    first = check_drift(project, record=False)
+    second = check_drift(project, record=False)
+
+    assert first.report == second.report
+
+
+def test_only_vectors_of_arrivals_are_read(project, monkeypatch):
     add(project, documents(SEA, 24, "more", 1))
-    check_drift(project, record=False)  # which makes the reference
-    rows = []
-    monkeypatch.setattr(probes, "unit", lambda vectors: rows.append(len(vectors)) or vectors)
+    # The first check makes the reference.
+    check_drift(project, record=False)
+
+    normalized_rows = []
+
+    def normalize_rows(vectors):
+        normalized_rows.append(len(vectors))
+        return vectors
+
+    monkeypatch.setattr(probes, "normalize_rows", normalize_rows)
     check_drift(project)
-    assert rows == [24], "150 more lie in the base"
+
+    # The base has 150 more.
+    assert normalized_rows == [24]
 
 
-def test_a_small_batch_waits_for_more_and_documents_like_the_old_ones_are_only_added(project):
+def test_small_batch_waits_for_more_documents(project):
     ledger = add(project, documents(SEA, 12, "few", 3))
+
     assert check_drift(project) is None
-    assert "too few documents" in check_drift(project, record=False).decision.reasons[0]
     assert ledger.recent_drift_reports(1) == []
+
     add(project, documents(SEA, 12, "others", 4))
-    watched = check_drift(project)
-    assert (watched.decision.action, watched.exceeded, watched.report.documents) == ("add", (), 24)
+    assert check_drift(project).report.documents == 24
     assert ledger.recent_drift_reports(1)[0]["last_event"] == 24
-    assert check_drift(project) is None, "the same documents are not reported twice"
 
 
-def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are_looked_at(project):
-    gone = documents(SEA, 12, "gone", 7)
-    ledger = add(project, gone)
-    collection = LiveIndex(project)
-    collection.remove(list(gone), "test")
-    collection.apply()
-    (look,) = request_due_tasks(project)
-    ask_of_later = ledger.tasks.request(
+def test_dry_run_measures_small_batch(project):
+    add(project, documents(SEA, 12, "few", 3))
+
+    decision = check_drift(project, record=False).decision
+
+    assert "too few documents" in decision.reasons[0]
+
+
+def test_similar_documents_need_no_action(project):
+    add(project, documents(SEA, 12, "few", 3) | documents(SEA, 12, "others", 4))
+
+    check = check_drift(project)
+
+    assert check.decision.action == NO_ACTION
+    assert check.exceeded == ()
+
+
+def test_reported_documents_are_not_reported_again(project):
+    add(project, documents(SEA, 24, "more", 3))
+    check_drift(project)
+
+    assert check_drift(project) is None
+
+
+@pytest.fixture
+def check_of_deleted_documents(project):
+    """A requested drift check of documents that were deleted."""
+    deleted = documents(SEA, 12, "gone", 7)
+    add(project, deleted)
+    remove(project, deleted)
+    (check,) = request_due_tasks(project)
+    return check
+
+
+def test_check_with_too_few_documents_is_closed(project, check_of_deleted_documents):
+    ledger = open_ledger(project, "hce")
+
+    assert check_drift(project) is None
+
+    (task,) = ledger.tasks.last("hce", 1, TaskKind.DRIFT_CHECK)
+    assert task.id == check_of_deleted_documents.id
+    assert task.state == TaskState.REFUSED
+    assert task.outcome == "fewer than drift.minimum_batch documents arrived"
+    assert request_due_tasks(project) == []
+
+
+def test_check_of_later_events_stays_open(project, check_of_deleted_documents):
+    ledger = open_ledger(project, "hce")
+    later_check = ledger.tasks.request(
         TaskKind.DRIFT_CHECK, "hce", EventRange(25, 44), "arrived meanwhile", requested_by="sensor"
     )
-    assert check_drift(project) is None
-    assert ledger.tasks.open() == [ask_of_later]
-    (told,) = ledger.tasks.last("hce", 1, TaskKind.DRIFT_CHECK)
-    assert (told.id, told.state, told.outcome) == (
-        look.id,
-        TaskState.REFUSED,
-        "fewer than drift.minimum_batch documents arrived",
-    )
-    assert request_due_tasks(project) == []
-    add(project, documents(SEA, 24, "more", 8))
-    assert [work.kind for work in request_due_tasks(project)] == [TaskKind.DRIFT_CHECK]
-    assert check_drift(project).report.documents == 24
-    assert request_due_tasks(project) == []
 
-
-def test_the_window_holds_the_last_batches_and_one_that_was_trained_on_leaves_it(project):
-    ledger = add(project, documents(SEA, 24, "one", 5))
     check_drift(project)
-    assert [(one.first, one.last) for one in batches(ledger, 2, 30)] == [(1, 24), (25, 30)]
-    assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=10)] == [
-        (11, 24),
-        (25, 30),
-    ]
-    assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=26)] == [(27, 30)]
+
+    assert ledger.tasks.open() == [later_check]
+
+
+def test_documents_after_closed_check_are_measured(project, check_of_deleted_documents):
+    check_drift(project)
+    add(project, documents(SEA, 24, "more", 8))
+    assert [task.kind for task in request_due_tasks(project)] == [TaskKind.DRIFT_CHECK]
+
+    assert check_drift(project).report.documents == 24
+
+    assert request_due_tasks(project) == []
+
+
+@pytest.mark.parametrize(
+    ("last_trained", "batches"),
+    [
+        (0, [EventRange(1, 24), EventRange(25, 30)]),
+        (10, [EventRange(11, 24), EventRange(25, 30)]),
+        (26, [EventRange(27, 30)]),
+    ],
+)
+def test_trained_events_leave_the_window(tmp_path, last_trained, batches):
+    with open_ledger(live_example.make_project(tmp_path), "hce") as ledger:
+        record_report(ledger, EventRange(1, 24))
+
+        assert batches_to_measure(ledger, 2, 30, last_trained) == batches
+
+
+def test_window_pools_last_batches(project):
+    add(project, documents(SEA, 24, "one", 5))
+    check_drift(project)
     add(project, documents(SEA, 24, "two", 6))
+
     report = check_drift(project).report
-    assert (report.batches, report.window_documents) == (2, 48)
+
+    assert report.batches == 2
+    assert report.window_documents == 48
 
 
-def test_documents_of_the_corpus_that_are_sent_again_are_no_arrivals(project, built, tmp_path):
-    """As a full export brings them, before what is new or beside it."""
-    corpus, new = documents(SEA, 150, "sea", 0), documents(SPACE, 24, "space", 2)
-    add(project, corpus)
+def test_resent_corpus_documents_are_no_arrivals(project):
+    add(project, documents(SEA, 150, "sea", 0))
+
     assert check_drift(project) is None
     assert check_drift(project, record=False) is None
+
+
+def test_resent_corpus_documents_do_not_change_report(project, built, tmp_path):
+    """As if a full export of a source was added, before new documents or with them."""
+    corpus = documents(SEA, 150, "sea", 0)
+    new = documents(SPACE, 24, "space", 2)
+    add(project, corpus)
     add(project, new)
     report = check_drift(project).report
     assert report.documents == 24
-    assert "domain_auc" in {one.name for one in report.exceeded}
+    assert "domain_auc" in exceeded_names(report)
+
     other = make_project(tmp_path / "other")
     open_build(other.root, built)
     add(other, corpus | new)
+
     assert check_drift(other).report == report
 
 
-def test_an_arrival_that_came_to_nothing_the_second_time_is_one_still(project):
-    """Removed and added again in one application, it is "unchanged", but nothing that training saw."""
+def test_document_added_again_is_still_an_arrival(project):
+    """Removed and added in one application it is "unchanged", but no training has seen it."""
     arrived = documents(SPACE, 24, "more", 1)
     add(project, arrived)
     assert check_drift(project, record=False).report.documents == 24
-    collection = LiveIndex(project)
-    collection.remove(list(arrived), "test")
-    collection.receive(
-        [{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test"
-    )
-    collection.apply()
+
+    index = LiveIndex(project)
+    index.remove(list(arrived), "test")
+    rows = [{"id": name, "title": name, "text": text} for name, text in arrived.items()]
+    index.receive(rows, "test")
+    index.apply()
+
     assert check_drift(project, record=False).report.documents == 24
 
 
-def test_a_changed_document_of_the_corpus_is_an_arrival(project):
-    add(
-        project,
-        dict(
-            zip(
-                [f"sea-{i:03}" for i in range(24)],
-                documents(SPACE, 24, "x", 2).values(),
-                strict=True,
-            )
-        ),
-    )
+def test_changed_corpus_document_is_an_arrival(project):
+    ids = [f"sea-{i:03}" for i in range(24)]
+    texts = documents(SPACE, 24, "x", 2).values()
+    add(project, dict(zip(ids, texts, strict=True)))
+
     assert check_drift(project).report.documents == 24
 
 
-def test_a_small_corpus_is_measured_in_growth(project, own_measures):
-    """With the settings that a project has by itself, for which 150 documents are too few to draw
-    batches from.
-    """
-    ledger = add(project, documents(SPACE, 130, "space", 2))
-    write_text(project.params_file, json.dumps({**PARAMS, "drift": {"growth_limit": 2.0}}))
-    decision = check_drift(project, record=False).decision
-    assert decision.action == "add"
-    assert decision.reasons == ("growth 0.8667 is not above 2.0000, and nothing else was measured",)
-    write_text(project.params_file, json.dumps({**PARAMS, "drift": {}}))
-    watched = check_drift(project)
-    assert (watched.exceeded, watched.decision.action) == (("growth",), "retrain")
-    why = {measure.name: measure.why for measure in watched.report.unmeasured}["domain_auc"]
-    assert why == "the reference has 150, fewer than 3 x drift.minimum_batch = 300"
-    assert ledger.recent_drift_reports(1)[0]["last_event"] == 130
-
-
-def test_what_was_deleted_meanwhile_is_not_measured(project):
+def test_deleted_arrivals_are_not_measured(project):
     add(project, documents(SEA, 24, "one", 5))
-    collection = LiveIndex(project)
-    collection.remove(["one-000", "one-001"], "test")
-    collection.apply()
+    remove(project, ["one-000", "one-001"])
+
     assert check_drift(project).report.documents == 22
 
 
+@pytest.fixture
+def grown_project(project, own_measures):
+    """130 documents were added to 150, which are too few to draw batches from by default."""
+    add(project, documents(SPACE, 130, "space", 2))
+    return project
+
+
+def set_drift_settings(project, **settings):
+    write_text(project.params_file, json.dumps({**PARAMS, "drift": settings}))
+
+
+def test_small_corpus_is_measured_by_growth(grown_project):
+    set_drift_settings(grown_project, growth_limit=2.0)
+
+    decision = check_drift(grown_project, record=False).decision
+
+    assert decision.action == NO_ACTION
+    assert decision.reasons == ("growth 0.8667 is not above 2.0000, and nothing else was measured",)
+
+
+def test_growth_past_limit_calls_for_retrain(grown_project):
+    set_drift_settings(grown_project)
+
+    check = check_drift(grown_project)
+
+    assert check.exceeded == ("growth",)
+    assert check.decision.action == RETRAIN
+    skipped = {measure.name: measure.why for measure in check.report.unmeasured}
+    reason = "the reference has 150, fewer than 3 x drift.minimum_batch = 300"
+    assert skipped["domain_auc"] == reason
+    assert open_ledger(grown_project, "hce").recent_drift_reports(1)[0]["last_event"] == 130
+
+
 @pytest.mark.parametrize("retriever", ["hce", "other"])
-def test_what_a_retrain_was_trained_on_is_no_arrival(project, tmp_path, retriever):
-    """Also where it promotes another retriever, of which no report was made yet."""
+def test_retrained_documents_are_no_arrivals(project, tmp_path, retriever):
+    """Also if the retrain promotes another retriever, of which no report was made yet."""
     arrived = documents(SPACE, 24, "space", 2)
     add(project, arrived)
     old = documents(SEA, 150, "sea", 0)
-    open_build(tmp_path, make_build(tmp_path / "again", old | arrived), retriever, event=24)
+    build = make_build(tmp_path / "again", old | arrived)
+    open_build(tmp_path, build, retriever, event=24)
     set_default_retriever(project.live, retriever)
     assert check_drift(project) is None
+
     add(project, documents(SEA, 24, "more", 1))
-    watched = check_drift(project)
-    assert (watched.batch, watched.report.documents, watched.report.batches) == (
-        EventRange(25, 48),
-        24,
-        1,
-    )
+    check = check_drift(project)
+
+    assert check.events == EventRange(25, 48)
+    assert check.report.documents == 24
+    assert check.report.batches == 1
 
 
 @pytest.fixture
@@ -198,89 +308,122 @@ def ledger(tmp_path):
         yield opened
 
 
-def told(ledger):
-    return [(step.action, step.carried_out, step.waits) for step in past_decisions(ledger, 3)]
+def record_report(ledger, events, action=NO_ACTION):
+    """Record a report and request the retrain, as `check_drift` does."""
+    if action == RETRAIN:
+        ledger.tasks.request(TaskKind.RETRAIN, "hce", events, "topics moved", requested_by="drift")
+    ledger.record_drift_report({"decision": {"action": action}}, (events.first, events.last))
 
 
-def report(ledger, batch, action="add"):
-    """As `check_drift` keeps one, with what it calls for."""
-    if action == "retrain":
-        ledger.tasks.request(TaskKind.RETRAIN, "hce", batch, "topics moved", requested_by="drift")
-    ledger.record_drift_report({"decision": {"action": action}}, (batch.first, batch.last))
+def test_open_retrain_is_a_past_decision(ledger):
+    record_report(ledger, EventRange(1, 24), RETRAIN)
+
+    assert past_decisions(ledger, 3) == [PastDecision(RETRAIN, is_open=True)]
 
 
-def test_the_cooldown_counts_retrains_that_were_carried_out(ledger):
-    report(ledger, EventRange(1, 24), "retrain")
-    assert told(ledger) == [("retrain", False, True)]
+def test_failed_attempt_keeps_retrain_open(ledger):
+    record_report(ledger, EventRange(1, 24), RETRAIN)
     ledger.tasks.fail(*ledger.tasks.open("hce"), "disk full")
-    assert told(ledger) == [("retrain", False, True)], "it will be tried again"
-    report(ledger, EventRange(25, 48))
+
+    assert past_decisions(ledger, 3) == [PastDecision(RETRAIN, is_open=True)]
+
+
+def test_retrain_counts_from_its_end(ledger):
+    record_report(ledger, EventRange(1, 24), RETRAIN)
+    record_report(ledger, EventRange(25, 48))
     ledger.tasks.close_retrains("hce", TaskState.DONE, "better", {})
-    assert told(ledger) == [("add", True, False), ("retrain", True, False)], (
-        "as of when it took effect"
-    )
+
+    assert past_decisions(ledger, 3) == [
+        PastDecision(NO_ACTION),
+        PastDecision(RETRAIN, carried_out=True),
+    ]
 
 
-def test_a_retrain_that_was_given_up_holds_nothing_back(ledger):
-    report(ledger, EventRange(1, 24), "retrain")
+def test_finally_failed_retrain_was_not_carried_out(ledger):
+    record_report(ledger, EventRange(1, 24), RETRAIN)
     for _ in range(MAX_ATTEMPTS):
         ledger.tasks.fail(*ledger.tasks.open("hce"), "disk full")
-    assert told(ledger) == [("retrain", False, False)]
+
+    assert past_decisions(ledger, 3) == [PastDecision(RETRAIN)]
 
 
-def test_a_person_s_retrain_counts_if_it_was_promoted(ledger):
-    report(ledger, EventRange(1, 24))
+def test_rejected_manual_retrain_does_not_count(ledger):
+    record_report(ledger, EventRange(1, 24))
     ledger.tasks.close_retrains("hce", TaskState.REFUSED, "worse", {})
-    assert told(ledger) == [("add", True, False)]
+
+    assert past_decisions(ledger, 3) == [PastDecision(NO_ACTION)]
+
+
+def test_promoted_manual_retrain_counts(ledger):
+    record_report(ledger, EventRange(1, 24))
     ledger.tasks.close_retrains("hce", TaskState.DONE, "better", {})
-    assert told(ledger) == [("add", True, False), ("retrain", True, False)]
+
+    assert past_decisions(ledger, 3) == [
+        PastDecision(NO_ACTION),
+        PastDecision(RETRAIN, carried_out=True),
+    ]
 
 
-def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_at_once(
-    project, corpus
-):
-    pd.read_parquet(qrels := project.artifacts / "corpus" / "qrels.parquet").iloc[:0].to_parquet(
-        qrels
-    )
-    ledger = add(project, documents(SEA, 80, "more", 1))
-    decision = check_drift(project).decision
-    assert (decision.action, decision.wanted) == ("add", "retrain"), "growth is past its limit"
+@pytest.fixture
+def project_without_qrels(project, corpus):
+    """80 documents were added to 150, and no query is judged."""
+    qrels = project.artifacts / "corpus" / "qrels.parquet"
+    pd.read_parquet(qrels).iloc[:0].to_parquet(qrels)
+    add(project, documents(SEA, 80, "more", 1))
+    return project
+
+
+def test_no_retrain_is_requested_without_judged_queries(project_without_qrels):
+    decision = check_drift(project_without_qrels).decision
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == RETRAIN
     assert decision.reasons[-1] == f"held back: {NO_JUDGED_QUERIES}"
-    assert ledger.tasks.last("hce", 5) == []
-    with pytest.raises(FreshetError, match="nobody has judged queries"):
-        retrain(project, "by hand", print)
-    assert not (project.state / "retraining").exists(), "the next one begins with what is live then"
+    assert open_ledger(project_without_qrels, "hce").tasks.last("hce", 5) == []
 
 
-def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):
+def test_manual_retrain_is_refused_without_judged_queries(project_without_qrels):
+    with pytest.raises(FreshetError, match="this corpus has no judged queries"):
+        retrain(project_without_qrels, "by hand")
+
+    # The next retrain starts with what is live then.
+    assert not (project_without_qrels.state / "retraining").exists()
+
+
+def test_one_retrain_is_requested_at_a_time(project, corpus):
     texts = documents(SPACE, 24, "space", 2)
     ledger = add(project, texts, others(texts))
-    assert check_drift(project).decision.action == "retrain"
-    (work,) = request_due_tasks(project)
+    assert check_drift(project).decision.action == RETRAIN
+    (task,) = request_due_tasks(project)
+
     more = documents(SPACE, 24, "more", 3)
     add(project, more, others(more))
-    second = check_drift(project).decision
-    assert (second.action, second.wanted) == ("add", "retrain")
-    assert "held back: a retrain was asked for before and is not settled yet" in second.reasons
-    assert request_due_tasks(project) == [work]
-    assert ledger.tasks.last("hce", 9) == [work]
+    decision = check_drift(project).decision
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == RETRAIN
+    assert "held back: an earlier retrain is still open" in decision.reasons
+    assert request_due_tasks(project) == [task]
+    assert ledger.tasks.last("hce", 9) == [task]
 
 
-def test_two_that_watch_at_once_report_the_same_events_once(project, monkeypatch):
+def test_concurrent_checks_report_events_once(project, monkeypatch):
     ledger = add(project, documents(SEA, 24, "more", 1))
-    measure, found = drift_module.make_report, []
+    make_report = drift_module.make_report
 
-    def slow(*given):
+    def make_report_slowly(*arguments):
         time.sleep(0.5)
-        return measure(*given)
+        return make_report(*arguments)
 
-    monkeypatch.setattr(drift_module, "make_report", slow)
-    threads = [
-        threading.Thread(target=lambda: found.append(check_drift(project))) for _ in range(2)
-    ]
-    for thread in threads:
+    monkeypatch.setattr(drift_module, "make_report", make_report_slowly)
+    checks = []
+    threads = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: checks.append(check_drift(project)))
         thread.start()
+        threads.append(thread)
     for thread in threads:
         thread.join()
-    assert sorted(one is None for one in found) == [False, True]
-    assert len(ledger.recent_drift_reports(9)) == 1
+
+    assert sorted(check is None for check in checks) == [False, True]
+    assert len(ledger.recent_drift_reports(5)) == 1

@@ -1,6 +1,4 @@
-"""Guards what the sensor asks for: additions while changes wait, pilots and retrains until they are
-settled.
-"""
+"""Guards which tasks the sensor requests, and what is recorded when their runs end."""
 
 from __future__ import annotations
 
@@ -12,10 +10,12 @@ from model_code.collection.generations.generation_store import set_default_retri
 from model_code.collection.ledger.states import LedgerView
 from model_code.collection.ledger.tasks import MAX_ATTEMPTS, EventRange, TaskKind, TaskState
 from orchestration import parameters
-from orchestration.freshness.due_tasks import ingest_backlog, record_run_end, request_due_tasks
+from orchestration.freshness.backlog import ingest_backlog
+from orchestration.freshness.due_tasks import record_run_end, request_due_tasks
 from tests.live_example import BASE, add, collection_of, make_project, open_build, receive, row
 
-BATCH = EventRange(1, 2)
+EVENTS = EventRange(1, 2)
+LATER_EVENTS = EventRange(3, 4)
 
 
 @pytest.fixture
@@ -23,148 +23,224 @@ def project(tmp_path):
     return make_project(tmp_path)
 
 
-def work_of(project):
+def task_table(project):
     return collection_of(project).ledger.tasks
 
 
-def ask(project, kind, about=BATCH):
-    return work_of(project).request(kind, "hce", about, "topics moved", requested_by="drift")
+def request(project, kind, events=EVENTS):
+    """Request a task as a drift check does."""
+    return task_table(project).request(kind, "hce", events, "topics moved", requested_by="drift")
 
 
-def due(project):
-    return [(work.kind, work.run_key) for work in request_due_tasks(project)]
+def request_drift_check(project):
+    """Make ten documents searchable, so that a drift check is due."""
+    parameters.write_overrides(project.params_file, ["drift.minimum_batch=10"])
+    add(collection_of(project), *map(row, "abcdefghij"))
+    (check,) = request_due_tasks(project)
+    assert check.kind == TaskKind.DRIFT_CHECK
+    assert check.event_range == EventRange(1, 10)
+    return check
 
 
-def test_where_nothing_is_live_or_nothing_arrived_nothing_is_due(tmp_path, project):
+def due_kinds(project):
+    return [task.kind for task in request_due_tasks(project)]
+
+
+def due_keys(project):
+    return [task.run_key for task in request_due_tasks(project)]
+
+
+def search_another_retriever(project):
+    open_build(project, BASE, retriever="other")
+    set_default_retriever(project.live, "other")
+
+
+def test_nothing_is_due_without_changes(project):
     assert request_due_tasks(project) == []
+
+
+def test_nothing_is_due_if_nothing_is_live(project):
     shutil.rmtree(project.live)
+
     assert request_due_tasks(project) == []
 
 
-def test_an_addition_is_due_while_changes_wait_and_is_one_work(project, monkeypatch):
+def test_addition_is_due_while_changes_wait(project):
     receive(project, "a")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            LedgerView, "pending", lambda *_: pytest.fail("events were read, with their texts")
-        )
-        (work,) = request_due_tasks(project)
-    assert (work.kind, work.event_range) == (TaskKind.ADD, EventRange(1, 1))
-    assert (work.reason, work.requested_by) == ("1 changes wait", "sensor")
-    assert request_due_tasks(project) == [work], "two sensors, or two ticks, ask once"
+
+    (task,) = request_due_tasks(project)
+
+    assert task.kind == TaskKind.ADD
+    assert task.event_range == EventRange(1, 1)
+    assert task.reason == "1 changes are waiting"
+    assert task.requested_by == "sensor"
+
+
+def test_addition_is_requested_without_reading_events(project, monkeypatch):
+    def fail(*_):
+        pytest.fail("events were read, with their texts")
+
+    receive(project, "a")
+    monkeypatch.setattr(LedgerView, "pending", fail)
+
+    assert due_kinds(project) == [TaskKind.ADD]
+
+
+def test_repeated_request_returns_same_addition(project):
+    receive(project, "a")
+    (task,) = request_due_tasks(project)
+
+    assert request_due_tasks(project) == [task]
+
+
+def test_more_changes_replace_addition(project):
+    receive(project, "a")
+    (first,) = request_due_tasks(project)
     receive(project, "b")
-    (more,) = request_due_tasks(project)
-    assert (more.event_range, more.id != work.id) == (EventRange(1, 2), True)
+
+    (second,) = request_due_tasks(project)
+
+    assert second.event_range == EventRange(1, 2)
+    assert second.id != first.id
+
+
+def test_applied_changes_close_addition(project):
+    receive(project, "a")
+    request_due_tasks(project)
     collection_of(project).apply()
+
     assert request_due_tasks(project) == []
-    assert {each.state for each in work_of(project).last("hce", 9)} == {TaskState.DONE}
+    (task,) = task_table(project).last("hce", 9)
+    assert task.state == TaskState.DONE
 
 
 @pytest.mark.parametrize("canceled", [False, True])
-def test_an_addition_that_failed_is_asked_for_again_and_not_for_ever(project, canceled):
+def test_failed_addition_is_tried_again_until_limit(project, canceled):
     receive(project, "a")
     for attempt in range(MAX_ATTEMPTS):
-        ((kind, key),) = due(project)
-        assert kind == TaskKind.ADD
+        (task,) = request_due_tasks(project)
+        assert task.kind == TaskKind.ADD
+        # The end of a run may be reported twice.
         for _ in range(2):
-            record_run_end(project, key, f"run-{attempt}", "disk full", canceled)
-    assert due(project) == []
+            record_run_end(project, task.run_key, f"run-{attempt}", "disk full", canceled)
+
+    assert request_due_tasks(project) == []
+
     receive(project, "b")
-    assert [kind for kind, _ in due(project)] == [TaskKind.ADD]
+    assert due_kinds(project) == [TaskKind.ADD]
 
 
 @pytest.mark.parametrize("kind", [TaskKind.PILOT, TaskKind.RETRAIN])
-def test_what_drift_asked_for_is_tried_again_under_another_key_unless_a_person_canceled_it(
-    project, kind
-):
-    """And not for ever."""
-    ask(project, kind)
+def test_failed_task_is_tried_again_under_another_key(project, kind):
+    request(project, kind)
     keys = []
     for attempt in range(MAX_ATTEMPTS):
-        ((due_kind, key),) = due(project)
-        assert due_kind == kind
-        keys.append(key)
+        (task,) = request_due_tasks(project)
+        assert task.kind == kind
+        keys.append(task.run_key)
         for _ in range(2):
-            record_run_end(project, key, f"run-{attempt}", "out of memory", canceled=False)
+            record_run_end(project, task.run_key, f"run-{attempt}", "out of memory", canceled=False)
+
     assert len(set(keys)) == MAX_ATTEMPTS
-    assert due(project) == []
-    again = ask(project, kind, EventRange(3, 4))
-    assert again.attempts == 1
-    record_run_end(project, again.run_key, "run-9", "the run was canceled", canceled=True)
-    assert due(project) == []
-    assert work_of(project).last("hce", 1)[0].state == TaskState.CANCELED
+    assert request_due_tasks(project) == []
 
 
-def look_at_ten(project):
-    """A look at drift that is due, of ten documents that were made searchable."""
-    parameters.write_overrides(project.params_file, ["drift.minimum_batch=10"])
-    add(collection_of(project), *map(row, "abcdefghij"))
-    (look,) = request_due_tasks(project)
-    assert (look.kind, look.event_range) == (TaskKind.DRIFT_CHECK, EventRange(1, 10))
-    return look
+@pytest.mark.parametrize("kind", [TaskKind.PILOT, TaskKind.RETRAIN])
+def test_canceled_task_is_not_tried_again(project, kind):
+    task = request(project, kind)
+    assert task.attempts == 1
+
+    record_run_end(project, task.run_key, "run-9", "the run was canceled", canceled=True)
+
+    assert request_due_tasks(project) == []
+    assert task_table(project).last("hce", 1)[0].state == TaskState.CANCELED
 
 
-def test_a_look_that_brought_too_few_documents_is_over_and_as_many_more_changes_bring_another(
-    project,
-):
-    work_of(project).end(look_at_ten(project), TaskState.REFUSED, "too few")
-    assert (due(project), ingest_backlog(project).unmeasured) == ([], 0), (
-        "so that nothing is called stale"
-    )
+def test_task_after_failed_one_starts_with_first_attempt(project):
+    failed = request(project, TaskKind.RETRAIN)
+    record_run_end(project, failed.run_key, "run-1", "out of memory", canceled=False)
+
+    assert request(project, TaskKind.RETRAIN, LATER_EVENTS).attempts == 1
+
+
+def test_drift_check_with_too_few_documents_is_over(project):
+    task_table(project).end(request_drift_check(project), TaskState.REFUSED, "too few")
+
+    assert request_due_tasks(project) == []
+    assert ingest_backlog(project).unmeasured == 0
+
+
+def test_full_batch_after_refused_check_is_checked(project):
+    task_table(project).end(request_drift_check(project), TaskState.REFUSED, "too few")
+
     add(collection_of(project), *map(row, "klmnopqrs"))
-    assert (due(project), ingest_backlog(project).unmeasured) == ([], 9)
+    assert request_due_tasks(project) == []
+    assert ingest_backlog(project).unmeasured == 9
+
     add(collection_of(project), row("t"))
-    assert [work.event_range for work in request_due_tasks(project)] == [EventRange(11, 20)]
+    (check,) = request_due_tasks(project)
+    assert check.event_range == EventRange(11, 20)
 
 
-def test_a_look_ends_where_another_retriever_is_searched_meanwhile(project):
-    look_at_ten(project)
-    open_build(project, BASE, retriever="other")
-    set_default_retriever(project.live, "other")
+def test_drift_check_of_another_retriever_is_closed(project):
+    request_drift_check(project)
+    search_another_retriever(project)
     collection_of(project, "other").apply()
-    assert [work.retriever for work in request_due_tasks(project)] == ["other"]
-    assert work_of(project).open("hce") == []
+
+    assert [task.retriever for task in request_due_tasks(project)] == ["other"]
+    assert task_table(project).open("hce") == []
 
 
-def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
-    first = ask(project, TaskKind.RETRAIN)
+def test_failure_is_recorded_once(project):
+    task = request(project, TaskKind.RETRAIN)
     record_run_end(project, "", "run-2", "another job", canceled=False)
-    record_run_end(project, first.run_key, "run-1", "out of memory", canceled=False)
-    ((_, key),) = due(project)
-    work_of(project).close_retrains("hce", TaskState.REFUSED, "worse", {})
-    record_run_end(project, key, "run-3", "the gate's check failed", canceled=False)
-    (work,) = work_of(project).last("hce", 9)
-    assert (work.state, work.attempts, work.outcome) == (TaskState.REFUSED, 2, "worse")
+    record_run_end(project, task.run_key, "run-1", "out of memory", canceled=False)
+
+    (failed,) = request_due_tasks(project)
+
+    assert failed.attempts == 2
 
 
-def test_a_failure_is_noted_for_the_retriever_that_was_retrained(project):
-    asked = ask(project, TaskKind.RETRAIN)
-    open_build(project, BASE, retriever="other")
-    set_default_retriever(project.live, "other")
-    assert due(project) == [], "another one is searched now"
-    record_run_end(project, asked.run_key, "run-1", "out of memory", canceled=False)
-    assert [work.attempts for work in work_of(project).open("hce")] == [2]
+def test_rejection_is_not_recorded_as_failure(project):
+    task = request(project, TaskKind.RETRAIN)
+    task_table(project).close_retrains("hce", TaskState.REFUSED, "worse", {})
+
+    record_run_end(project, task.run_key, "run-3", "the gate's check failed", canceled=False)
+
+    (rejected,) = task_table(project).last("hce", 9)
+    assert rejected.state == TaskState.REFUSED
+    assert rejected.attempts == 1
+    assert rejected.outcome == "worse"
 
 
-def test_no_pilot_is_due_behind_what_it_would_ask_for(project):
-    ask(project, TaskKind.PILOT)
-    ask(project, TaskKind.RETRAIN, EventRange(3, 4))
-    assert [kind for kind, _ in due(project)] == [TaskKind.RETRAIN]
+def test_failure_is_recorded_for_retrained_retriever(project):
+    task = request(project, TaskKind.RETRAIN)
+    search_another_retriever(project)
+    assert request_due_tasks(project) == []
+
+    record_run_end(project, task.run_key, "run-1", "out of memory", canceled=False)
+
+    assert [open_task.attempts for open_task in task_table(project).open("hce")] == [2]
 
 
-def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project):
+def test_requested_retrain_replaces_pilot(project):
+    request(project, TaskKind.PILOT)
+    request(project, TaskKind.RETRAIN, LATER_EVENTS)
+
+    assert due_kinds(project) == [TaskKind.RETRAIN]
+
+
+def test_run_keys_differ_from_deleted_ledger(tmp_path, project):
     """Dagster starts no second run of a key, and its history outlives the ledger."""
 
-    def life(project):
+    def request_addition_and_retrain(project):
         receive(project, "a")
-        ask(project, TaskKind.RETRAIN)
-        return due(project)
+        request(project, TaskKind.RETRAIN)
+        assert due_kinds(project) == [TaskKind.ADD, TaskKind.RETRAIN]
+        return set(due_keys(project))
 
-    first = life(project)
+    first_keys = request_addition_and_retrain(project)
     shutil.rmtree(project.live)
-    again = life(make_project(tmp_path))
-    assert (
-        [kind for kind, _ in first]
-        == [kind for kind, _ in again]
-        == [TaskKind.ADD, TaskKind.RETRAIN]
-    )
-    assert not set(first) & set(again)
+    second_keys = request_addition_and_retrain(make_project(tmp_path))
+
+    assert not first_keys & second_keys

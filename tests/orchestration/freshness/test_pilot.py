@@ -1,8 +1,4 @@
-"""Guards a pilot of a retrain: what it trains on, whom it asks, what it leaves behind, and what
-follows from it.
-
-By hand nothing follows, for drift a retrain if it is due, and neither twice.
-"""
+"""Guards a pilot: what it trains on, how it is judged, what it leaves behind, and what follows."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from orchestration import parameters
-from orchestration.freshness import pilot as pilots
+from orchestration.freshness import pilot as pilot_module
 from orchestration.freshness.drift import past_decisions
 from orchestration.freshness.due_tasks import record_run_end, request_due_tasks
 from orchestration.freshness.pilot import (
@@ -36,359 +32,480 @@ from orchestration.freshness.pilot import (
     run_requested_pilot,
     sample_documents,
 )
-from orchestration.freshness.policy import PastDecision
-from orchestration.sensors import JOBS
+from orchestration.freshness.policy import Action, PastDecision
+from orchestration.jobs import TASK_JOBS
 from tests.live_example import BASE, collection_of, make_project, open_build, row
 
 IDS = [f"document {i}" for i in range(40)]
-BATCH = EventRange(1, 5)
+EVENTS = EventRange(1, 5)
+LATER_EVENTS = EventRange(6, 7)
+QRELS = {
+    "1": {"b": 1},
+    "2": {"b": 1, "d": 1},
+    "3": {"d": 1, "numpy.sort": 1},
+    "4": {"numpy.sort": 1},
+}
 
 
 @pytest.fixture
 def project(tmp_path):
-    """Two documents were trained on, four were added, three of them with queries, and one was
-    deleted.
+    """Two documents were trained on. Four were added, three with queries, and one was deleted.
+
+    Two new documents must be asked for.
     """
     made = make_project(tmp_path)
     collection = collection_of(made)
-    collection.receive(
-        [row(one, one, queries=[f"about {one}"] * (one != "c")) for one in "abcd"], "api"
-    )
+    rows = []
+    for name in "abcd":
+        queries = [] if name == "c" else [f"about {name}"]
+        rows.append(row(name, name, queries=queries))
+    collection.receive(rows, "api")
     collection.remove(["a"], "api")
     collection.apply()
-    parameters.write_overrides(
-        made.params_file, ["drift.minimum_batch=10"]
-    )  # 2 documents must be asked for
+    set_settings(made, "drift.minimum_batch=10")
     return made
+
+
+def set_settings(project, *assignments):
+    parameters.write_overrides(project.params_file, assignments)
+
+
+def set_judgements(monkeypatch, qrels):
+    """Set the judged queries of the gate."""
+    judgements = Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
+    monkeypatch.setattr(pilot_module, "gate_judgements", lambda artifacts: judgements)
 
 
 @pytest.fixture
 def steps(project, monkeypatch):
-    """Every step of a pilot in the order it was done, nothing trained; people ask for b and d."""
+    """The steps of a pilot in their order. Nothing is trained, and queries ask for b and d."""
     done = []
+
+    def open_searcher(live, generation, loaded):
+        done.append("open")
+        return SimpleNamespace(views=[SimpleNamespace(searchable="live segment")])
 
     def make_workspace(workspace, write_snapshot, share_cache):
         workspace.root.mkdir(parents=True)
-        (workspace.root / "params.yaml").write_bytes(project.params_file.read_bytes())
+        workspace.params_file.write_bytes(project.params_file.read_bytes())
         done.append(("sample", sorted(write_snapshot.keywords["only"])))
 
-    def judge(trained, searched, promotion, asked, margin, seed):
-        done.append(("judge", trained, searched, asked, margin))
-        return Verdict(True, ("as the test wants it",), len(asked), ())
+    def build(workspace, target, show):
+        done.append(("build", target))
 
-    qrels = {
-        "1": {"b": 1},
-        "2": {"b": 1, "d": 1},
-        "3": {"d": 1, "numpy.sort": 1},
-        "4": {"numpy.sort": 1},
-    }
-    monkeypatch.setattr(pilots, "make_workspace", make_workspace)
-    monkeypatch.setattr(
-        pilots, "_build", lambda workspace, target, show: done.append(("build", target))
-    )
-    live = SimpleNamespace(views=[SimpleNamespace(searchable="searched")])
-    monkeypatch.setattr(
-        pilots, "Searcher", lambda live_, generation, loaded: done.append("open") or live
-    )
-    judged = Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
-    monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: judged)
-    monkeypatch.setattr(
-        pilots, "evaluate_segments", lambda *given: done.append(("evaluate_segments", *given[1:3]))
-    )
-    monkeypatch.setattr(pilots, "load_gate_scores", lambda folder: folder.name)
-    monkeypatch.setattr(pilots, "judge_pilot", judge)
+    def evaluate(workspace, system, segments, output):
+        done.append(("evaluate", system, segments))
+
+    def judge(trained, live, promotion, targets, margin, seed):
+        done.append(("judge", trained, live, targets, margin))
+        return Verdict(True, ("as the test wants it",), len(targets), ())
+
+    monkeypatch.setattr(pilot_module, "Searcher", open_searcher)
+    monkeypatch.setattr(pilot_module, "make_workspace", make_workspace)
+    monkeypatch.setattr(pilot_module, "_build", build)
+    monkeypatch.setattr(pilot_module, "evaluate_segments", evaluate)
+    monkeypatch.setattr(pilot_module, "load_gate_scores", lambda folder: folder.name)
+    monkeypatch.setattr(pilot_module, "judge_pilot", judge)
+    set_judgements(monkeypatch, QRELS)
     return done
 
 
 @pytest.mark.parametrize("size", [2, 7, 20, 40, 99])
-def test_a_sample_is_half_new_where_there_are_as_many_and_wastes_no_place(size):
+def test_half_of_sample_is_new(size):
     new = IDS[:12]
-    drawn = sample_documents(IDS, new, size)
-    assert len(drawn) == min(size, len(IDS))
-    assert drawn & set(new) == set(new[: size // 2]), "the first of them first"
-    assert drawn == sample_documents(reversed(IDS), new, size), "which old ones, ids alone say"
+
+    sample = sample_documents(IDS, new, size)
+
+    assert len(sample) == min(size, len(IDS))
+    assert sample & set(new) == set(new[: size // 2])
 
 
-def test_where_old_documents_are_few_new_ones_take_their_places():
-    drawn = sample_documents(IDS, IDS[4:], 20)
-    assert drawn >= set(IDS[:4])
-    assert len(drawn) == 20
+@pytest.mark.parametrize("size", [2, 7, 20, 40, 99])
+def test_sample_does_not_depend_on_order(size):
+    new = IDS[:12]
+
+    assert sample_documents(IDS, new, size) == sample_documents(reversed(IDS), new, size)
 
 
-def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_for_new_documents(
-    project, steps
-):
-    before = GenerationStore(project.live, "hce").current().number
-    result = run_pilot(project, 100, print)
+def test_new_documents_replace_missing_old_ones():
+    sample = sample_documents(IDS, IDS[4:], 20)
+
+    assert sample >= set(IDS[:4])
+    assert len(sample) == 20
+
+
+def test_pilot_compares_training_with_live_retriever(project, steps):
     margin = parameters.load(project.params_file).drift.quality_margin
+
+    run_pilot(project, 100)
+
     assert steps == [
         "open",
         ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
         ("build", "corpus"),
         ("build", "evaluate@hce"),
-        ("evaluate_segments", "hce", ["searched"]),
+        ("evaluate", "hce", ["live segment"]),
         ("judge", "hce", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
-    assert (result.documents, result.new) == (5, 3)
+
+
+def test_result_describes_sample(project, steps):
+    result = run_pilot(project, 100)
+
+    assert result.documents == 5
+    assert result.new == 3
     assert result.summary.startswith(
         "a retrain is due (trained on 5 documents, 3 of them new, 3 queries)"
     )
-    assert told(project) == []
-    assert GenerationStore(project.live, "hce").current().number == before
+
+
+def test_pilot_changes_nothing_live(project, steps):
+    generation = GenerationStore(project.live, "hce").current().number
+
+    run_pilot(project, 100)
+
+    assert GenerationStore(project.live, "hce").current().number == generation
+    assert recorded_tasks(project) == []
     assert not (project.state / FOLDER).exists()
 
 
-def test_a_folder_to_start_from_is_the_one_that_the_workspace_names(project, steps, monkeypatch):
-    parameters.write_overrides(
-        project.params_file, ["retrievers={hce: {start: artifacts/train/first}}"]
-    )
-    make, starts = pilots.make_workspace, []
+def test_settings_are_read_from_workspace(project, steps, monkeypatch):
+    """A workspace names folders by absolute paths."""
+    set_settings(project, "retrievers={hce: {start: artifacts/train/first}}")
+    make = pilot_module.make_workspace
+    starts = []
 
-    def make_workspace(workspace, *given, **named):
-        make(workspace, *given, **named)
-        parameters.write_overrides(workspace.params_file, ["retrievers.hce.start=/whole/path"])
+    def make_workspace(workspace, *arguments, **keywords):
+        make(workspace, *arguments, **keywords)
+        set_settings(workspace, "retrievers.hce.start=/whole/path")
 
     def build(workspace, target, show):
-        starts.append(parameters.load(workspace.params_file).retrievers["hce"].training.start)
+        settings = parameters.load(workspace.params_file)
+        starts.append(settings.retrievers["hce"].training.start)
 
-    monkeypatch.setattr(pilots, "make_workspace", make_workspace)
-    monkeypatch.setattr(pilots, "_build", build)
-    run_pilot(project, 100, print)
+    monkeypatch.setattr(pilot_module, "make_workspace", make_workspace)
+    monkeypatch.setattr(pilot_module, "_build", build)
+    run_pilot(project, 100)
+
     assert starts == ["/whole/path", "/whole/path"]
 
 
-def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(
-    project, steps
-):
-    assert pilots._ranked(project, plan_retrain(project, FOLDER)) == ["d", "b", "c"]
-    run_pilot(project, 4, print)
+def test_latest_documents_with_queries_are_ranked_first(project):
+    plan = plan_retrain(project, FOLDER)
+
+    assert pilot_module._rank_new(project, plan) == ["d", "b", "c"]
+
+
+def test_best_ranked_new_documents_are_sampled(project, steps):
+    run_pilot(project, 4)
+
     assert steps[1] == ("sample", ["b", "d", "numpy.sort", "str.split"])
 
 
-def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
+def test_failed_pilot_leaves_no_files(project, steps, monkeypatch):
     def fail(workspace, target, show):
         assert (project.state / FOLDER).is_dir()
         raise FreshetError("the training stage failed")
 
-    monkeypatch.setattr(pilots, "_build", fail)
+    monkeypatch.setattr(pilot_module, "_build", fail)
+
     with pytest.raises(FreshetError, match="training stage"):
-        run_pilot(project, 100, print)
+        run_pilot(project, 100)
     assert not (project.state / FOLDER).exists()
 
 
+def test_files_of_killed_pilot_are_deleted(project, steps):
+    left = project.state / FOLDER / "project"
+    left.mkdir(parents=True)
+
+    # Making the workspace fails if its folder exists.
+    run_pilot(project, 100)
+
+    assert not left.exists()
+
+
 @pytest.mark.parametrize(
-    ("settings", "judged", "told"),
+    ("settings", "qrels", "targets"),
     [
-        (["drift.minimum_batch=15"], None, 2),
+        (["drift.minimum_batch=15"], QRELS, 2),
         ([], {}, 0),
         (["evaluation.max_queries=1"], {"1": {"b": 1}, "2": {"d": 1}}, 1),
     ],
 )
-def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(
-    project, steps, monkeypatch, settings, judged, told
+def test_nothing_is_trained_with_too_few_targets(
+    project, steps, monkeypatch, settings, qrels, targets
 ):
-    parameters.write_overrides(project.params_file, settings)
-    if judged is not None:
-        made = Judgements(dict.fromkeys(judged, "?"), judged, "qrels")
-        monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: made)
-    with pytest.raises(
-        PilotNotPossible, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"
-    ):
-        run_pilot(project, 100, print)
-    assert [step for step in steps if step[0] in ("build", "evaluate_segments")] == [
-        ("build", "corpus")
-    ]
+    set_settings(project, *settings)
+    set_judgements(monkeypatch, qrels)
+    message = f"ask for at most {targets} of 3 new documents.*arrive with `queries`"
+
+    with pytest.raises(PilotNotPossible, match=message):
+        run_pilot(project, 100)
+
+    assert steps[2:] == [("build", "corpus")]
 
 
-def test_where_too_few_documents_are_new_nothing_is_built(project, steps):
-    parameters.write_overrides(project.params_file, ["drift.minimum_batch=20"])
-    with pytest.raises(
-        PilotNotPossible, match="ask for 3 of the 3 new documents at most, fewer than 4"
-    ):
-        run_pilot(project, 100, print)
-    assert steps == ["open"], "and nothing more"
+def test_nothing_is_built_with_too_few_new_documents(project, steps):
+    set_settings(project, "drift.minimum_batch=20")
+    message = "ask for at most 3 of 3 new documents, and a pilot needs 4"
+
+    with pytest.raises(PilotNotPossible, match=message):
+        run_pilot(project, 100)
+
+    assert steps == ["open"]
 
 
-def test_what_a_killed_pilot_left_is_not_gone_on_with(project, steps):
-    left = project.state / FOLDER / "project"
-    left.mkdir(parents=True)
-    run_pilot(project, 100, print)  # whose workspace refuses a folder that is there
-    assert not left.exists()
+@pytest.mark.parametrize("retriever", ["untrained", "words", "unknown"])
+def test_untrained_retriever_has_no_pilot(project, steps, retriever):
+    set_settings(project, "fusions={words: {of: [bm25, zero_shot]}}")
+    open_build(project, BASE, retriever=retriever)
+    set_default_retriever(project.live, retriever)
+    message = f"{retriever} is searched by default, and no part of it is trained"
 
+    with pytest.raises(PilotNotPossible, match=message):
+        run_pilot(project, 100)
 
-@pytest.mark.parametrize("searched", ["untrained", "words", "unknown"])
-def test_what_nothing_is_trained_for_has_no_pilot(project, steps, searched):
-    parameters.write_overrides(project.params_file, ["fusions={words: {of: [bm25, zero_shot]}}"])
-    open_build(project, BASE, retriever=searched)
-    set_default_retriever(project.live, searched)
-    with pytest.raises(
-        PilotNotPossible, match=f"{searched} is searched, for which params.yaml trains nothing"
-    ):
-        run_pilot(project, 100, print)
     assert steps == []
 
 
 @pytest.mark.parametrize(
-    ("searched", "last", "retrievers", "fusions"),
-    [("hce", "evaluate@hce", ["hce"], []), ("fused", "fuse@fused", ["hce", "small"], ["fused"])],
+    ("retriever", "last_stage", "retrievers", "fusions"),
+    [
+        ("hce", "evaluate@hce", ["hce"], []),
+        ("fused", "fuse@fused", ["hce", "small"], ["fused"]),
+    ],
 )
-def test_a_pilot_trains_what_is_searched_and_nothing_else(
-    project, searched, last, retrievers, fusions
-):
-    others = [
+def test_pilot_trains_only_live_retriever(project, retriever, last_stage, retrievers, fusions):
+    set_settings(
+        project,
         "retrievers={hce: {epochs: 1}, small: {learning_rate: 2.0e-5}, other: {}}",
         "fusions={fused: {of: [hce, bm25, small], feedback: 0.3}, more: {of: [other, bm25]}}",
-    ]
-    parameters.write_overrides(project.params_file, others)
+    )
     before = parameters.load(project.params_file)
-    address, settings = pilots._training(project, searched)
-    parameters.write_overrides(project.params_file, settings)
+
+    stage, assignments = pilot_module._stage_and_settings(project, retriever)
+    set_settings(project, *assignments)
     after = parameters.load(project.params_file)
-    assert (address, list(after.retrievers), list(after.fusions)) == (last, retrievers, fusions)
+
+    assert stage == last_stage
+    assert list(after.retrievers) == retrievers
+    assert list(after.fusions) == fusions
     assert after.retrievers.items() <= before.retrievers.items()
     assert after.fusions.items() <= before.fusions.items()
 
 
-def answering(monkeypatch, due=True, meanwhile=lambda: None):
-    """Pilots that train nothing and say `due`; what happens while they train."""
-    asked = []
+def replace_pilot(monkeypatch, passed=True, while_it_trains=None):
+    """Replace pilots by ones that train nothing; return the sizes of their samples."""
+    sizes = []
 
-    def run_pilot(project, documents, show):
-        asked.append(documents)
-        meanwhile()
-        verdict = Verdict(due, ("as the test wants it",), 3, ())
+    def run(project, max_documents, show):
+        sizes.append(max_documents)
+        if while_it_trains is not None:
+            while_it_trains()
+        verdict = Verdict(passed, ("as the test wants it",), 3, ())
         return PilotResult(plan_retrain(project, "pilot"), 9, 3, verdict)
 
-    monkeypatch.setattr(pilots, "run_pilot", run_pilot)
-    return asked
+    monkeypatch.setattr(pilot_module, "run_pilot", run)
+    return sizes
 
 
 def ledger(project):
     return open_ledger(project, "hce")
 
 
-def asked_by_drift(project):
-    """The key under which the sensor starts it; the report is kept, too."""
-    ledger(project).record_drift_report({"decision": {"action": "add", "pilot": True}}, (1, 5))
-    ask(project, TaskKind.PILOT)
-    (work,) = request_due_tasks(project)
-    assert work.kind == TaskKind.PILOT
-    return work.run_key
+def request(project, kind, events=EVENTS):
+    """Request a task as a drift check does."""
+    return ledger(project).tasks.request(kind, "hce", events, "domain_auc", requested_by="drift")
 
 
-def ask(project, kind, about=BATCH):
-    return ledger(project).tasks.request(kind, "hce", about, "domain_auc", requested_by="drift")
+def request_pilot(project):
+    """Record a drift report and its pilot; return the key under which the sensor starts it."""
+    ledger(project).record_drift_report({"decision": {"action": "pilot"}}, (1, 5))
+    request(project, TaskKind.PILOT)
+    (task,) = request_due_tasks(project)
+    assert task.kind == TaskKind.PILOT
+    return task.run_key
 
 
-def told(project):
-    """The work that there is, newest first."""
-    return [(work.kind.value, work.state.value) for work in ledger(project).tasks.last("hce", 9)]
+def recorded_tasks(project):
+    """Kind and state of all tasks, in ascending order."""
+    tasks = ledger(project).tasks.last("hce", 9)
+    return sorted((task.kind.value, task.state.value) for task in tasks)
 
 
-def kinds(project):
-    return [work.kind for work in request_due_tasks(project)]
+def due_kinds(project):
+    return [task.kind for task in request_due_tasks(project)]
 
 
-@pytest.mark.parametrize("due", [True, False])
-def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, due):
-    sizes = answering(monkeypatch, due)
-    parameters.write_overrides(project.params_file, ["drift.pilot_documents=700"])
-    answer = run_requested_pilot(project, asked_by_drift(project), print)
+def test_requested_pilot_has_size_of_settings(project, monkeypatch):
+    sizes = replace_pilot(monkeypatch)
+    set_settings(project, "drift.pilot_documents=700")
+
+    run_requested_pilot(project, request_pilot(project))
+
     assert sizes == [700]
-    assert kinds(project) == ["retrain"] * due
-    # in place of what its batch called for
-    asked_for = PastDecision("retrain", carried_out=False, waits=True, pilot=True)
+
+
+def test_passed_pilot_requests_retrain(project, monkeypatch):
+    replace_pilot(monkeypatch, passed=True)
+
+    run_requested_pilot(project, request_pilot(project))
+
+    assert due_kinds(project) == [TaskKind.RETRAIN]
+    # The retrain takes the place of the report that requested the pilot.
     assert past_decisions(ledger(project), 3) == [
-        asked_for if due else PastDecision("add", pilot=True)
-    ]
-    assert answer == ledger(project).tasks.last("hce", 1, TaskKind.PILOT)[0].outcome
-
-
-@pytest.mark.parametrize("due", [True, False])
-def test_by_hand_it_asks_for_nothing_and_leaves_drift_s_own_to_be_made(project, monkeypatch, due):
-    answering(monkeypatch, due)
-    run_manual_pilot(project, 100, print)
-    assert kinds(project) == []
-    asked_by_drift(project)
-    run_manual_pilot(project, 100, print)
-    assert kinds(project) == ["pilot"]
-    assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("pilot", "open")]
-
-
-@pytest.mark.parametrize("ended", [None, TaskState.DONE, TaskState.REFUSED])
-def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, monkeypatch, ended):
-    key = asked_by_drift(project)
-
-    def meanwhile():
-        ask(project, TaskKind.RETRAIN, EventRange(6, 7))
-        if ended is not None:
-            ledger(project).tasks.close_retrains("hce", ended, "harm", {})
-
-    answering(monkeypatch, meanwhile=meanwhile)
-    assert run_requested_pilot(project, key, print).startswith("a retrain is due")
-    assert sorted(told(project)) == [
-        ("pilot", "done"),
-        ("retrain", ended.value if ended else "open"),
+        PastDecision(Action.RETRAIN, is_open=True, after_pilot=True)
     ]
 
 
-def test_one_that_is_settled_or_of_another_ledger_is_not_made(project, monkeypatch):
-    sizes, key = answering(monkeypatch), asked_by_drift(project)
-    assert run_requested_pilot(project, key + "0", print) == NOT_REQUESTED
-    run_requested_pilot(project, key, print)
-    assert run_requested_pilot(project, key, print) == NOT_REQUESTED, (
-        "started again by hand in Dagster's pages"
-    )
+def test_failed_pilot_requests_nothing(project, monkeypatch):
+    replace_pilot(monkeypatch, passed=False)
+
+    run_requested_pilot(project, request_pilot(project))
+
+    assert due_kinds(project) == []
+    assert past_decisions(ledger(project), 3) == [PastDecision(Action.PILOT)]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_answer_of_requested_pilot_is_recorded(project, monkeypatch, passed):
+    replace_pilot(monkeypatch, passed)
+
+    answer = run_requested_pilot(project, request_pilot(project))
+
+    (task,) = ledger(project).tasks.last("hce", 1, TaskKind.PILOT)
+    assert task.outcome == answer
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_manual_pilot_requests_nothing(project, monkeypatch, passed):
+    replace_pilot(monkeypatch, passed)
+
+    run_manual_pilot(project, 100)
+
+    assert due_kinds(project) == []
+    assert recorded_tasks(project) == [("pilot", "done")]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_manual_pilot_does_not_replace_requested_one(project, monkeypatch, passed):
+    replace_pilot(monkeypatch, passed)
+    request_pilot(project)
+
+    run_manual_pilot(project, 100)
+
+    assert due_kinds(project) == [TaskKind.PILOT]
+    assert recorded_tasks(project) == [("pilot", "done"), ("pilot", "open")]
+
+
+@pytest.mark.parametrize("outcome", [None, TaskState.DONE, TaskState.REFUSED])
+def test_retrain_during_pilot_is_not_requested_again(project, monkeypatch, outcome):
+    key = request_pilot(project)
+
+    def request_retrain():
+        request(project, TaskKind.RETRAIN, LATER_EVENTS)
+        if outcome is not None:
+            ledger(project).tasks.close_retrains("hce", outcome, "harm", {})
+
+    replace_pilot(monkeypatch, while_it_trains=request_retrain)
+
+    answer = run_requested_pilot(project, key)
+
+    assert answer.startswith("a retrain is due")
+    retrain_state = "open" if outcome is None else outcome.value
+    assert recorded_tasks(project) == [("pilot", "done"), ("retrain", retrain_state)]
+
+
+def test_pilot_of_unknown_task_does_nothing(project, monkeypatch):
+    sizes = replace_pilot(monkeypatch)
+    key = request_pilot(project)
+
+    assert run_requested_pilot(project, f"{key}0") == NOT_REQUESTED
+    assert sizes == []
+
+
+def test_ended_pilot_is_not_run_again(project, monkeypatch):
+    """A person may start its run again on Dagster's pages."""
+    sizes = replace_pilot(monkeypatch)
+    key = request_pilot(project)
+    run_requested_pilot(project, key)
+
+    assert run_requested_pilot(project, key) == NOT_REQUESTED
     assert len(sizes) == 1
-    assert told(project).count(("retrain", "open")) == 1
+    assert recorded_tasks(project).count(("retrain", "open")) == 1
 
 
-def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_told(
-    project, monkeypatch
-):
-    sizes, key = answering(monkeypatch), asked_by_drift(project)
+def test_pilot_of_another_retriever_is_refused(project, monkeypatch):
+    sizes = replace_pilot(monkeypatch)
+    key = request_pilot(project)
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
     record_run_end(project, key, "1", "out of memory", canceled=False)
-    (again,) = ledger(project).tasks.open("hce")
-    told_why = run_requested_pilot(project, again.run_key, print)
-    assert told_why == "no pilot: other is searched now, and drift of hce called for it"
-    assert (sizes, ledger(project).tasks.last("other", 9)) == ([], [])
-    assert told(project) == [("pilot", "refused")]
+    (task,) = ledger(project).tasks.open("hce")
+
+    outcome = run_requested_pilot(project, task.run_key)
+
+    assert outcome == "no pilot: drift of hce requested it, and other is searched by default now"
+    assert sizes == []
+    assert recorded_tasks(project) == [("pilot", "refused")]
+    assert ledger(project).tasks.last("other", 9) == []
 
 
-@pytest.mark.parametrize("why", ["it would tell nothing", "it is switched off"])
-def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
-    key = asked_by_drift(project)
-    if why == "it is switched off":
-        parameters.write_overrides(project.params_file, ["drift.pilot_documents=null"])
+def test_impossible_pilot_is_refused(project, monkeypatch):
+    key = request_pilot(project)
 
     def refuse(*_):
-        raise PilotNotPossible(why)
+        raise PilotNotPossible("it cannot answer")
 
-    monkeypatch.setattr(pilots, "run_pilot", refuse)
-    assert run_requested_pilot(project, key, print).startswith("no pilot: ")
-    assert kinds(project) == []
-    assert told(project) == [("pilot", "refused")]
+    monkeypatch.setattr(pilot_module, "run_pilot", refuse)
 
-
-def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):
-    key = asked_by_drift(project)
-    answering(monkeypatch, meanwhile=lambda: ask(project, TaskKind.PILOT, EventRange(6, 9)))
-    run_requested_pilot(project, key, print)
-    assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("retrain", "open")]
-    assert kinds(project) == ["retrain"], "and the other one is not made"
+    assert run_requested_pilot(project, key) == "no pilot: it cannot answer"
+    assert due_kinds(project) == []
+    assert recorded_tasks(project) == [("pilot", "refused")]
 
 
-def test_dagster_shows_its_answer(project, monkeypatch):
-    answering(monkeypatch)
-    key = asked_by_drift(project)
+def test_pilot_is_refused_if_switched_off(project, monkeypatch):
+    sizes = replace_pilot(monkeypatch)
+    key = request_pilot(project)
+    set_settings(project, "drift.pilot_documents=null")
+
+    assert run_requested_pilot(project, key).startswith("no pilot: ")
+    assert sizes == []
+    assert recorded_tasks(project) == [("pilot", "refused")]
+
+
+def test_answer_of_long_pilot_counts(project, monkeypatch):
+    """Another pilot may have been requested while it trained, which the retrain replaces."""
+    key = request_pilot(project)
+
+    def request_another_pilot():
+        request(project, TaskKind.PILOT, LATER_EVENTS)
+
+    replace_pilot(monkeypatch, while_it_trains=request_another_pilot)
+    run_requested_pilot(project, key)
+
+    assert recorded_tasks(project) == [("pilot", "done"), ("pilot", "done"), ("retrain", "open")]
+    assert due_kinds(project) == [TaskKind.RETRAIN]
+
+
+def test_job_of_pilots_has_their_partitions():
+    job = TASK_JOBS[TaskKind.PILOT]
+
+    assert job.name == "pilot"
+    assert job.partitions_def == PILOTS
+
+
+def test_dagster_shows_answer(project, monkeypatch):
+    replace_pilot(monkeypatch)
+    key = request_pilot(project)
+
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(PILOTS.name, [key])
-        done = dg.materialize(
+        run = dg.materialize(
             [retrain_pilot], resources={"project": project}, partition_key=key, instance=instance
         )
-    assert (JOBS[TaskKind.PILOT].name, JOBS[TaskKind.PILOT].partitions_def) == ("pilot", PILOTS)
-    (made,) = done.get_asset_materialization_events()
-    assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")
-    assert kinds(project) == ["retrain"]
+
+    (event,) = run.get_asset_materialization_events()
+    shown = event.materialization.metadata["what happened"].value
+    assert shown.startswith("a retrain is due")
+    assert due_kinds(project) == [TaskKind.RETRAIN]

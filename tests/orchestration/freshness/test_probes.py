@@ -1,4 +1,4 @@
-"""Guards how well documents are found, by made and by real queries."""
+"""Guards how well documents are found, by pseudo-queries and by the queries that ask for them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from model_code.drift.reference import Question
 from model_code.files import write_text
 from orchestration import parameters
 from orchestration.freshness.drift import BatchReader, check_drift
+from orchestration.freshness.policy import Action
 from orchestration.freshness.probes import (
     document_scores,
     first_ranks,
@@ -30,169 +31,232 @@ JUDGEMENTS = Judgements(
 )
 
 
-def stub(rankings):
-    """What `document_scores` needs of a searcher."""
-    return SimpleNamespace(
-        retriever=SimpleNamespace(search=lambda texts, k: [rankings[text] for text in texts])
-    )
-
-
-def own(texts):
-    """For each document most of its words."""
+def own_queries(texts):
+    """For each document a query with most of its words."""
     return {name: [" ".join(text.split()[:6])] for name, text in texts.items()}
 
 
-def test_a_document_scores_the_mean_reciprocal_rank_of_its_questions():
-    searcher = stub(
+def searcher_with_rankings(rankings):
+    """A searcher that returns a fixed ranking for each text."""
+
+    def search(texts, k):
+        return [rankings[text] for text in texts]
+
+    return SimpleNamespace(retriever=SimpleNamespace(search=search))
+
+
+def read_arrivals(project, events):
+    settings = parameters.load(project.params_file)
+    searcher = Searcher.open(project.live)
+    reader = BatchReader(searcher, settings, LiveIndex(project).ledger_view)
+    return reader.read_arrivals(EventRange(1, events))
+
+
+def quality_measures(check):
+    """The measures of the batch that compare the scores of old and new documents, by name."""
+    measures = check.report.of("new_quality", "asked_quality")
+    return {measure.name: measure for measure in measures if measure.scope == "batch"}
+
+
+def test_document_score_is_mean_reciprocal_rank():
+    searcher = searcher_with_rankings(
         {
             "a": [("x", 0.9), ("y", 0.8)],
             "b": [("y", 0.9)],
             "c": [("y", 0.9), ("q", 0.8), ("z", 0.7)],
         }
     )
-    asked = [
+    questions = [
         Question("y", "a", frozenset("y")),
         Question("y", "b", frozenset("y")),
         Question("x", "b", frozenset("x")),
+        Question("z", "c", frozenset("zq")),
     ]
-    asked.append(Question("z", "c", frozenset("zq")))
-    assert document_scores(searcher, asked).tolist() == [0.0, (1 / 2 + 1) / 2, 1 / 2], (
-        "of x, y and z"
-    )
-    assert document_scores(searcher, []).shape == (0,)
+
+    x, y, z = document_scores(searcher, questions).tolist()
+
+    assert x == 0.0
+    assert y == (1 / 2 + 1) / 2
+    assert z == 1 / 2
 
 
-def test_a_query_counts_for_each_document_that_answers_it():
-    found = [
-        (one.document_id, one.text, set(one.answers))
-        for one in judged_questions(JUDGEMENTS, {"x", "z"})
+def test_no_questions_give_no_scores():
+    assert document_scores(searcher_with_rankings({}), []).shape == (0,)
+
+
+def test_query_asks_for_each_answer():
+    questions = judged_questions(JUDGEMENTS, {"x", "z"})
+
+    assert questions == [
+        Question("x", "a tide", frozenset("xy")),
+        Question("z", "a reef", frozenset("z")),
     ]
-    assert found == [("x", "a tide", {"x", "y"}), ("z", "a reef", {"z"})]
 
 
-@pytest.mark.parametrize(("asked", "harmed"), [(own, False), (others, True)])
-def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them(
-    project, corpus, asked, harmed
-):
+def test_text_of_several_documents_is_searched_once():
+    searched = []
+
+    def search(texts, depth):
+        searched.append(texts)
+        return [[("b", 2.0), ("a", 1.0)] for _ in texts]
+
+    questions = [
+        Question("a", "how?", frozenset("a")),
+        Question("b", "how?", frozenset("b")),
+        Question("c", "why?", frozenset("c")),
+    ]
+
+    assert first_ranks(search, questions).tolist() == [2, 1, 0]
+    assert searched == [["how?", "why?"]]
+
+
+def test_nothing_is_searched_without_questions():
+    def search(texts, depth):
+        pytest.fail("it searches")
+
+    assert first_ranks(search, []).tolist() == []
+
+
+def test_sample_does_not_depend_on_order():
+    texts = [str(i) for i in range(50)]
+
+    sample = sample_texts(texts, 10, 3)
+
+    assert sample == sample_texts(texts[::-1] * 2, 10, 3)
+    assert len(set(sample)) == 10
+
+
+def test_found_documents_are_not_harmed(project, corpus):
     texts = documents(SEA, 24, "more", 1)
-    add(project, texts, asked(texts))
-    watched = check_drift(project)
-    (measured,) = watched.report.of("asked_quality")
-    assert (measured.exceeded, measured.detail["documents"]) == (harmed, 24)
-    assert watched.exceeded == ("asked_quality",) * harmed
-    assert watched.decision.action == ("retrain" if harmed else "add")
+    add(project, texts, own_queries(texts))
+
+    check = check_drift(project)
+
+    (measure,) = check.report.of("asked_quality")
+    assert not measure.exceeded
+    assert measure.detail["documents"] == 24
+    assert check.exceeded == ()
+    assert check.decision.action == Action.NO_ACTION
 
 
-def harm(watched):
-    """The mean scores of old documents, and what new ones are compared with."""
-    found = [one for name in ("new_quality", "asked_quality") for one in watched.report.of(name)]
-    return [
-        (one.name, one.detail["old"], one.value, one.threshold)
-        for one in found
-        if one.scope == "batch"
-    ]
-
-
-def test_growth_is_no_harm_to_what_comes_later(project, corpus):
-    """Old documents have the rivals of today, also where the reference was made before these came."""
-    first, second = documents(SEA, 24, "more", 1), documents(SEA, 96, "again", 2)
-    add(project, first, own(first))
-    early = harm(check_drift(project))
-    add(project, second, own(second))
-    grown = harm(check_drift(project, record=False))
-    assert [name for name, *_ in grown] == ["new_quality", "asked_quality"]
-    assert all(
-        now < 0.9 * before for (_, before, *_), (_, now, *_) in zip(early, grown, strict=True)
-    )
-    shutil.rmtree(project.state / "drift")
-    assert harm(check_drift(project, record=False)) == grown
-
-
-def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
-    collection = LiveIndex(project)
-    collection.remove(["sea-000"], "test")
-    collection.apply()
-    add(project, {"sea-001": "an orbit about nothing"})
-    asked = [
-        Question(f"sea-{number:03}", text, frozenset([f"sea-{number:03}"]))
-        for number, text in enumerate(documents(SEA, 150, "sea", 0).values())
-    ]
-    assert old_document_scores(Searcher.open(project.live), asked, {}).tolist() == [1.0] * 148
-
-
-def test_in_a_report_an_old_query_is_answered_by_what_came_with_it(project, corpus):
-    texts = {f"copy-{number:03}": text for number, text in enumerate(corpus[:120])}
-    add(project, texts, {name: [text] for name, text in texts.items()})
-    ((_, old, *_),) = [
-        each for each in harm(check_drift(project, record=False)) if each[0] == "asked_quality"
-    ]
-    assert old == 1.0, "each query finds its copy first, which was given with it"
-
-
-def test_without_queries_or_judged_ones_of_old_documents_there_is_nothing_to_compare_with(project):
-    def why():
-        return {one.name: one.why for one in check_drift(project, record=False).report.unmeasured}[
-            "asked_quality"
-        ]
-
+def test_documents_missed_by_their_queries_are_harmed(project, corpus):
+    """Pseudo-queries find them, and do not decide."""
     texts = documents(SEA, 24, "more", 1)
-    add(project, texts)
-    assert why() == "nothing of the kind was given"
     add(project, texts, others(texts))
-    assert why() == "the reference has 0, fewer than 3 x drift.minimum_batch = 60"
+
+    check = check_drift(project)
+
+    (measure,) = check.report.of("asked_quality")
+    assert measure.exceeded
+    assert measure.detail["documents"] == 24
+    assert check.exceeded == ("asked_quality",)
+    assert check.decision.action == Action.RETRAIN
 
 
-def arrivals(project, number):
-    settings = parameters.load(project.params_file)
-    gatherer = BatchReader(Searcher.open(project.live), settings, LiveIndex(project).ledger_view)
-    return gatherer.arrivals(EventRange(1, number))
+def test_old_documents_are_scored_in_grown_collection(project, corpus):
+    """Growth is no harm: old documents compete with the same documents as new ones."""
+    first = documents(SEA, 24, "more", 1)
+    second = documents(SEA, 96, "again", 2)
+    add(project, first, own_queries(first))
+    early = quality_measures(check_drift(project))
+    add(project, second, own_queries(second))
+
+    grown = quality_measures(check_drift(project, record=False))
+
+    assert list(grown) == ["new_quality", "asked_quality"]
+    for name, measure in grown.items():
+        assert measure.detail["old"] < 0.9 * early[name].detail["old"]
 
 
-def test_no_more_documents_are_scored_than_are_measured(project):
+def test_scores_do_not_depend_on_age_of_reference(project, corpus):
+    texts = documents(SEA, 24, "more", 1)
+    add(project, texts, own_queries(texts))
+    check_drift(project)
+    more = documents(SEA, 96, "again", 2)
+    add(project, more, own_queries(more))
+    with_early_reference = quality_measures(check_drift(project, record=False))
+
+    shutil.rmtree(project.state / "drift")
+
+    assert quality_measures(check_drift(project, record=False)) == with_early_reference
+
+
+def test_changed_old_documents_are_not_scored(project):
+    index = LiveIndex(project)
+    index.remove(["sea-000"], "test")
+    index.apply()
+    add(project, {"sea-001": "an orbit about nothing"})
+
+    questions = []
+    for number, text in enumerate(documents(SEA, 150, "sea", 0).values()):
+        document_id = f"sea-{number:03}"
+        questions.append(Question(document_id, text, frozenset([document_id])))
+    scores = old_document_scores(Searcher.open(project.live), questions, {})
+
+    assert scores.tolist() == [1.0] * 148
+
+
+def test_new_document_answers_old_query_it_arrived_with(project, corpus):
+    copies = {f"copy-{number:03}": text for number, text in enumerate(corpus[:120])}
+    add(project, copies, {name: [text] for name, text in copies.items()})
+
+    measures = quality_measures(check_drift(project, record=False))
+
+    # Each old query finds its copy first.
+    assert measures["asked_quality"].detail["old"] == 1.0
+
+
+def skip_reason(project, name):
+    report = check_drift(project, record=False).report
+    return {measure.name: measure.why for measure in report.unmeasured}[name]
+
+
+def test_nothing_is_compared_without_arrived_queries(project):
+    add(project, documents(SEA, 24, "more", 1))
+
+    assert skip_reason(project, "asked_quality") == "nothing of the kind was given"
+
+
+def test_nothing_is_compared_without_judged_queries(project):
+    texts = documents(SEA, 24, "more", 1)
+    add(project, texts, others(texts))
+
+    reason = "the reference has 0, fewer than 3 x drift.minimum_batch = 60"
+    assert skip_reason(project, "asked_quality") == reason
+
+
+def test_only_measured_documents_are_scored(project):
     texts = documents(SEA, 70, "more", 1)
-    add(project, texts, own(texts))
-    found = arrivals(project, 70)
-    assert [len(found.vectors), len(found.quality), len(found.asked)] == [70, 40, 40]
+    add(project, texts, own_queries(texts))
+
+    arrivals = read_arrivals(project, 70)
+
+    assert len(arrivals.vectors) == 70
+    assert len(arrivals.quality) == 40
+    assert len(arrivals.asked) == 40
 
 
-def test_a_question_that_several_documents_came_with_is_answered_by_each_of_them(project):
+def test_shared_query_is_answered_by_each_document(project):
     (text,) = documents(SEA, 1, "one", 1).values()
     texts = dict.fromkeys(("a", "b", "c"), text)
     add(project, texts, dict.fromkeys(texts, [text]))
-    assert arrivals(project, 3).asked.tolist() == [1, 1, 1]
+
+    assert read_arrivals(project, 3).asked.tolist() == [1, 1, 1]
 
 
-def test_where_additions_are_refined_conflicts_are_measured_and_no_document_is_judged_by_its_own_queries(
-    project,
-):
-    """It was placed by them."""
+@pytest.fixture
+def refined_documents(project):
+    """Documents whose vectors were placed by the queries that they arrived with."""
     write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": True}}))
     texts = documents(SEA, 24, "more", 1)
-    add(project, texts, own(texts))
-    assert arrivals(project, 24).asked is None
+    add(project, texts, own_queries(texts))
+
+
+def test_refined_documents_are_not_scored_by_own_queries(project, refined_documents):
+    assert read_arrivals(project, 24).asked is None
+
+
+def test_conflicts_of_refined_documents_are_measured(project, refined_documents):
     report = check_drift(project, record=False).report
-    assert [one.name for one in report.of("conflicts")] == ["conflicts"]
 
-
-def test_a_text_that_several_documents_answer_is_searched_once():
-    asked = []
-
-    def search(texts, depth):
-        asked.append(texts)
-        return [[("b", 2.0), ("a", 1.0)] for _ in texts]
-
-    both = [Question(one, "how?", frozenset({one})) for one in ("a", "b")]
-    assert first_ranks(search, [*both, Question("c", "why?", frozenset({"c"}))]).tolist() == [
-        2,
-        1,
-        0,
-    ]
-    assert asked == [["how?", "why?"]]
-    assert first_ranks(search, []).tolist() == []
-    assert len(asked) == 1
-
-
-def test_a_sample_depends_on_no_order():
-    texts = [str(i) for i in range(50)]
-    assert sample_texts(texts, 10, 3) == sample_texts(texts[::-1] * 2, 10, 3)
-    assert len(set(sample_texts(texts, 10, 3))) == 10
+    assert len(report.of("conflicts")) == 1

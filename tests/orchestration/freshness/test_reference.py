@@ -1,6 +1,4 @@
-"""Guards the drift reference of a live build: which documents and queries it keeps, and protected
-queries.
-"""
+"""Guards the drift reference: which documents and queries it keeps, and the protected queries."""
 
 from __future__ import annotations
 
@@ -20,47 +18,43 @@ from model_code.drift.reference import Questions
 from orchestration.freshness import drift_reference
 from orchestration.freshness.drift import check_drift
 from orchestration.freshness.drift_reference import (
-    protected_queries,
-    protected_scores,
-    reference_documents,
+    score_protected_queries,
+    select_protected_queries,
+    select_reference_documents,
 )
+from orchestration.freshness.policy import Action
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
 
-SEAS = {f"sea-{i:03}" for i in range(150)}
+OLD = documents(SEA, 150, "sea", 0)
+COPIES = {f"copy-{number:03}": text for number, text in enumerate(list(OLD.values())[:40])}
+"""Copies of old documents, which come first where scores are equal, by their ids."""
 
 
-def generation(project):
+def live_generation(project):
     return Searcher.open(project.live).generation
 
 
-def test_documents_that_training_asked_for_are_left_out_where_others_are_enough(project, corpus):
-    found, note = reference_documents(project, generation(project), 120)
-    assert (found, note) == ({f"sea-{i:03}" for i in range(120)}, "")
-    found, note = reference_documents(project, generation(project), 121)
-    assert found == SEAS
-    assert "120 of 150 are asked for by none, and 121 are wanted" in note
-    untrained = replace(generation(project), retriever="untrained")
-    assert reference_documents(project, untrained, 121) == (SEAS, ""), "no training asked for any"
+def select_protected(project):
+    return select_protected_queries(project, Searcher.open(project.live), seed=0)
 
 
-def test_without_a_corpus_every_trained_document_is_compared_with(project):
-    found, note = reference_documents(project, generation(project), 60)
-    assert found == SEAS
-    assert "0 of 150" in note
-    add(project, documents(SEA, 24, "more", 1))
-    watched = check_drift(project)
-    assert watched.report.reference.startswith("also documents that training queries ask for")
-    assert watched.report.reference in watched.text
+def protected_measure(check):
+    (measure,) = check.report.of("protected_old")
+    return measure
 
 
-OLD = documents(SEA, 150, "sea", 0)
-CAPTURING = {f"copy-{number:03}": text for number, text in enumerate(list(OLD.values())[:40])}
-"""Documents that say what old queries ask and come first where scores are equal, by their ids."""
+def skip_reason(check):
+    return {measure.name: measure.why for measure in check.report.unmeasured}["protected_old"]
+
+
+def status_text(project):
+    """The text of `freshet status`."""
+    return "\n".join(live_status_lines(live_status(project, "hce")))
 
 
 @pytest.fixture
-def judged(project, corpus):
-    """The corpus's 120 test queries, of six words that many old documents share, are dev queries."""
+def dev_queries(project, corpus):
+    """The corpus's 120 test queries, as dev queries. Many old documents share their six words."""
     path = project.artifacts / "corpus" / "qrels.parquet"
     qrels = pd.read_parquet(path)
     qrels["split"] = qrels["split"].replace("test", "dev")
@@ -68,126 +62,190 @@ def judged(project, corpus):
 
 
 @pytest.fixture
-def dev(project, judged):
-    """The same, each of the whole text of its document, which no other has."""
+def exact_dev_queries(project, dev_queries):
+    """The same queries, each with the whole text of its document, which no other document has."""
     path = project.artifacts / "corpus" / "queries.parquet"
     queries = pd.read_parquet(path)
     queries.loc[:119, "text"] = list(OLD.values())[:120]
     queries.to_parquet(path)
 
 
-def measured(watched):
-    (found,) = watched.report.of("protected_old")
-    return found
+def test_documents_with_training_queries_are_left_out(project, corpus):
+    selected, note = select_reference_documents(project, live_generation(project), 120)
+
+    assert selected == {f"sea-{i:03}" for i in range(120)}
+    assert note == ""
 
 
-def why_not(watched):
-    return {one.name: one.why for one in watched.report.unmeasured}["protected_old"]
+def test_documents_with_training_queries_fill_small_reference(project, corpus):
+    selected, note = select_reference_documents(project, live_generation(project), 121)
+
+    assert selected == set(OLD)
+    assert "120 of 150 have no such query, and 121 are needed" in note
 
 
-def status(project):
-    """What `freshet status` says."""
-    return "\n".join(live_status_lines(live_status(project, "hce")))
+def test_all_documents_of_baseline_are_selected(project, corpus):
+    baseline = replace(live_generation(project), retriever="untrained")
+
+    selected, note = select_reference_documents(project, baseline, 121)
+
+    assert selected == set(OLD)
+    assert note == ""
 
 
-def test_additions_that_capture_old_queries_are_harm(project, dev):
-    """Whenever the reference is made, it is of the collection as it was opened."""
-    add(project, CAPTURING)
-    early = measured(check_drift(project, record=False))
+def test_all_trained_documents_are_selected_without_corpus(project):
+    selected, note = select_reference_documents(project, live_generation(project), 60)
+
+    assert selected == set(OLD)
+    assert "0 of 150" in note
+
+
+def test_report_shows_note_of_reference(project):
+    add(project, documents(SEA, 24, "more", 1))
+
+    check = check_drift(project)
+
+    note = check.report.reference
+    assert note.startswith("also documents that training queries ask for")
+    assert note in check.text
+
+
+def test_captured_old_queries_call_for_retrain(project, exact_dev_queries):
+    add(project, COPIES)
+
+    check = check_drift(project)
+
+    measure = protected_measure(check)
+    assert measure.exceeded
+    assert measure.value < -0.1
+    assert check.decision.wanted == Action.RETRAIN
+    reason = f"protected_old {measure.value:.4f} is below {measure.threshold:.4f}"
+    assert reason in check.decision.reasons
+
+
+def test_captured_old_queries_are_shown(project, exact_dev_queries):
+    add(project, COPIES)
+
+    check = check_drift(project)
+
+    measure = protected_measure(check)
+    assert "protected_old" in check.text
+    line = f"protected_old {measure.value:.3g} is past its threshold {measure.threshold:.3g}"
+    assert line in status_text(project)
+
+
+def test_ranks_before_additions_do_not_depend_on_age_of_reference(project, exact_dev_queries):
+    add(project, COPIES)
+    first = protected_measure(check_drift(project, record=False))
+
     shutil.rmtree(project.state / "drift")
-    watched = check_drift(project)
-    assert measured(watched) == early
-    found = measured(watched)
-    assert found.exceeded
-    assert found.value < -0.1
-    assert watched.decision.wanted == "retrain"
-    assert (
-        f"protected_old {found.value:.4f} is below {found.threshold:.4f}"
-        in watched.decision.reasons
-    )
-    assert "protected_old" in watched.text
-    assert f"protected_old {found.value:.3g} is past its threshold {found.threshold:.3g}" in status(
-        project
-    )
+
+    assert protected_measure(check_drift(project)) == first
 
 
 @pytest.mark.parametrize("words", [SEA, SPACE])
-def test_ordinary_additions_take_nothing_from_old_documents(project, dev, words):
+def test_ordinary_additions_do_not_harm_old_documents(project, exact_dev_queries, words):
     add(project, documents(words, 24, "more", 1))
-    found = measured(check_drift(project))
-    assert (found.value, found.exceeded, found.detail["queries"]) == (0.0, False, 120)
+
+    measure = protected_measure(check_drift(project))
+
+    assert measure.value == 0.0
+    assert not measure.exceeded
+    assert measure.detail["queries"] == 120
 
 
-def test_what_a_larger_collection_costs_by_itself_is_no_harm(project, judged):
+def test_cost_of_growth_is_no_harm(project, dev_queries):
     add(project, documents(SEA, 72, "more", 1))
-    found = measured(check_drift(project))
-    assert not found.exceeded
-    assert found.value < -0.05
-    assert found.detail["crowding"] > 0.05
+
+    measure = protected_measure(check_drift(project))
+
+    assert not measure.exceeded
+    assert measure.value < -0.05
+    assert measure.detail["crowding"] > 0.05
 
 
-def test_documents_that_came_with_an_old_query_answer_it(project, dev):
-    add(project, CAPTURING, {name: [text] for name, text in CAPTURING.items()})
-    assert measured(check_drift(project)).value == 0
+def test_document_answers_old_query_it_arrived_with(project, exact_dev_queries):
+    add(project, COPIES, {name: [text] for name, text in COPIES.items()})
+
+    assert protected_measure(check_drift(project)).value == 0
 
 
-def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev):
+def test_queries_with_changed_answers_are_left_out(project, exact_dev_queries):
     add(project, documents(SEA, 24, "more", 1))
-    collection = LiveIndex(project)
-    collection.remove([f"sea-{number:03}" for number in range(30)], "test")
-    collection.apply()
+    index = LiveIndex(project)
+    index.remove([f"sea-{number:03}" for number in range(30)], "test")
+    index.apply()
     add(project, {"sea-030": "an orbit about nothing"})
-    assert measured(check_drift(project)).detail["queries"] == 89
+
+    assert protected_measure(check_drift(project)).detail["queries"] == 89
 
 
-def test_without_protected_queries_it_is_said_and_later_reports_are_not_without(project, dev):
-    made = project.artifacts / "corpus" / "queries.parquet"
-    made.rename(aside := project.root / "aside.parquet")
+@pytest.fixture
+def check_without_queries(project, exact_dev_queries):
+    """A drift check that was made while the corpus's queries were missing."""
+    queries = project.artifacts / "corpus" / "queries.parquet"
+    moved = project.root / "moved.parquet"
+    queries.rename(moved)
     add(project, documents(SEA, 24, "more", 1))
-    watched = check_drift(project)
-    assert watched.decision.action == "add"
-    assert why_not(watched).startswith("0 protected queries")
-    missing = f"whether additions push old documents down was not measured: {why_not(watched)}"
-    assert missing in status(project)
-    aside.rename(made)
+    check = check_drift(project)
+    moved.rename(queries)
+    return check
+
+
+def test_missing_protected_queries_are_reported(project, check_without_queries):
+    reason = skip_reason(check_without_queries)
+
+    assert check_without_queries.decision.action == Action.NO_ACTION
+    assert reason.startswith("0 protected queries")
+    line = f"whether additions push old documents down was not measured: {reason}"
+    assert line in status_text(project)
+
+
+def test_reference_is_made_again_with_queries(project, check_without_queries):
     add(project, documents(SEA, 24, "again", 2))
-    assert measured(check_drift(project, record=False)).detail["queries"] == 120
+
+    measure = protected_measure(check_drift(project, record=False))
+
+    assert measure.detail["queries"] == 120
 
 
-def test_ranks_beyond_those_that_are_scored_are_known_as_what_growth_costs_depends_on_them(
-    project, judged
-):
-    ranks = [one.rank for one in protected_queries(project, Searcher.open(project.live), 0)]
+def test_uncounted_ranks_are_kept(project, dev_queries):
+    """The expected cost of growth depends on them."""
+    ranks = [question.rank for question in select_protected(project)]
+
     assert max(ranks) > MAX_COUNTED_RANK
-    assert not any(rank == 0 for rank in ranks), "each answer is among so many"
+    assert 0 not in ranks
 
 
-def test_an_answer_that_additions_push_to_the_last_scored_rank_is_still_found(project, dev):
-    asked = list(OLD.values())[0]
-    add(project, {f"copy-{number}": asked for number in range(9)})
-    searcher = Searcher.open(project.live)
-    one = next(one for one in protected_queries(project, searcher, 0) if one.text == asked)
-    reference = SimpleNamespace(questions=Questions((), (), (one,)), trained=len(OLD))
-    scores = protected_scores(searcher, reference, {})
-    assert (one.rank, scores.before.tolist(), scores.after.tolist()) == (1, [1.0], [0.1])
+def test_answer_at_last_counted_rank_is_found(project, exact_dev_queries):
+    text = OLD["sea-000"]
+    add(project, {f"copy-{number}": text for number in range(9)})
+    (question,) = [query for query in select_protected(project) if query.text == text]
+    reference = SimpleNamespace(questions=Questions((), (), (question,)), trained=len(OLD))
+
+    scores = score_protected_queries(Searcher.open(project.live), reference, {})
+
+    assert question.rank == 1
+    assert scores.before.tolist() == [1.0]
+    assert scores.after.tolist() == [0.1]
 
 
-def test_where_the_corpus_judges_for_the_gate_alone_or_nothing_no_query_is_protected(
-    project, corpus
-):
-    assert protected_queries(project, Searcher.open(project.live), 0) == []
+def test_test_queries_are_not_protected(project, corpus):
+    assert select_protected(project) == []
+
+
+def test_no_query_is_protected_without_qrels(project, corpus):
     make_table("qrels", []).to_parquet(project.artifacts / "corpus" / "qrels.parquet")
     add(project, documents(SEA, 24, "more", 1))
-    assert why_not(check_drift(project)).startswith("0 protected queries")
+
+    assert skip_reason(check_drift(project)).startswith("0 protected queries")
 
 
-def test_no_more_queries_are_protected_than_a_report_can_search_in_passing(
-    project, dev, monkeypatch
-):
-    monkeypatch.setattr(drift_reference, "PROTECTED", 30)
-    found = protected_queries(project, Searcher.open(project.live), 0)
-    assert (len(found), {one.rank for one in found}, {len(one.answers) for one in found}) == (
-        30,
-        {1},
-        {1},
-    )
+def test_number_of_protected_queries_is_limited(project, exact_dev_queries, monkeypatch):
+    monkeypatch.setattr(drift_reference, "MAX_PROTECTED_QUERIES", 30)
+
+    questions = select_protected(project)
+
+    assert len(questions) == 30
+    assert {question.rank for question in questions} == {1}
+    assert {len(question.answers) for question in questions} == {1}

@@ -1,6 +1,4 @@
-"""Guards what a retrain does around its training: what it goes on with, what it promotes, what the
-ledgers say then.
-"""
+"""Guards the steps of a retrain around its training, and how its outcome is recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from model_code.files import read_json, write_json
 from model_code.project import Project
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past_decisions
-from orchestration.freshness.policy import PastDecision
+from orchestration.freshness.policy import Action, PastDecision
 from orchestration.freshness.retrain import load_challenger, promote_or_reject, train_challenger
 from orchestration.pipeline import ingest, repro
 from orchestration.registry import release, versions
@@ -29,209 +27,278 @@ from orchestration.registry.release import PromotionResult
 from orchestration.registry.versions import Version
 from tests.live_example import BASE, add, collection_of, make_project, open_build, position_at, row
 
-KEY, DOCUMENTS = "hce-000001", [row(one, f"about {one}") for one in "abc"]
+KEY = "hce-000001"
+DOCUMENTS = [row(name, f"about {name}") for name in "abc"]
+NO_SNAPSHOT = Position()
+
+
+def make_version(snapshot=NO_SNAPSHOT, retriever="contrastive"):
+    return Version("7", retriever, "k" * 64, "f" * 64, "c" * 64, "run", snapshot=snapshot)
+
+
+def set_registered_retriever(monkeypatch, retriever):
+    """Set which retriever is the best on dev after a training."""
+
+    def register(workspace, snapshot):
+        return make_version(snapshot, retriever)
+
+    monkeypatch.setattr(release, "register", register)
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Three documents were added to hce, and contrastive will be the best on dev; nothing is
-    trained.
-    """
+    """Three documents were added to hce. Nothing is trained, and contrastive is the best on dev."""
     monkeypatch.setattr(ingest, "ingest", lambda project: None)
     monkeypatch.setattr(repro, "repro", lambda project, **_: iter(()))
     monkeypatch.setattr(retrain, "make_workspace", lambda *_: None)
-    monkeypatch.setattr(retrain, "_rules", lambda ready: None)
-    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot))
-    monkeypatch.setattr(versions, "list_versions", lambda project: [challenger()])
+    monkeypatch.setattr(retrain, "_gate_rules", lambda challenger: None)
+    monkeypatch.setattr(versions, "list_versions", lambda project: [make_version()])
+    set_registered_retriever(monkeypatch, "contrastive")
+
     made = make_project(tmp_path)
     add(collection_of(made), *DOCUMENTS)
     return made
 
 
-def challenger(snapshot=Position(), retriever="contrastive"):  # noqa: B008
-    return Version("7", retriever, "k" * 64, "f" * 64, "c" * 64, "run", snapshot=snapshot)
+def replace_promotion(monkeypatch, project, passed=True):
+    """Replace the promotion by one with this outcome; return the versions that were promoted."""
+    promoted = []
 
-
-def promoting(monkeypatch, project, passed=True):
-    """The gate's answer, the first time; who was put before it."""
-    asked = []
-
-    def promote(workspace, rules, wanted, verdict):
-        asked.append(wanted)
-        if passed:
-            cursor = LedgerCursor(wanted.snapshot, trained=wanted.snapshot.event)
-            open_build(project, BASE, cursor, wanted.retriever)
-        return PromotionResult(
-            wanted if passed else None,
-            passed,
-            "as the test wants it",
-            already_champion=len(asked) > 1,
-        )
+    def promote(workspace, rules, version, verdict):
+        promoted.append(version)
+        is_repeated = len(promoted) > 1
+        if not passed:
+            return PromotionResult(None, False, "as the test wants it", is_repeated)
+        cursor = LedgerCursor(version.snapshot, trained=version.snapshot.event)
+        open_build(project, BASE, cursor, version.retriever)
+        return PromotionResult(version, True, "as the test wants it", is_repeated)
 
     monkeypatch.setattr(release, "promote", promote)
-    return asked
+    return promoted
 
 
-def states(project):
-    return {
-        str(state): number
-        for state, number in LiveIndex(project, "hce").ledger_view.counts().items()
-        if number
-    }
+def count_states(project):
+    """Count the documents of hce by state."""
+    counts = LiveIndex(project, "hce").ledger_view.counts()
+    return {str(state): number for state, number in counts.items() if number}
 
 
-def test_the_challenger_holds_what_its_snapshot_held(project):
-    ready = train_challenger(project, KEY, print)
-    assert ready.challenger.snapshot == position_at(project, 3)
+def retrain_states(project, retriever="hce"):
+    """The states of the recorded retrains, newest first."""
+    tasks = open_ledger(project, retriever).tasks.last(retriever, 9, TaskKind.RETRAIN)
+    return [task.state for task in tasks]
+
+
+def test_challenger_is_trained_on_snapshot(project):
+    challenger = train_challenger(project, KEY)
+
+    assert challenger.version.snapshot == position_at(project, 3)
+
+
+def test_interrupted_retrain_keeps_its_snapshot(project):
+    train_challenger(project, KEY)
     add(collection_of(project), row("later"))
-    assert train_challenger(project, KEY, print).challenger.snapshot == position_at(project, 3), (
-        "it goes on with its plan"
-    )
+
+    continued = train_challenger(project, KEY)
+
+    assert continued.version.snapshot == position_at(project, 3)
+
+
+def test_interrupted_retrain_keeps_its_key(project):
+    plan = retrain_plan.plan_retrain(project, "")
+    assert retrain.next_key(project, plan) == KEY
+
+    train_challenger(project, KEY)
+
+    assert retrain.next_key(project, plan) == KEY
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_on_with(
-    project, monkeypatch, passed
-):
-    promoting(monkeypatch, project, passed)
+def test_retrain_after_ended_one_has_new_key(project, monkeypatch, passed):
+    replace_promotion(monkeypatch, project, passed)
     plan = retrain_plan.plan_retrain(project, "")
-    assert retrain.next_key(project, plan) == KEY
-    ready = train_challenger(project, KEY, print)
-    assert retrain.next_key(project, plan) == KEY
-    promote_or_reject(ready)
+
+    promote_or_reject(train_challenger(project, KEY))
     assert retrain.next_key(project, plan) == f"{KEY}-2"
-    promote_or_reject(train_challenger(project, f"{KEY}-2", print))
+
+    promote_or_reject(train_challenger(project, f"{KEY}-2"))
     assert retrain.next_key(project, plan) == f"{KEY}-3"
-    # an earlier version wrote none
-    for path in (project.state / "retraining").glob("*/ended.json"):
-        path.unlink()
-    assert retrain.next_key(project, plan) == f"{KEY}-3", "the ledger tells"
 
 
-def test_its_promotion_builds_nothing(project, monkeypatch):
+@pytest.mark.parametrize("passed", [True, False])
+def test_ledger_knows_ended_retrain_without_outcome_file(project, monkeypatch, passed):
+    replace_promotion(monkeypatch, project, passed)
+    plan = retrain_plan.plan_retrain(project, "")
+    promote_or_reject(train_challenger(project, KEY))
+
+    (retrain_folder(project, KEY) / "ended.json").unlink()
+
+    assert retrain.next_key(project, plan) == f"{KEY}-2"
+
+
+def test_challenger_cannot_be_loaded_before_training(project):
     with pytest.raises(FreshetError, match=f"retrain {KEY} has no challenger"):
         load_challenger(project, KEY)
-    ready = train_challenger(project, KEY, print)
-    monkeypatch.setattr(
-        retrain,
-        "train_challenger",
-        lambda *_: pytest.fail("the writer's place is held for a training"),
-    )
-    again = load_challenger(project, KEY)
-    assert (again.plan, again.challenger.version) == (ready.plan, ready.challenger.version)
-    assert again.workspace == Project(project.state / "retraining" / KEY / "project", project.root)
-    asked = promoting(monkeypatch, project)
+
+
+def test_loaded_challenger_is_the_trained_one(project):
+    trained = train_challenger(project, KEY)
+
+    loaded = load_challenger(project, KEY)
+
+    assert loaded.plan == trained.plan
+    assert loaded.version.version == trained.version.version
+    workspace = project.state / "retraining" / KEY / "project"
+    assert loaded.workspace == Project(workspace, project.root)
+
+
+def test_promotion_in_dagster_trains_nothing(project, monkeypatch):
+    train_challenger(project, KEY)
+    promoted = replace_promotion(monkeypatch, project)
+
+    def fail(*_):
+        pytest.fail("a training blocks the one writer")
+
+    monkeypatch.setattr(retrain, "train_challenger", fail)
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(RETRAINS.name, [KEY])
-        given = {"project": project}
-        assert dg.materialize(
-            [retrained_champion], resources=given, partition_key=KEY, instance=instance
-        ).success
-    assert [one.version for one in asked] == ["7"], "its own version, whichever has the alias"
+        run = dg.materialize(
+            [retrained_champion],
+            resources={"project": project},
+            partition_key=KEY,
+            instance=instance,
+        )
+
+    assert run.success
+    # Its own version is promoted, whichever version has the alias.
+    assert [version.version for version in promoted] == ["7"]
 
 
-def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_called_trained_on(
-    project, monkeypatch
-):
-    promoting(monkeypatch, project)
-    before = states(project)
-    done = promote_or_reject(train_challenger(project, KEY, print))
-    assert (done.promoted, done.generation) == (True, 0)
-    assert states(project) == before == {"live": 3}
-    told = past_decisions(open_ledger(project, "contrastive"), 3)
-    assert told == [PastDecision("retrain")], "the cooldown begins for who is searched now"
-    assert ended(project) == ["done"]
+def test_other_promoted_retriever_absorbs_no_documents(project, monkeypatch):
+    replace_promotion(monkeypatch, project)
+    assert count_states(project) == {"live": 3}
+
+    result = promote_or_reject(train_challenger(project, KEY))
+
+    assert result.promoted
+    assert result.generation == 0
+    assert count_states(project) == {"live": 3}
+    assert retrain_states(project) == ["done"]
 
 
-def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeypatch):
+def test_cooldown_starts_for_promoted_retriever(project, monkeypatch):
+    replace_promotion(monkeypatch, project)
+
+    promote_or_reject(train_challenger(project, KEY))
+
+    past = past_decisions(open_ledger(project, "contrastive"), 3)
+    assert past == [PastDecision(Action.RETRAIN, carried_out=True)]
+
+
+def test_forgotten_ledger_keeps_files_of_retrain(project, monkeypatch):
     elsewhere = project.root / "elsewhere"
     elsewhere.mkdir()
     for file in project.live.glob("ledger.sqlite*"):
         file.rename(elsewhere / file.name)
-    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{elsewhere / 'ledger.sqlite'}")
-    first = train_challenger(project, KEY, print).plan
+    ledger_url = f"sqlite:///{elsewhere / 'ledger.sqlite'}"
+
+    monkeypatch.setenv("FRESHET_LEDGER", ledger_url)
+    plan = train_challenger(project, KEY).plan
     work = retrain_folder(project, KEY) / "work"
     work.touch()
+
     monkeypatch.delenv("FRESHET_LEDGER")
     with pytest.raises(FreshetError, match="FRESHET_LEDGER"):
-        train_challenger(project, KEY, print)
-    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{elsewhere / 'ledger.sqlite'}")
-    assert (train_challenger(project, KEY, print).plan, work.exists()) == (first, True)
+        train_challenger(project, KEY)
+
+    monkeypatch.setenv("FRESHET_LEDGER", ledger_url)
+    assert train_challenger(project, KEY).plan == plan
+    assert work.exists()
 
 
-def test_a_plan_of_before_logs_had_an_identity_is_made_anew(project):
-    train_challenger(project, KEY, print)
+def test_plan_of_unknown_ledger_starts_again(project):
+    train_challenger(project, KEY)
     path = retrain_folder(project, KEY) / PLAN
-    write_json(
-        path,
-        {name: value for name, value in read_json(path).items() if name not in ("log", "origin")},
-    )
-    said = []
-    assert train_challenger(project, KEY, said.append).challenger.snapshot == position_at(
-        project, 3
-    )
-    assert said[0].endswith("was begun with another ledger or live collection: it begins anew")
+    plan = read_json(path)
+    del plan["log"]
+    del plan["origin"]
+    write_json(path, plan)
+
+    messages = []
+    challenger = train_challenger(project, KEY, messages.append)
+
+    assert challenger.version.snapshot == position_at(project, 3)
+    message = "belongs to another ledger or live collection: it starts again"
+    assert messages[0].endswith(message)
 
 
-@pytest.mark.parametrize("killed", [True, False])
-def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monkeypatch, killed):
-    monkeypatch.setattr(
-        release, "register", lambda workspace, snapshot: challenger(snapshot, "hce")
-    )
-    promoting(monkeypatch, project)
-    ready = train_challenger(project, KEY, print)
-    if killed:
-        with monkeypatch.context() as patch:
-            patch.setattr(TaskTable, "close_retrains", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                promote_or_reject(ready)
-        assert states(project) == {"absorbed": 3}, "what is trained on follows from what is live"
-    else:
-        promote_or_reject(ready)
-        assert (states(project), ended(project)) == ({"absorbed": 3}, ["done"])
-    promote_or_reject(train_challenger(project, KEY, print))
-    assert (states(project), ended(project)) == ({"absorbed": 3}, ["done"])
-
-
-def ended(project, retriever="hce"):
-    """What became of retrains, newest first."""
-    return [
-        work.state
-        for work in open_ledger(project, retriever).tasks.last(retriever, 9, TaskKind.RETRAIN)
-    ]
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
-def test_a_version_that_is_promoted_anew_is_noted_anew(project, monkeypatch):
-    monkeypatch.setattr(
-        release, "register", lambda workspace, snapshot: challenger(snapshot, "hce")
-    )
-    for _ in range(2):  # between them the champion was rolled back
-        promoting(monkeypatch, project)
-        promote_or_reject(train_challenger(project, KEY, print))
-    assert ended(project) == ["done", "done"]
-
-
-def test_a_refusal_is_noted_where_the_retrain_was_asked_for(project, monkeypatch):
-    promoting(monkeypatch, project, passed=False)
-    done = promote_or_reject(train_challenger(project, KEY, print))
-    assert (done.promoted, done.generation) == (False, None)
-    assert ended(project) == ["refused"]
-    assert ended(project, "contrastive") == []
-    assert states(project) == {"live": 3}
-
-
-@pytest.mark.parametrize("documents", [[row(one) for one in "xyzw"], DOCUMENTS])
-def test_a_plan_of_a_collection_that_was_deleted_is_made_anew(project, documents):
-    first = train_challenger(project, KEY, print).plan
+@pytest.mark.parametrize("documents", [[row(name) for name in "xyzw"], DOCUMENTS])
+def test_plan_of_deleted_collection_starts_again(project, documents):
+    first = train_challenger(project, KEY).plan
     shutil.rmtree(project.live)
     make_project(project.root)
     add(collection_of(project), *documents)
-    said = []
-    again = train_challenger(project, KEY, said.append).plan
-    assert (again.documents, again.snapshot) != (first.documents, first.snapshot)
-    assert again.snapshot == position_at(project, len(documents))
-    assert "it begins anew" in said[0]
+
+    messages = []
+    second = train_challenger(project, KEY, messages.append).plan
+
+    assert (second.documents, second.snapshot) != (first.documents, first.snapshot)
+    assert second.snapshot == position_at(project, len(documents))
+    assert "it starts again" in messages[0]
+
+
+def test_interrupted_record_is_completed(project, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    set_registered_retriever(monkeypatch, "hce")
+    replace_promotion(monkeypatch, project)
+    challenger = train_challenger(project, KEY)
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskTable, "close_retrains", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            promote_or_reject(challenger)
+    # The documents that were trained on follow from the live generation.
+    assert count_states(project) == {"absorbed": 3}
+
+    promote_or_reject(train_challenger(project, KEY))
+
+    assert count_states(project) == {"absorbed": 3}
+    assert retrain_states(project) == ["done"]
+
+
+def test_repeated_promotion_is_recorded_once(project, monkeypatch):
+    set_registered_retriever(monkeypatch, "hce")
+    replace_promotion(monkeypatch, project)
+    promote_or_reject(train_challenger(project, KEY))
+    assert count_states(project) == {"absorbed": 3}
+    assert retrain_states(project) == ["done"]
+
+    promote_or_reject(train_challenger(project, KEY))
+
+    assert count_states(project) == {"absorbed": 3}
+    assert retrain_states(project) == ["done"]
+
+
+def test_promotion_after_rollback_is_recorded_again(project, monkeypatch):
+    set_registered_retriever(monkeypatch, "hce")
+    replace_promotion(monkeypatch, project)
+    promote_or_reject(train_challenger(project, KEY))
+
+    # After a rollback the version is not champion, so the promotion is not a repeated one.
+    replace_promotion(monkeypatch, project)
+    promote_or_reject(train_challenger(project, KEY))
+
+    assert retrain_states(project) == ["done", "done"]
+
+
+def test_rejection_is_recorded_for_retrained_retriever(project, monkeypatch):
+    replace_promotion(monkeypatch, project, passed=False)
+
+    result = promote_or_reject(train_challenger(project, KEY))
+
+    assert not result.promoted
+    assert result.generation is None
+    assert retrain_states(project) == ["refused"]
+    assert retrain_states(project, "contrastive") == []
+    assert count_states(project) == {"live": 3}

@@ -1,6 +1,4 @@
-"""Guards what a retrain trains on: the documents that are live, and queries with all documents that
-answer them.
-"""
+"""Guards what a retrain trains on: the live documents, and queries with all their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from model_code.corpus.cleaning import clean_document
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.files import SnapshotSource
 from model_code.corpus.tables import make_table
-from orchestration.freshness.snapshot import arrival_query_id, export_snapshot, gate_has_no_queries
+from orchestration.freshness.snapshot import arrival_query_id, export_snapshot, gate_has_queries
 from tests.live_example import add, collection_of, make_project, row
 
 
@@ -28,137 +26,199 @@ def project(tmp_path):
     }
     (made.artifacts / "corpus").mkdir(parents=True)
     for name, rows in tables.items():
-        make_table(name, rows).to_parquet(made.artifacts / "corpus" / f"{name}.parquet")
+        make_table(name, rows).to_parquet(corpus_file(made, name))
     return made
 
 
-def snapshot(project, only=None):
+def corpus_file(project, name):
+    return project.artifacts / "corpus" / f"{name}.parquet"
+
+
+def live_generation(project):
+    return GenerationStore(project.live, "hce").current()
+
+
+def export(project, only=None):
+    """Export the live documents, and read the tables of the snapshot."""
     folder = project.root / "snapshot"
-    export_snapshot(project, GenerationStore(project.live, "hce").current(), folder, only)
-    return {
-        name: pd.read_parquet(folder / f"{name}.parquet")
-        for name in ("documents", "queries", "qrels")
-    }
+    export_snapshot(project, live_generation(project), folder, only)
+    names = ("documents", "queries", "qrels")
+    return {name: pd.read_parquet(folder / f"{name}.parquet") for name in names}
 
 
-def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_answer(project):
+def rows_of(table, *columns):
+    """The rows of a table as tuples, in ascending order, with None for missing splits."""
+    values = table[list(columns)].astype(object)
+    values = values.where(values.notna(), None)
+    return sorted(values.itertuples(index=False, name=None), key=str)
+
+
+@pytest.fixture
+def arrived_queries(project):
+    """Two documents arrived with a shared query; a third one was deleted."""
     collection = collection_of(project)
-    asked = {"a": ["shared", "own"], "b": ["shared"], "gone": ["shared", "of what is gone"]}
-    collection.receive([row(one, queries=asked[one]) for one in asked], "api")
+    queries = {"a": ["shared", "own"], "b": ["shared"], "gone": ["shared", "of what is gone"]}
+    collection.receive([row(name, queries=queries[name]) for name in queries], "api")
     collection.remove(["gone"], "api")
     collection.apply()
-    found = snapshot(project)
-    assert dict(zip(found["queries"]["id"], found["queries"]["text"], strict=True)) == {
+
+
+def test_live_documents_are_exported(project, arrived_queries):
+    documents = export(project)["documents"]
+
+    assert list(documents["id"]) == ["a", "b", "numpy.sort", "str.split"]
+
+
+def test_arrived_queries_are_exported(project, arrived_queries):
+    queries = export(project)["queries"]
+
+    assert dict(zip(queries["id"], queries["text"], strict=True)) == {
         "1": "how to sort",
         arrival_query_id("own"): "own",
         arrival_query_id("shared"): "shared",
     }
-    pairs = found["qrels"][["query_id", "document_id", "split"]].itertuples(index=False)
-    assert sorted((query, document) for query, document, split in pairs if split is None) == sorted(
+
+
+def test_all_documents_of_shared_query_answer_it(project, arrived_queries):
+    qrels = export(project)["qrels"]
+
+    without_split = qrels[qrels["split"].isna()]
+    assert rows_of(without_split, "query_id", "document_id") == sorted(
         [
             (arrival_query_id("own"), "a"),
             (arrival_query_id("shared"), "a"),
             (arrival_query_id("shared"), "b"),
         ]
     )
-    assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
 
 
-@pytest.mark.parametrize(
-    "judges", ["nobody", "dev", "test", "nobody of what is live", "documents", "no corpus"]
-)
-def test_a_retrain_is_unjudged_where_its_gate_has_no_query(project, judges):
-    qrels = project.artifacts / "corpus" / "qrels.parquet"
-    for path in (qrels, qrels.with_name("queries.parquet")):
-        pd.read_parquet(path).assign(split="dev" if judges == "dev" else "test").to_parquet(path)
-    table = pd.read_parquet(qrels)
-    if judges in ("nobody", "documents"):
-        table.iloc[:0].to_parquet(qrels)
-    elif judges == "nobody of what is live":
-        table.assign(document_id="gone").to_parquet(qrels)
-    elif judges == "no corpus":
-        qrels.with_name("queries.parquet").unlink()
-    queries = [f"asks {number}" for number in range(40 * (judges == "documents"))]
+def set_split(project, split):
+    for name in ("queries", "qrels"):
+        path = corpus_file(project, name)
+        pd.read_parquet(path).assign(split=split).to_parquet(path)
+
+
+def remove_qrels(project):
+    path = corpus_file(project, "qrels")
+    pd.read_parquet(path).iloc[:0].to_parquet(path)
+
+
+def test_gate_has_test_queries(project):
+    assert gate_has_queries(project, live_generation(project))
+
+
+def test_gate_does_not_use_dev_queries(project):
+    set_split(project, "dev")
+
+    assert not gate_has_queries(project, live_generation(project))
+
+
+def test_gate_has_no_queries_without_qrels(project):
+    remove_qrels(project)
+
+    assert not gate_has_queries(project, live_generation(project))
+
+
+def test_gate_has_no_queries_for_removed_documents(project):
+    path = corpus_file(project, "qrels")
+    pd.read_parquet(path).assign(document_id="gone").to_parquet(path)
+
+    assert not gate_has_queries(project, live_generation(project))
+
+
+def test_gate_has_queries_that_documents_arrived_with(project):
+    remove_qrels(project)
+    # Of forty queries some are in the splits gate and test.
+    queries = [f"asks {number}" for number in range(40)]
     add(collection_of(project), row("a", queries=queries))
-    unjudged = gate_has_no_queries(project, GenerationStore(project.live, "hce").current())
-    assert unjudged is (judges in ("nobody", "dev", "nobody of what is live"))
+
+    assert gate_has_queries(project, live_generation(project))
 
 
-def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project):
-    add(collection_of(project), *(row(one, queries=["shared", f"of {one}"]) for one in "ab"))
-    found = snapshot(project, {"a", "str.split"})
-    assert list(found["documents"]["id"]) == ["a", "str.split"]
-    assert sorted(found["queries"]["text"]) == ["of a", "shared"]
-    assert set(found["qrels"]["document_id"]) == {"a"}
+def test_gate_queries_are_unknown_without_corpus(project):
+    corpus_file(project, "queries").unlink()
+
+    assert gate_has_queries(project, live_generation(project))
 
 
-def test_the_strings_that_answer_a_query_go_along(project):
-    assert "answers" not in snapshot(project)["queries"]
-    path = project.artifacts / "corpus" / "queries.parquet"
+def test_sample_is_exported_with_its_queries_only(project):
+    documents = [row(name, queries=["shared", f"of {name}"]) for name in "ab"]
+    add(collection_of(project), *documents)
+
+    snapshot = export(project, only={"a", "str.split"})
+
+    assert list(snapshot["documents"]["id"]) == ["a", "str.split"]
+    assert sorted(snapshot["queries"]["text"]) == ["of a", "shared"]
+    assert set(snapshot["qrels"]["document_id"]) == {"a"}
+
+
+def test_no_answers_are_exported_without_any(project):
+    assert "answers" not in export(project)["queries"]
+
+
+def test_answers_of_corpus_queries_are_exported(project):
+    path = corpus_file(project, "queries")
     pd.read_parquet(path).assign(answers='["by sort"]').to_parquet(path)
     add(collection_of(project), row("a", queries=["new"]))
-    rows = snapshot(project)["queries"].set_index("id")["answers"]
-    assert rows.to_dict() == {arrival_query_id("new"): None, "1": '["by sort"]'}
+
+    answers = export(project)["queries"].set_index("id")["answers"]
+
+    assert answers.to_dict() == {arrival_query_id("new"): None, "1": '["by sort"]'}
 
 
-def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project):
+def test_exported_document_is_read_back_unchanged(project):
     add(collection_of(project), row("a", date="2026-11-25"), {"id": "b", "text": "b"})
-    generation = GenerationStore(project.live, "hce").current()
-    snapshot(project)
+    generation = live_generation(project)
+    export(project)
+
     settings = CorpusSettings(source="snapshot", path="snapshot")
-    read = {
-        row.values["id"]: row for row in SnapshotSource(settings, project.root).rows("documents")
-    }
-    found = {name: clean_document(row, 1000) for name, row in read.items()}
-    assert (found["a"].date, found["b"].date) == ("2026-11-25T00:00:00+00:00", None)
-    assert {name: document.content_hash for name, document in found.items()} == document_hashes(
-        generation
-    )
+    documents = {}
+    for source_row in SnapshotSource(settings, project.root).rows("documents"):
+        documents[source_row.values["id"]] = clean_document(source_row, 1000)
+
+    assert documents["a"].date == "2026-11-25T00:00:00+00:00"
+    assert documents["b"].date is None
+    hashes = {name: document.content_hash for name, document in documents.items()}
+    assert hashes == document_hashes(generation)
 
 
-def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project):
-    """As documents of the corpus's own packages do; test queries must not be trained on."""
-    asked = {"numpy.sort": ["How to sort"], "list.sort": ["how to sort", "new"]}
-    add(collection_of(project), *(row(one, "new", queries=asked[one]) for one in asked))
-    found = snapshot(project)
-    assert list(found["queries"]["id"]) == [arrival_query_id("new"), "1"]
-    rows = (
-        found["qrels"][["query_id", "document_id", "split"]]
-        .fillna("")
-        .itertuples(index=False, name=None)
-    )
-    assert sorted(rows) == [
+def test_query_of_corpus_keeps_its_id_and_split(project):
+    """Test queries must not be trained on, also if documents arrive with them."""
+    queries = {"numpy.sort": ["How to sort"], "list.sort": ["how to sort", "new"]}
+    add(collection_of(project), *(row(name, "new", queries=queries[name]) for name in queries))
+
+    snapshot = export(project)
+
+    assert list(snapshot["queries"]["id"]) == [arrival_query_id("new"), "1"]
+    assert rows_of(snapshot["qrels"], "query_id", "document_id", "split") == [
         ("1", "list.sort", "test"),
         ("1", "numpy.sort", "test"),
-        (arrival_query_id("new"), "list.sort", ""),
+        (arrival_query_id("new"), "list.sort", None),
     ]
 
 
-def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_no_relevance(
-    project,
-):
-    collection = collection_of(project)
-    said = [
-        ("new", "numpy.sort", "up", 1, "ada"),
-        ("new", "str.split", "down", 2, "ada"),
-        ("how to sort", "str.split", "click", 3, "ada"),
-        ("how to sort", "numpy.sort", "down", 1, "ada"),
-        ("first only", "numpy.sort", "click", 1, "ada"),
-        ("only down", "numpy.sort", "down", 1, "ada"),
-        ("of what is gone", "gone", "up", 1, "ada"),
+def test_feedback_is_exported_as_judgements(project):
+    ledger = collection_of(project).ledger
+    for query, document_id, verdict, rank in [
+        ("new", "numpy.sort", "up", 1),
+        ("new", "str.split", "down", 2),
+        ("how to sort", "str.split", "click", 3),
+        # The corpus judges this pair, and counts.
+        ("how to sort", "numpy.sort", "down", 1),
+        # One click on the first hit is not enough.
+        ("first only", "numpy.sort", "click", 1),
+        # A query without a relevant live document is left out.
+        ("only down", "numpy.sort", "down", 1),
+        ("of what is gone", "gone", "up", 1),
+    ]:
+        ledger.record_feedback(Feedback(query, document_id, verdict, rank, "ada"))
+
+    snapshot = export(project)
+
+    assert set(snapshot["queries"]["text"]) == {"how to sort", "new"}
+    assert rows_of(snapshot["qrels"], "query_id", "document_id", "relevance", "split") == [
+        ("1", "numpy.sort", 1, "test"),
+        ("1", "str.split", 1, "test"),
+        (arrival_query_id("new"), "numpy.sort", 1, None),
+        (arrival_query_id("new"), "str.split", 0, None),
     ]
-    for query, document, verdict, rank, who in said:
-        collection.ledger.record_feedback(Feedback(query, document, verdict, rank, who))
-    found = snapshot(project)
-    assert set(found["queries"]["text"]) == {"how to sort", "new"}
-    rows = found["qrels"][["query_id", "document_id", "relevance", "split"]].itertuples(
-        index=False, name=None
-    )
-    assert sorted(rows) == sorted(
-        [
-            ("1", "numpy.sort", 1, "test"),
-            ("1", "str.split", 1, "test"),
-            (arrival_query_id("new"), "numpy.sort", 1, None),
-            (arrival_query_id("new"), "str.split", 0, None),
-        ]
-    )

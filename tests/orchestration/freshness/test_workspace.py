@@ -1,4 +1,4 @@
-"""Guards the workspace of a retrain: the project's settings but for the source, and its cache."""
+"""Guards the workspace of a retrain: its code, its settings, and its cache."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from model_code.files import write_text
 from model_code.project import Project
 from orchestration import parameters
-from orchestration.freshness.pilot import ANY_SIZE
-from orchestration.freshness.workspace import SETTINGS, make_workspace
+from orchestration.freshness.pilot import SAMPLE_SETTINGS
+from orchestration.freshness.workspace import SNAPSHOT_SETTINGS, make_workspace
 from orchestration.pipeline.code_lock import PACKAGES
 
 PARAMS = """\
@@ -23,7 +23,7 @@ retrievers:
 
 @pytest.fixture
 def project(tmp_path):
-    """A project with nothing but settings, a folder of its own, and the names of its code."""
+    """A project with settings, stand-ins for its code, and two folders."""
     root = tmp_path / "project"
     for name in (*PACKAGES, "data", "trained"):
         (root / name).mkdir(parents=True)
@@ -33,47 +33,80 @@ def project(tmp_path):
     return Project(root)
 
 
-def made(project, folder, share_cache=False):
-    """A workspace of the project."""
+def make(project, folder, share_cache=False):
     workspace = Project(folder, home=project.root)
     make_workspace(workspace, Path.mkdir, share_cache)
     return workspace
 
 
-def test_a_retrain_works_beside_the_project_with_code_and_settings_of_the_start(project, tmp_path):
-    workspace = made(project, tmp_path / "work", share_cache=True)
+def test_workspace_reads_snapshot(project, tmp_path):
+    workspace = make(project, tmp_path / "work")
+
     settings = parameters.load(workspace.params_file)
-    assert (settings.corpus.source, settings.corpus.path) == ("snapshot", "snapshot")
+    assert settings.corpus.source == "snapshot"
+    assert settings.corpus.path == "snapshot"
     assert settings.retrievers["hce"].training.hierarchy_weight == 0.3
-    assert (workspace.root / "data").is_symlink(), "other folders are found under their names"
+
+
+def test_settings_of_project_are_not_changed(project, tmp_path):
+    make(project, tmp_path / "work")
+
     assert project.params_file.read_text() == PARAMS
-    assert str(project.root / ".dvc" / "cache") in (workspace.root / ".dvc" / "config").read_text()
-    before = workspace.params_file.read_text()
+
+
+def test_other_folders_are_linked(project, tmp_path):
+    workspace = make(project, tmp_path / "work")
+
+    assert (workspace.root / "data").is_symlink()
+
+
+def test_cache_of_project_is_shared(project, tmp_path):
+    workspace = make(project, tmp_path / "work", share_cache=True)
+
+    dvc_config = (workspace.root / ".dvc" / "config").read_text()
+    assert str(project.root / ".dvc" / "cache") in dvc_config
+
+
+def test_existing_workspace_is_not_changed(project, tmp_path):
+    workspace = make(project, tmp_path / "work", share_cache=True)
+    settings = workspace.params_file.read_text()
     write_text(project.params_file, PARAMS.replace("0.3", "0.5"))
     write_text(project.root / "model_code" / "file", "edited")
-    again = made(project, tmp_path / "work", share_cache=True)
-    assert (again, again.params_file.read_text()) == (workspace, before)
+
+    again = make(project, tmp_path / "work", share_cache=True)
+
+    assert again == workspace
+    assert again.params_file.read_text() == settings
     assert (again.root / "model_code" / "file").read_text() == "model_code"
 
 
 @pytest.mark.parametrize("base", ["../models/mini", ".models/mini", "trained"])
-def test_a_base_beside_the_project_or_in_a_hidden_folder_is_found(project, tmp_path, base):
+def test_folder_of_base_encoder_is_found(project, tmp_path, base):
     (project.root / base).mkdir(parents=True, exist_ok=True)
     parameters.write_overrides(project.params_file, [f"encoder.base={base}"])
-    workspace = made(project, tmp_path / "some" / "where" / "work")
+
+    workspace = make(project, tmp_path / "some" / "where" / "work")
+
     found = workspace.root / parameters.load(workspace.params_file).encoder.base
     assert found.resolve() == (project.root / base).resolve()
 
 
-def test_one_that_was_cut_off_while_it_was_made_is_made_anew(project, tmp_path, monkeypatch):
+def test_interrupted_workspace_is_made_again(project, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr(parameters, "write_overrides", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            made(project, tmp_path / "work")
+        patch.setattr(parameters, "write_overrides", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make(project, tmp_path / "work")
     assert not (tmp_path / "work").exists()
-    assert parameters.load(made(project, tmp_path / "work").params_file).corpus.source == "snapshot"
+
+    workspace = make(project, tmp_path / "work")
+
+    assert parameters.load(workspace.params_file).corpus.source == "snapshot"
 
 
-def test_what_a_pilot_asks_of_its_workspace_are_settings(project):
-    parameters.write_overrides(project.params_file, [*SETTINGS, *ANY_SIZE])
+def test_settings_of_pilot_are_known(project):
+    parameters.write_overrides(project.params_file, [*SNAPSHOT_SETTINGS, *SAMPLE_SETTINGS])
+
     assert parameters.load(project.params_file).acceptance.min_documents == 1

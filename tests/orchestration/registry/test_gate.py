@@ -1,6 +1,4 @@
-"""Guards the second judgement of a champion: on today's queries, by what users search, without what
-it has not got.
-"""
+"""Guards how challenger and champion are compared: on today's queries, as users search."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from orchestration.registry.gate import (
     NO_JUDGED_QUERIES,
     GateRules,
     judge_challenger,
-    live_searcher,
+    open_live_searcher,
     rescore_champion,
 )
 from tests.model_code.collection.laws import up_to
@@ -44,130 +42,163 @@ retrievers: {hce: {}}
 evaluation: {metrics: [hit@1, nDCG@10]}
 promotion: {metric: nDCG@10, protected: [hit@1]}
 """
-INDEXED = 47  # of the 48 documents: the last one came after the champion was built
+# Of the 48 documents the last one arrived after the champion was built.
+CHAMPION_DOCUMENTS = 47
+LATE_QUERY = "test:engine-11"
+LATE_TEXT = TEXTS["engine-11"]
 
 
 @pytest.fixture
 def project(tmp_path):
+    """A corpus of 48 documents, and a build of 47 of them."""
     artifacts = tmp_path / "artifacts"
     write_corpus(artifacts / "corpus")
     write_pseudo_queries(artifacts / "pseudo_queries")
     write_hierarchy(artifacts / "hierarchy")
     write_text(tmp_path / "params.yaml", PARAMS)
-    encoder = Encoder.load(
-        make_tiny_encoder(tmp_path / "build" / "encoder", TEXTS.values()), device="cpu"
-    )
-    passages = load_corpus(artifacts / "corpus").passages.head(INDEXED)
+
+    build = tmp_path / "build"
+    encoder = Encoder.load(make_tiny_encoder(build / "encoder", TEXTS.values()), device="cpu")
+    passages = load_corpus(artifacts / "corpus").passages.head(CHAMPION_DOCUMENTS)
+    document_ids = passages["document_id"].tolist()
     vectors = encoder.encode(passage_texts(passages, include_title=False))
-    index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
-    index.save(tmp_path / "build" / "index")
-    write_json(tmp_path / "build" / "hierarchy" / DOCUMENT_IDS, passages["document_id"].tolist())
+    DenseIndex.build(vectors, document_ids, encoder.fingerprint()).save(build / "index")
+    write_json(build / "hierarchy" / DOCUMENT_IDS, document_ids)
     return Project(tmp_path)
 
 
 @pytest.fixture
 def champion(project, monkeypatch):
     """A champion whose registered files are those of the build."""
-    monkeypatch.setattr(versions, "download_files", lambda project, version: project.root / "build")
-    fingerprint = read_json(project.root / "build" / "index" / "manifest.json")["fingerprint"]
-    return versions.Version("7", "hce", "k" * 64, fingerprint, "c" * 64, "run")
+
+    def download_files(project, version):
+        return project.root / "build"
+
+    monkeypatch.setattr(versions, "download_files", download_files)
+    manifest = read_json(project.root / "build" / "index" / "manifest.json")
+    return versions.Version("7", "hce", "k" * 64, manifest["fingerprint"], "c" * 64, "run")
 
 
-def test_it_is_scored_on_every_query_of_today(project, champion):
-    folder = rescore_champion(project, champion)
-    scores = load_scores(folder, "test").values
-    assert len(scores) == 48
-    assert scores["hit@1"].drop("test:engine-11").mean() > 0.5
-    assert not scores.loc["test:engine-11", ["hit@1", "nDCG@10"]].any(), (
-        "it cannot find what it has not got"
-    )
-
-
-def test_the_live_generation_is_what_counts_without_what_the_challenger_could_not_know(
-    project, champion
-):
-    assert live_searcher(project, champion) is None, "its registered build is searched then"
-    tree = project.root / "tree"
-    shutil.copytree(project.artifacts / "hierarchy", tree)
+@pytest.fixture
+def live_champion(project, champion):
+    """The champion, live with all 48 documents."""
+    hierarchy = project.root / "tree"
+    shutil.copytree(project.artifacts / "hierarchy", hierarchy)
     document_ids = load_corpus(project.artifacts / "corpus").passages["document_id"].tolist()
-    (tree / DOCUMENT_IDS).write_text(json.dumps(document_ids))
+    (hierarchy / DOCUMENT_IDS).write_text(json.dumps(document_ids))
+
     encoder = Encoder.load(project.root / "build" / "encoder", device="cpu")
     vectors = encoder.encode(list(TEXTS.values()))
     DenseIndex.build(vectors, document_ids, encoder.fingerprint()).save(project.root / "grown")
-    generation = open_generation_zero(
+    open_generation_zero(
         project.root,
         "hce",
         encoder=project.root / "build" / "encoder",
         index=project.root / "grown",
         documents=project.artifacts / "corpus" / "documents.parquet",
-        hierarchy=tree,
+        hierarchy=hierarchy,
         provenance={},
         text=TextRules(include_title=False, words=0, stride=1),
     )
-    assert live_searcher(project, champion).generation.number == generation.number
+    return champion
+
+
+def test_champion_is_scored_on_every_query(project, champion):
     scores = load_scores(rescore_champion(project, champion), "test").values
-    assert scores.loc["test:engine-11", "nDCG@10"] > 0
-    newcomer = Document("newcomer", "", TEXTS["engine-11"])
+
+    assert len(scores) == 48
+    assert scores["hit@1"].drop(LATE_QUERY).mean() > 0.5
+
+
+def test_missing_document_counts_as_not_found(project, champion):
+    scores = load_scores(rescore_champion(project, champion), "test").values
+
+    assert scores.loc[LATE_QUERY, "hit@1"] == 0
+    assert scores.loc[LATE_QUERY, "nDCG@10"] == 0
+
+
+def test_registered_build_is_searched_if_not_live(project, champion):
+    assert open_live_searcher(project, champion) is None
+
+
+def test_live_generation_is_scored(project, live_champion):
+    assert open_live_searcher(project, live_champion).generation.number == 0
+
+    scores = load_scores(rescore_champion(project, live_champion), "test").values
+
+    assert scores.loc[LATE_QUERY, "nDCG@10"] > 0
+
+
+def test_documents_unknown_to_challenger_are_left_out(project, live_champion):
+    newcomer = Document("newcomer", "", LATE_TEXT)
     GenerationBuilder(project.live, "hce").apply([newcomer], up_to(1), provenance={})
-    found = live_searcher(project, champion).search(TEXTS["engine-11"], k=3)
-    assert "newcomer" in [hit.document_id for hit in found]
-    rows = (rescore_champion(project, champion) / "run.test.trec").read_text().splitlines()
-    assert rows
-    assert not any(" newcomer " in row for row in rows)
+    hits = open_live_searcher(project, live_champion).search(LATE_TEXT, k=3)
+    assert "newcomer" in [hit.document_id for hit in hits]
+
+    folder = rescore_champion(project, live_champion)
+
+    run = (folder / "run.test.trec").read_text()
+    assert run
+    assert " newcomer " not in run
 
 
-def judged(project, monkeypatch, split, old, queries=80):
-    """The verdict on hce, twice as good as `old` on so many queries, and that where there is no
-    champion.
-    """
-    values = pd.DataFrame(
-        {"nDCG@10": [0.2, 0.9] * 40, "hit@1": [0.0, 1.0] * 40}, [f"q{i}" for i in range(80)]
-    )
+def judge(project, monkeypatch, split="test", retriever="untrained", queries=80, champion=True):
+    """Judge hce, which is twice as good as the champion `retriever` on this many queries."""
+    query_ids = [f"q{i}" for i in range(80)]
+    values = pd.DataFrame({"nDCG@10": [0.2, 0.9] * 40, "hit@1": [0.0, 1.0] * 40}, query_ids)
     scores = {
-        name: SystemScores(name, split, values[:queries] * share)
-        for name, share in (("hce", 1.0), (old, 0.5))
+        "hce": SystemScores("hce", split, values[:queries]),
+        retriever: SystemScores(retriever, split, values[:queries] * 0.5),
     }
-    monkeypatch.setattr(versions, "load_scores", lambda project, version: scores[version.retriever])
-    trained, before = (
-        versions.Version(str(i), name, "k", "f", "c", "run") for i, name in enumerate(scores)
-    )
-    return (
-        judge_challenger(trained, champion, GateRules.of(project)) for champion in (before, None)
-    )
+
+    def load_version_scores(project, version):
+        return scores[version.retriever]
+
+    monkeypatch.setattr(versions, "load_scores", load_version_scores)
+    trained = versions.Version("0", "hce", "k", "f", "c", "run")
+    before = versions.Version("1", retriever, "k", "f", "c", "run") if champion else None
+    return judge_challenger(trained, before, GateRules.load(project))
 
 
-@pytest.mark.parametrize(
-    ("queries", "old", "refused"),
-    [(0, "untrained", True), (80, "untrained", False), (0, "contrastive", True)],
-)
-def test_where_nobody_judged_nothing_takes_the_champions_place(
-    project, monkeypatch, queries, old, refused
-):
-    verdict, _ = judged(project, monkeypatch, "test", old, queries)
-    assert verdict.passed is not refused
-    assert (verdict.reasons == (NO_JUDGED_QUERIES,)) is refused
+def test_better_challenger_passes(project, monkeypatch):
+    assert judge(project, monkeypatch).passed
 
 
-@pytest.mark.parametrize("split", ["gate", "test"])
-def test_a_verdict_by_test_queries_says_so(project, monkeypatch, split):
-    verdict, first = judged(project, monkeypatch, split, "bm25")
+@pytest.mark.parametrize("retriever", ["untrained", "contrastive"])
+def test_no_champion_is_replaced_without_judged_queries(project, monkeypatch, retriever):
+    verdict = judge(project, monkeypatch, retriever=retriever, queries=0)
+
+    assert not verdict.passed
+    assert verdict.reasons == (NO_JUDGED_QUERIES,)
+
+
+@pytest.mark.parametrize(("split", "is_noted"), [("gate", False), ("test", True)])
+def test_verdict_on_test_queries_is_noted(project, monkeypatch, split, is_noted):
+    verdict = judge(project, monkeypatch, split=split)
+
     assert verdict.passed
-    assert (JUDGED_BY_TEST_SPLIT in verdict.reasons) is (split == "test")
-    assert JUDGED_BY_TEST_SPLIT not in first.reasons, "nothing was compared"
+    assert (JUDGED_BY_TEST_SPLIT in verdict.reasons) == is_noted
 
 
-def test_the_gate_has_queries_of_its_own(project, champion):
-    """No test query is looked at where it has any, and all of them where it has none."""
-    folder = rescore_champion(project, champion)
-    assert load_gate_scores(folder).split == "test"
+def test_first_champion_needs_no_note(project, monkeypatch):
+    verdict = judge(project, monkeypatch, split="test", champion=False)
+
+    assert JUDGED_BY_TEST_SPLIT not in verdict.reasons
+
+
+def test_test_queries_are_used_without_gate_queries(project, champion):
+    assert load_gate_scores(rescore_champion(project, champion)).split == "test"
+
+
+def test_gate_queries_replace_test_queries(project, champion):
     corpus = load_corpus(project.artifacts / "corpus")
-    kept = corpus.queries["query_id"].isin(corpus.queries["query_id"].sort_values().head(9))
+    gate_ids = set(corpus.queries["query_id"].sort_values().head(9))
     for name in ("queries", "qrels"):
         table = getattr(corpus, name)
-        own = table["query_id"].isin(corpus.queries["query_id"][kept])
-        table.assign(split=table["split"].mask(own, "gate")).to_parquet(
-            project.artifacts / "corpus" / f"{name}.parquet"
-        )
+        splits = table["split"].mask(table["query_id"].isin(gate_ids), "gate")
+        table.assign(split=splits).to_parquet(project.artifacts / "corpus" / f"{name}.parquet")
+
     scores = load_gate_scores(rescore_champion(project, champion))
+
     assert scores.split == "gate"
-    assert set(scores.values.index) == set(corpus.queries["query_id"][kept])
+    assert set(scores.values.index) == gate_ids

@@ -1,32 +1,67 @@
-"""Guards the history of promotions: lines are only ever added, and one that a crash cut off does no
-harm.
-"""
+"""Guards the history of promotions: lines are only appended, and a crash damages none."""
 
 from __future__ import annotations
+
+import pytest
 
 from model_code.project import Project
 from orchestration.registry import history
 
 
-def test_lines_are_added_and_read_in_order(tmp_path):
-    project = Project(tmp_path)
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def test_history_is_empty_at_first(project):
     assert history.read(project) == []
+
+
+def test_lines_are_read_in_order(project):
     history.append(project, "promote", None, "1", {"passed": True})
-    first = project.promotions.read_bytes()
     history.append(project, "rollback", "1", "2", None)
-    assert project.promotions.read_bytes().startswith(first)
-    moves = [
-        (line["action"], line["from"], line["to"], line["verdict"])
-        for line in history.read(project)
-    ]
-    assert moves == [("promote", None, "1", {"passed": True}), ("rollback", "1", "2", None)]
+
+    promotion, rollback = history.read(project)
+
+    assert promotion["action"] == "promote"
+    assert promotion["from"] is None
+    assert promotion["to"] == "1"
+    assert promotion["verdict"] == {"passed": True}
+    assert rollback["action"] == "rollback"
+    assert rollback["from"] == "1"
+    assert rollback["to"] == "2"
+    assert rollback["verdict"] is None
 
 
-def test_after_a_cut_off_line_the_history_goes_on(tmp_path):
-    project = Project(tmp_path)
+def test_lines_are_only_appended(project):
+    history.append(project, "promote", None, "1", None)
+    before = project.promotions.read_bytes()
+
+    history.append(project, "rollback", "1", "2", None)
+
+    assert project.promotions.read_bytes().startswith(before)
+
+
+def test_line_cut_off_by_crash_is_skipped(project):
     history.append(project, "promote", None, "1", None)
     with project.promotions.open("a") as stream:
         stream.write('{"action": "pro')
-    assert len(history.read(project)) == 1
+    assert [line["to"] for line in history.read(project)] == ["1"]
+
     history.append(project, "promote", "1", "2", None)
+
     assert [line["to"] for line in history.read(project)] == ["1", "2"]
+
+
+def test_completed_promotion_is_not_repeated(project):
+    history.append(project, "promote", None, "1", None)
+    history.append(project, "promote", None, "1", None)
+
+    assert len(history.read(project)) == 1
+
+
+def test_refusal_is_repeated(project):
+    history.append(project, "refuse", "1", "2", None)
+    history.append(project, "refuse", "1", "2", None)
+
+    assert len(history.read(project)) == 2

@@ -321,7 +321,7 @@ def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(
         registry.client.set_registered_model_alias(registry.model, versions.CHALLENGER, "1")
     assert not release.promote(project).passed
     if rule == "refuse":
-        with pytest.raises(SettingsError, match="the gate alone makes a champion"):
+        with pytest.raises(SettingsError, match="a version is only promoted by the gate"):
             release.promote_manually(project)
         return
     move = release.promote_manually(project)
@@ -579,11 +579,11 @@ def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(
         )
         registry.client.set_registered_model_alias("freshet", versions.CHALLENGER, foreign.version)
     with pytest.raises(
-        FreshetError, match=rf"version 3 \(r\) is of the project {other.identity}, .*register"
+        FreshetError, match=rf"version 3 \(r\) belongs to the project {other.identity}, .*register"
     ):
         release.promote(project)
     move_alias(project, foreign.version)
-    assert f"of the project {other.identity}" in release.reconcile_alias(project).summary
+    assert f"belongs to the project {other.identity}" in release.reconcile_alias(project).summary
     assert (versions.version_with_alias(project).version, build_version(project)) == ("2", "2")
     assert moves(project)[2:] == [("put back", "2", "3")]
 

@@ -30,7 +30,7 @@ from model_code.retrieval.dense_index import DenseIndex
 from orchestration.cli.garbage import find_garbage
 from orchestration.pipeline.runs import KEY, StageRecord, run_store
 from orchestration.registry import gate, history, release, versions
-from orchestration.registry.built_retriever import BuiltRetriever, requirements
+from orchestration.registry.built_retriever import BuiltRetriever, serving_requirements
 from tests.tiny_encoder import make_tiny_encoder
 
 TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
@@ -371,7 +371,7 @@ def test_files_that_lie_elsewhere_are_not_the_project_s(tmp_path, monkeypatch, p
 
 
 def test_requirements_are_pinned():
-    pins = dict(pin.split("==") for pin in requirements())
+    pins = dict(pin.split("==") for pin in serving_requirements())
     assert {"torch", "transformers", "mlflow", "numpy"} <= pins.keys()
     assert not any("+" in version for version in pins.values())
 
@@ -404,7 +404,7 @@ def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_th
     tracked_project, build, tmp_path, monkeypatch
 ):
     def again(project, champion):
-        (segment,) = gate._segments(project, champion)
+        (segment,) = gate._champion_segments(project, champion)
         assert segment.retriever.search(["sort an array"], 1)[0][0][0] == "d1"
         return write_scores(tmp_path / "again", 0.3)
 

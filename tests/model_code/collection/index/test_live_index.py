@@ -26,7 +26,7 @@ from model_code.collection.ledger.tasks import EventRange, TaskKind
 from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.documents import Document, Remove
-from orchestration.sensors import tick
+from orchestration.sensors import receive_inbox_and_request_tasks
 from tests.live_example import (
     BASE,
     add,
@@ -509,12 +509,12 @@ def test_forty_looks_leave_no_file_open(project, collection):
     collection.ledger.tasks.request(
         TaskKind.RETRAIN, "hce", EventRange(1, 1), "topics moved", requested_by="drift"
     )
-    tick(project)
+    receive_inbox_and_request_tasks(project)
     gc.collect()
     gc.disable()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(40):
-        tick(project)
+        receive_inbox_and_request_tasks(project)
         live_status(project, "hce")
         with open_ledger(project) as ledger:
             assert backlog_of(ledger, current(project))

@@ -102,7 +102,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     )
     (work,) = request_due_tasks(project)
     assert (work.kind, work.retriever, work.event_range) == ("add", "other", EventRange(1, 1))
-    assert work.reason == "1 changes wait for other"
+    assert work.reason == "1 changes are waiting for other"
     upkeep = BackgroundMaintenance(project)
     assert upkeep.run_all() == outcome.behind
     monkeypatch.setattr(StandInBuilder, "apply", real)

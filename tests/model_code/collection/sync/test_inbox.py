@@ -13,7 +13,7 @@ import pytest
 
 from model_code.collection.sync import inbox
 from model_code.errors import FreshetError
-from orchestration.sensors import tick
+from orchestration.sensors import receive_inbox_and_request_tasks
 from tests.live_example import add, collection_of, make_project, row
 
 LINE = '{{"_id": "{0}", "title": "{0}", "text": "{1}"}}\n'
@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_taken_stays_and_stops_neither_the_others_nor_the_
         return hash_path(path)
 
     monkeypatch.setattr(inbox, "hash_path", unreadable)
-    assert [step.kind for step in tick(collection.project)] == ["add"]
+    assert [step.kind for step in receive_inbox_and_request_tasks(collection.project)] == ["add"]
     assert listing(collection) == [".lock", "bad.jsonl", "done/good.jsonl"]
     assert "bad.jsonl stays in inbox/: permission denied" in caplog.text
     monkeypatch.setattr(inbox, "hash_path", hash_path)

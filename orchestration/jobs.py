@@ -1,0 +1,114 @@
+"""The Dagster jobs, and the schedule of a sync.
+
+Descriptions are shown on Dagster's pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.live import BATCHES, PILOTS, RETRAINS, SYNCED
+from assets.stage_assets import asset_key
+from model_code.collection.generations.generation_store import retrievers
+from model_code.project import Project
+from orchestration.pipeline.stages import Stage
+
+DRIFT_ASSETS = ("drift_report",)
+ADDING_ASSETS = ("added_documents", *DRIFT_ASSETS)
+PILOT_ASSETS = ("retrain_pilot",)
+RETRAIN_ASSETS = ("retrained_retriever", "retrained_champion")
+EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
+
+add_documents = dg.define_asset_job(
+    "add_documents",
+    dg.AssetSelection.assets(*ADDING_ASSETS),
+    partitions_def=BATCHES,
+    description="Makes the changes that are waiting in the ledger searchable as a new generation, "
+    "and checks their drift. Started by the sensor `freshness` when changes are waiting.",
+)
+check_drift = dg.define_asset_job(
+    "check_drift",
+    dg.AssetSelection.assets(*DRIFT_ASSETS),
+    partitions_def=BATCHES,
+    description="Checks the drift of documents that are searchable and not measured yet, and "
+    "writes a drift report to the ledger. Started by the sensor `freshness` when "
+    "`drift.minimum_batch` changes are unmeasured, for example after a service added them.",
+)
+pilot = dg.define_asset_job(
+    "pilot",
+    dg.AssetSelection.assets(*PILOT_ASSETS),
+    partitions_def=PILOTS,
+    description="Trains on a sample of the live documents, and tells whether a retrain would help. "
+    "Started by the sensor `freshness` when a drift check requested a pilot. Requests a retrain if "
+    "it would help, and changes nothing else.",
+)
+retrain = dg.define_asset_job(
+    "retrain",
+    dg.AssetSelection.assets(*RETRAIN_ASSETS),
+    partitions_def=RETRAINS,
+    description="Trains every retriever on all live documents, in a workspace of its own, and "
+    "promotes the best one if it passes the gate. Started by the sensor `freshness` when a drift "
+    "check or a pilot requested a retrain.",
+)
+
+# By the kind of task. The enumeration `TaskKind` is not used, because its module is slow to import.
+TASK_JOBS = {
+    "add": add_documents,
+    "drift": check_drift,
+    "pilot": pilot,
+    "retrain": retrain,
+}
+
+
+def build_jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
+    """Return the jobs `full_build` and `evaluate` for the stages of a project.
+
+    Selections are made of objects, because selections as text depend on the installed version of
+    ANTLR.
+    """
+    not_built = dg.AssetSelection.assets(*ADDING_ASSETS, *PILOT_ASSETS, *RETRAIN_ASSETS, SYNCED)
+    evaluation_keys = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
+
+    full_build = dg.define_asset_job(
+        "full_build",
+        dg.AssetSelection.all() - not_built,
+        description="Runs everything from the corpus's source to a promoted retriever and its live "
+        "collection. Stages that are up to date are skipped.",
+    )
+    evaluate = dg.define_asset_job(
+        "evaluate",
+        dg.AssetSelection.assets(*evaluation_keys),
+        description="Evaluates the baselines and every trained retriever, and compares them.",
+    )
+    return [full_build, evaluate]
+
+
+def sync_schedules(project: Project, cron: str | None) -> list[dg.ScheduleDefinition]:
+    """Return the schedule `sync`; none if `live.sync` is null.
+
+    Args:
+        project: The project. Nothing is synced before something is live.
+        cron: The setting `live.sync`.
+    """
+    if cron is None:
+        return []
+
+    def something_is_live(context: dg.ScheduleEvaluationContext) -> bool:
+        return bool(retrievers(project.live))
+
+    sync = dg.define_asset_job(
+        "sync",
+        selection=[SYNCED],
+        description="Makes the index hold exactly the documents of the project's source. Started "
+        "by its schedule, which the setting `live.sync` sets.",
+    )
+    schedule = dg.ScheduleDefinition(
+        job=sync,
+        cron_schedule=cron,
+        should_execute=something_is_live,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Follows the project's source at the times of the setting `live.sync`.",
+    )
+    return [schedule]
