@@ -44,12 +44,12 @@ def work(project):
     return open_ledger(project, "hce").tasks
 
 
-def retrains(project):
+def retrain_states(project):
     """What became of them, newest first."""
     return [each.state.value for each in work(project).last("hce", 9, TaskKind.RETRAIN)]
 
 
-def moves(project):
+def recorded_changes(project):
     return [(line["action"], line["to"]) for line in history.read(project)]
 
 
@@ -98,7 +98,7 @@ def loop(built, tmp_path_factory, small_measures):
 
 
 @pytest.fixture
-def trains(loop, tmp_path, monkeypatch):
+def set_training(loop, tmp_path, monkeypatch):
     """Replaces the stages; takes the gain of the retriever that they give."""
 
     def choose(key, gain):
@@ -117,17 +117,15 @@ def trains(loop, tmp_path, monkeypatch):
     return choose
 
 
-def test_a_report_that_calls_for_a_retrain_becomes_a_run_whose_gate_blocks_the_champion_and_is_noted_once(
-    loop, trains
-):
+def test_rejected_retrain_does_not_replace_champion(loop, set_training):
     project, page = loop
-    trains("b", gain=0.0)
+    set_training("b", gain=0.0)
     before = Searcher.open(project.live).generation.number
     (request,), (asked,) = page.look().run_requests, work(project).open("hce")
     assert request.job_name == "retrain"
     assert request.run_key == request.partition_key == asked.run_key
     assert request.tags["freshet/why"] == asked.reason[:200]
-    assert page.instance.has_dynamic_partition("retrains", request.partition_key)
+    assert page.instance.has_dynamic_partition("retrain_states", request.partition_key)
     done = page.run("retrain", request.partition_key)
     assert not done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
@@ -136,32 +134,35 @@ def test_a_report_that_calls_for_a_retrain_becomes_a_run_whose_gate_blocks_the_c
     assert versions.version_with_alias(project).version == "1"
     assert Searcher.open(project.live).generation.number == before
     record_run_end(project, request.run_key, done.run_id, "the check failed", canceled=False)
-    assert moves(project)[-1] == ("refuse", "2")
-    assert retrains(project) == ["refused"], "a verdict, and no failure that is tried again"
+    assert recorded_changes(project)[-1] == ("refuse", "2")
+    assert retrain_states(project) == ["refused"], "a verdict, and no failure that is tried again"
     assert page.look().run_requests == []
 
 
-def test_a_backfill_of_what_is_settled_does_nothing(loop, monkeypatch):
+def test_backfill_of_ended_tasks_does_nothing(loop, monkeypatch):
     """What a batch brought is searchable, and a report that a pilot answered has its answer,
     whatever is begun anew.
     """
     project, page = loop
     monkeypatch.setattr(
-        "orchestration.freshness.retrain.train_challenger", lambda *_: pytest.fail("it trains")
+        "orchestration.freshness.retrain.train_challenger",
+        lambda *_: pytest.fail("it set_training"),
     )
     monkeypatch.setattr(
-        "orchestration.freshness.pilot.run_pilot", lambda *_: pytest.fail("it trains")
+        "orchestration.freshness.pilot.run_pilot", lambda *_: pytest.fail("it set_training")
     )
 
     def state():
         return (
             Searcher.open(project.live).generation.number,
-            moves(project),
+            recorded_changes(project),
             work(project).last("hce", 9),
         )
 
     before, backfill = state(), {"dagster/backfill": "all"}
-    done = page.run("retrain", page.instance.get_dynamic_partitions("retrains")[0], **backfill)
+    done = page.run(
+        "retrain", page.instance.get_dynamic_partitions("retrain_states")[0], **backfill
+    )
     assert done.success
     assert not done.get_asset_materialization_events()
     assert not done.get_asset_check_evaluations()
@@ -175,10 +176,10 @@ def test_a_backfill_of_what_is_settled_does_nothing(loop, monkeypatch):
     assert shown.metadata["what happened"].value == NOT_REQUESTED
 
 
-def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):
+def test_passed_challenger_becomes_live_champion(loop, set_training):
     """Which drift asked for later."""
     project, page = loop
-    trains("c", gain=0.1)
+    set_training("c", gain=0.1)
     work(project).request(
         TaskKind.RETRAIN,
         "hce",
@@ -193,7 +194,7 @@ def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, tra
     champion = versions.version_with_alias(project)
     assert champion.key == "c" * 64
     assert len(Searcher.open(project.live).base.rows.document_ids) == 174
-    assert moves(project)[-1] == ("promote", champion.version)
-    assert retrains(project) == ["done", "refused"]
+    assert recorded_changes(project)[-1] == ("promote", champion.version)
+    assert retrain_states(project) == ["done", "refused"]
     assert live_status(project, "hce")["ledger"]["documents"]["absorbed"] == 24
     assert page.look().run_requests == []

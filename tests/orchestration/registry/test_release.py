@@ -100,7 +100,7 @@ def project(builds, tmp_path, monkeypatch):
     monkeypatch.setattr(
         versions, "download_files", lambda project, version: builds / version.key[0] / "build"
     )
-    judging(monkeypatch, True)
+    set_verdict(monkeypatch, True)
     shutil.copytree(builds / "project", tmp_path / "project")
     project = Project(tmp_path / "project")
     (project.root / "dvc.yaml").touch()
@@ -108,7 +108,7 @@ def project(builds, tmp_path, monkeypatch):
     return project
 
 
-def judging(monkeypatch, passed):
+def set_verdict(monkeypatch, passed):
     judge = Verdict(passed, ("as the test wants it",), queries=1, intervals=())
     monkeypatch.setattr(release.gate, "judge_challenger", lambda *_: judge)
 
@@ -125,13 +125,13 @@ def current(project):
     return GenerationStore(project.live, "r").current()
 
 
-def build_version(project):
+def live_version(project):
     """The version whose build is searched."""
     build = current(project).sibling(current(project).build)
     return Generation.read(build).manifest["provenance"]["model_version"]
 
 
-def second(builds, project):
+def promote_second_build(builds, project):
     """The build "b" in place of "a", under settings of its own."""
     release.promote(project)
     settings(project, *CUT["b"])
@@ -139,15 +139,17 @@ def second(builds, project):
     return release.promote(project)
 
 
-def test_a_rollback_opens_a_version_by_the_rules_that_it_was_built_by(builds, project):
-    assert (second(builds, project).champion.version, current(project).number) == ("2", 1)
+def test_rollback_uses_passage_rules_of_version(builds, project):
+    assert promote_second_build(builds, project).champion.version == "2"
+    assert current(project).number == 1
     assert release.rollback(project).champion.version == "1"
-    assert (current(project).build, current(project).manifest["text"]["words"]) == (0, 5)
+    assert current(project).build == 0
+    assert current(project).manifest["text"]["words"] == 5
     with pytest.raises(FreshetError, match="no previous champion"):
         release.rollback(project)
 
 
-def test_a_changed_setting_makes_no_other_generation_of_the_champion(project, monkeypatch):
+def test_changed_setting_does_not_reopen_champion(project, monkeypatch):
     release.promote(project)
     settings(project, *CUT["a"], title="false")
     # what is live is not copied again
@@ -156,27 +158,29 @@ def test_a_changed_setting_makes_no_other_generation_of_the_champion(project, mo
     assert current(project).manifest["text"]["include_title"]
 
 
-def test_a_version_that_does_not_fit_its_rules_does_not_become_champion(builds, project):
+def test_version_that_cannot_be_opened_is_not_promoted(builds, project):
     release.promote(project)
     versions.register(project, replace(build_of(builds, "b"), text=build_of(builds, "a").text))
     with pytest.raises(FreshetError, match="passages in the build"):
         release.promote(project)
-    assert (versions.version_with_alias(project).version, current(project).number) == ("1", 0)
+    assert versions.version_with_alias(project).version == "1"
+    assert current(project).number == 0
     assert versions.version_with_alias(project, "challenger").version == "2"
 
 
-def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, monkeypatch):
-    second(builds, project)
+def test_refusal_opens_champion_that_is_not_live(builds, project, monkeypatch):
+    promote_second_build(builds, project)
     versions.register(project, replace(build_of(builds, "a"), key="ac" * 32))
-    judging(monkeypatch, False)
+    set_verdict(monkeypatch, False)
     shutil.rmtree(project.live / "r")
     move = release.promote(project)
-    assert (move.passed, move.champion.version) == (False, "2")
-    assert build_version(project) == "2"
+    assert not move.passed
+    assert move.champion.version == "2"
+    assert live_version(project) == "2"
     LiveIndex(project)
 
 
-def first(builds, patch, name="a"):
+def set_untrained_build(builds, patch, name="a"):
     """A finished build, none of whose stages is out of date, whose untrained system is the build
     `name`.
     """
@@ -185,15 +189,14 @@ def first(builds, patch, name="a"):
     patch.setattr(release, "find_build", lambda *_: build_of(builds, name))
 
 
-def test_the_first_champion_is_opened_where_nothing_is_live_and_after_a_kill(
-    builds, project, monkeypatch
-):
-    first(builds, monkeypatch)
+def test_interrupted_first_champion_is_completed(builds, project, monkeypatch):
+    set_untrained_build(builds, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             release.promote_first_champion(project)
-    assert (versions.version_with_alias(project), build_version(project)) == (None, "1")
+    assert versions.version_with_alias(project) is None
+    assert live_version(project) == "1"
     assert (
         release.promote_first_champion(project).champion.version
         == versions.version_with_alias(project).version
@@ -202,51 +205,49 @@ def test_the_first_champion_is_opened_where_nothing_is_live_and_after_a_kill(
     assert release.promote_first_champion(project) is None
 
 
-def test_what_is_live_without_a_champion_as_after_a_restore_stays_live(
-    builds, project, monkeypatch
-):
+def test_restored_collection_without_champion_stays_live(builds, project, monkeypatch):
     release.promote(project)
     add(project, ADDED)
     shutil.rmtree(project.state)
-    first(builds, monkeypatch, "b")
+    set_untrained_build(builds, monkeypatch, "b")
     assert release.promote_first_champion(project) is None
-    assert (current(project).number, versions.list_versions(project)) == (1, [])
-    first(builds, monkeypatch)
+    assert current(project).number == 1
+    assert versions.list_versions(project) == []
+    set_untrained_build(builds, monkeypatch)
     assert release.promote_first_champion(project).passed, (
         "the same build may be champion: it is live already"
     )
-    assert (current(project).number, build_version(project)) == (1, "1")
+    assert current(project).number == 1
+    assert live_version(project) == "1"
 
 
 @pytest.mark.parametrize("move", ["promote", "rollback"])
-def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(
-    builds, project, monkeypatch, move
-):
-    release.promote(project) if move == "promote" else second(builds, project)
+def test_refusal_after_interrupted_promotion_reopens_champion(builds, project, monkeypatch, move):
+    release.promote(project) if move == "promote" else promote_second_build(builds, project)
     champion = versions.version_with_alias(project).version
     versions.register(project, build_of(builds, "b"))
     with monkeypatch.context() as patch:
         patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             getattr(release, move)(project)
-    assert build_version(project) != champion
+    assert live_version(project) != champion
     versions.register(project, replace(build_of(builds, "b"), key="bc" * 32))
-    judging(monkeypatch, False)
+    set_verdict(monkeypatch, False)
     assert release.promote(project).champion.version == champion
-    assert build_version(project) == champion
+    assert live_version(project) == champion
 
 
-def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project, monkeypatch):
+def test_refusal_does_not_reopen_live_champion(builds, project, monkeypatch):
     release.promote(project)
     add(project, ADDED)
     versions.register(project, build_of(builds, "b"))
-    judging(monkeypatch, False)
+    set_verdict(monkeypatch, False)
     monkeypatch.setattr(release, "open_version", lambda *_: pytest.fail("it is searched already"))
     release.promote(project)
     assert current(project).number == 1
 
 
-def test_a_version_of_before_rules_were_kept_is_opened_by_the_settings(builds, project):
+def test_version_without_rules_uses_settings(builds, project):
     version = replace(versions.version_with_alias(project, "challenger"), text="")
     assert release.open_version(project, version).manifest["text"] == json.loads(
         build_of(builds, "a").text
@@ -259,9 +260,7 @@ def add(project, document_id):
     LiveIndex(project).apply()
 
 
-def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_went(
-    builds, project
-):
+def test_trained_events_are_not_applied_again(builds, project):
     release.promote(project)
     add(project, ADDED)
     retrained = replace(build_of(builds, "b"), snapshot=position_at(project, 1))
@@ -269,13 +268,15 @@ def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_
     release.promote(project)
     shutil.rmtree(project.live / "r")
     opened = release.open_champion(project)
-    assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), (
-        "nothing is added a second time"
-    )
-    assert (opened.cursor.trained, LiveIndex(project).ledger_view.pending().events) == (1, ())
+    # Nothing is added a second time.
+    assert opened.watermark == 1
+    assert opened.build == opened.number
+    assert opened.segments == ()
+    assert opened.cursor.trained == 1
+    assert LiveIndex(project).ledger_view.pending().events == ()
 
 
-def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, project):
+def test_version_of_another_ledger_gets_all_events(builds, project):
     release.promote(project)
     add(project, ADDED)
     retrained = replace(build_of(builds, "b"), snapshot=position_at(project, 1))
@@ -285,7 +286,9 @@ def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, p
         ledger.receive([Document(sorted(NEW)[1], *NEW[sorted(NEW)[1]])], "test")
     release.promote(project)
     opened = GenerationStore(project.live, "r").current()
-    assert (opened.watermark, opened.cursor.trained, opened.cursor.replay) == (1, 0, False)
+    assert opened.watermark == 1
+    assert opened.cursor.trained == 0
+    assert not opened.cursor.replay
     assert LiveIndex(project).ledger_view.pending().events == ()
 
 
@@ -294,28 +297,26 @@ def move_alias(project, number):
         registry.client.set_registered_model_alias(registry.model, versions.CHAMPION, number)
 
 
-def moves(project):
+def recorded_changes(project):
     return [(line["action"], line["from"], line["to"]) for line in history.read(project)]
 
 
-def moved_with_a_batch_waiting(builds, project, monkeypatch, rule):
+def move_alias_while_documents_wait(builds, project, monkeypatch, rule):
     """Version 2 is champion, documents wait, the gate is against version 1, and a person makes that
     champion.
     """
-    second(builds, project)
+    promote_second_build(builds, project)
     text = project.params_file.read_text()
     write_text(project.params_file, text.strip()[:-1] + f", promotion: {{by_hand: {rule}}}}}\n")
     title, body = NEW[ADDED]
     LiveIndex(project).receive([{"id": ADDED, "title": title, "text": body}], "test")
-    judging(monkeypatch, False)
+    set_verdict(monkeypatch, False)
     move_alias(project, "1")
 
 
 @pytest.mark.parametrize("rule", ["follow", "refuse"])
-def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(
-    builds, project, monkeypatch, rule
-):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, rule)
+def test_manual_promotion_against_gate_follows_setting(builds, project, monkeypatch, rule):
+    move_alias_while_documents_wait(builds, project, monkeypatch, rule)
     move_alias(project, "2")
     with versions.open_registry(project) as registry:
         registry.client.set_registered_model_alias(registry.model, versions.CHALLENGER, "1")
@@ -326,41 +327,38 @@ def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(
         return
     move = release.promote_manually(project)
     assert "moved by hand, against the gate: as the test wants it" in move.summary
-    assert move.champion.version == build_version(project) == "1"
-    assert moves(project)[-1] == ("moved by hand", "2", "1")
-    assert (
-        release.manual_alias_change(project),
-        release.promote_manually(project).already_champion,
-    ) == (None, True)
+    assert move.champion.version == live_version(project) == "1"
+    assert recorded_changes(project)[-1] == ("moved by hand", "2", "1")
+    assert release.manual_alias_change(project) is None
+    assert release.promote_manually(project).already_champion
     shutil.rmtree(project.live / "r")
-    assert (release.promote_manually(project).already_champion, build_version(project)) == (
-        True,
-        "1",
-    ), "and opened where it is not"
+    # And opened where it is not.
+    assert release.promote_manually(project).already_champion
+    assert live_version(project) == "1"
 
 
-def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(
-    builds, project, monkeypatch
-):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+def test_moved_alias_is_followed_and_rolled_back(builds, project, monkeypatch):
+    move_alias_while_documents_wait(builds, project, monkeypatch, "follow")
     assert (
         str(release.manual_alias_change(project))
         == "moved by hand from version 2 (r) to version 1 (r)"
     )
     move = release.promote(project)
-    assert (move.champion.version, build_version(project)) == ("1", "1")
+    assert move.champion.version == "1"
+    assert live_version(project) == "1"
     assert "moved by hand, against the gate: as the test wants it" in move.summary
-    assert moves(project)[2:] == [("moved by hand", "2", "1")]
+    assert recorded_changes(project)[2:] == [("moved by hand", "2", "1")]
     assert history.read(project)[-1]["verdict"]["passed"] is False
     assert LiveIndex(project).ledger_view.pending().events == ()
-    assert (release.manual_alias_change(project), release.reconcile_alias(project)) == (None, None)
-    assert release.rollback(project).champion.version == build_version(project) == "2"
+    assert release.manual_alias_change(project) is None
+    assert release.reconcile_alias(project) is None
+    assert release.rollback(project).champion.version == live_version(project) == "2"
     assert current(project).manifest["documents"] == len(OLD) + 1
-    assert moves(project)[3:] == [("rollback", "1", "2")]
+    assert recorded_changes(project)[3:] == [("rollback", "1", "2")]
 
 
 @contextmanager
-def searched_throughout(project):
+def search_continuously(project):
     """A running service that is asked all the time; gives whether the newest generation answers.
     None was refused.
     """
@@ -385,78 +383,60 @@ def searched_throughout(project):
     assert {answer.status_code for answer in told} == {200}
 
 
-def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(
-    builds, project, monkeypatch
-):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
-    with searched_throughout(project) as answers_newest:
+def test_service_answers_while_alias_is_followed(builds, project, monkeypatch):
+    move_alias_while_documents_wait(builds, project, monkeypatch, "follow")
+    with search_continuously(project) as answers_newest:
         assert answers_newest()
-        assert build_version(project) == "2"
-        assert release.promote(project).champion.version == build_version(project) == "1"
+        assert live_version(project) == "2"
+        assert release.promote(project).champion.version == live_version(project) == "1"
         assert answers_newest()
-        assert moves(project)[2:] == [("moved by hand", "2", "1")]
-        assert release.rollback(project).champion.version == build_version(project) == "2"
+        assert recorded_changes(project)[2:] == [("moved by hand", "2", "1")]
+        assert release.rollback(project).champion.version == live_version(project) == "2"
         assert answers_newest()
     assert LiveIndex(project).ledger_view.pending().events == ()
     assert current(project).manifest["documents"] == len(OLD) + 1
 
 
-def test_a_running_service_answers_throughout_a_move_by_hand_that_is_put_back(
-    builds, project, monkeypatch
-):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
-    with searched_throughout(project) as answers_newest:
+def test_service_answers_while_alias_is_put_back(builds, project, monkeypatch):
+    move_alias_while_documents_wait(builds, project, monkeypatch, "refuse")
+    with search_continuously(project) as answers_newest:
         assert answers_newest()
         move = release.reconcile_alias(project)
-        assert (
-            move.passed,
-            versions.version_with_alias(project).version,
-            build_version(project),
-        ) == (
-            False,
-            "2",
-            "2",
-        )
+        assert not move.passed
+        assert versions.version_with_alias(project).version == "2"
+        assert live_version(project) == "2"
         assert answers_newest()
-    assert moves(project)[2:] == [("put back", "2", "1")]
+    assert recorded_changes(project)[2:] == [("put back", "2", "1")]
 
 
 @pytest.mark.parametrize("call", [release.promote, release.reconcile_alias, release.rollback])
-def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(
-    builds, project, monkeypatch, call
-):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
+def test_refused_alias_is_put_back(builds, project, monkeypatch, call):
+    move_alias_while_documents_wait(builds, project, monkeypatch, "refuse")
     number = current(project).number
     move = call(project)
-    assert (move.passed, versions.version_with_alias(project).version, build_version(project)) == (
-        False,
-        "2",
-        "2",
-    )
-    assert moves(project)[2:] == [("put back", "2", "1")]
-    assert (len(LiveIndex(project).ledger_view.pending().events), current(project).number) == (
-        1,
-        number,
-    )
-    judging(monkeypatch, True)
+    assert not move.passed
+    assert versions.version_with_alias(project).version == "2"
+    assert live_version(project) == "2"
+    assert recorded_changes(project)[2:] == [("put back", "2", "1")]
+    assert len(LiveIndex(project).ledger_view.pending().events) == 1
+    assert current(project).number == number
+    set_verdict(monkeypatch, True)
     move_alias(project, "1")
-    assert release.reconcile_alias(project).champion.version == build_version(project) == "1", (
+    assert release.reconcile_alias(project).champion.version == live_version(project) == "1", (
         "the gate is for it"
     )
 
 
-def test_where_nobody_else_asks_a_promotion_by_hand_tells_what_settled_the_alias(
-    builds, project, monkeypatch
-):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+def test_manual_promotion_reports_reconciled_alias(builds, project, monkeypatch):
+    move_alias_while_documents_wait(builds, project, monkeypatch, "follow")
     assert (
         "version 1 (r) is the champion, moved by hand, against the gate"
         in release.promote_manually(project).summary
     )
 
 
-def test_an_alias_that_was_deleted_comes_back(builds, project):
-    second(builds, project)
+def test_deleted_alias_is_put_back(builds, project):
+    promote_second_build(builds, project)
     with versions.open_registry(project) as registry:
         registry.client.delete_registered_model_alias(registry.model, versions.CHAMPION)
         assert registry.list_versions()[1].is_same(
@@ -468,25 +448,25 @@ def test_an_alias_that_was_deleted_comes_back(builds, project):
         == versions.version_with_alias(project).version
         == "2"
     )
-    assert moves(project)[2:] == [("put back", "2", None)]
+    assert recorded_changes(project)[2:] == [("put back", "2", None)]
 
 
 @pytest.mark.parametrize("name", ["open_version", "set_champion"])
-def test_following_that_was_cut_off_is_one_line_once_it_is_done(builds, project, monkeypatch, name):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+def test_interrupted_reconciliation_is_recorded_once(builds, project, monkeypatch, name):
+    move_alias_while_documents_wait(builds, project, monkeypatch, "follow")
     with monkeypatch.context() as patch:
         owner = release if name == "open_version" else versions.Registry
         patch.setattr(owner, name, lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             release.reconcile_alias(project)
     release.reconcile_alias(project)
-    assert moves(project)[2:] == [("moved by hand", "2", "1")]
+    assert recorded_changes(project)[2:] == [("moved by hand", "2", "1")]
     move_alias(project, "2")
-    assert release.reconcile_alias(project).champion.version == build_version(project) == "2"
+    assert release.reconcile_alias(project).champion.version == live_version(project) == "2"
 
 
-def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, monkeypatch):
-    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+def test_sensor_starts_reconciliation_once(builds, project, monkeypatch):
+    move_alias_while_documents_wait(builds, project, monkeypatch, "follow")
     with dg.DagsterInstance.ephemeral() as instance:
         first, second_look = (
             champion_alias(dg.build_sensor_context(instance), project=project) for _ in range(2)
@@ -504,7 +484,7 @@ def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, m
             "promoted last"
             in champion_alias(dg.build_sensor_context(instance), project=project).skip_message
         )
-    assert build_version(project) == "1"
+    assert live_version(project) == "1"
 
 
 @pytest.fixture
@@ -522,20 +502,23 @@ def other(project, tmp_path, monkeypatch):
     return other
 
 
-def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(builds, project, other):
+def test_projects_of_shared_store_have_own_champions(builds, project, other):
     assert release.promote(project).champion.key == "a" * 64
-    assert (versions.version_with_alias(other), release.manual_alias_change(other)) == (
-        None,
-        None,
-    ), "what is there is not its own"
+    # What is there is not its own.
+    assert versions.version_with_alias(other) is None
+    assert release.manual_alias_change(other) is None
     versions.register(other, build_of(builds, "b"))
     move = release.promote(other)
-    assert (move.champion.version, move.champion.key, current(other).number) == ("1", "b" * 64, 0)
+    assert move.champion.version == "1"
+    assert move.champion.key == "b" * 64
+    assert current(other).number == 0
     assert versions.version_with_alias(project).key == "a" * 64
-    assert (release.manual_alias_change(project), current(project).number) == (None, 0)
+    assert release.manual_alias_change(project) is None
+    assert current(project).number == 0
     assert [version.project for version in versions.list_versions(project)] == [project.identity]
     with versions.open_registry(project) as first, versions.open_registry(other) as second:
-        assert (first.model, second.model) == ("freshet", f"freshet-{other.identity}")
+        assert first.model == "freshet"
+        assert second.model == f"freshet-{other.identity}"
         assert other.identity.startswith("other-notes-")
         assert first.experiment != second.experiment, (
             "nor does one clean up what the other registers"
@@ -548,9 +531,7 @@ def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(build
     )
 
 
-def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may_move(
-    builds, project, other, tmp_path
-):
+def test_copied_project_is_told_from_moved_one(builds, project, other, tmp_path):
     versions.register(other, build_of(builds, "b"))
     release.promote(other)
     copy = Project(shutil.copytree(other.root, tmp_path / "copy"))
@@ -559,7 +540,8 @@ def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may
     ):
         release.promote(copy)
     (copy.state / "identity").unlink()
-    assert (versions.version_with_alias(copy), copy.identity.startswith("copy-")) == (None, True)
+    assert versions.version_with_alias(copy) is None
+    assert copy.identity.startswith("copy-")
     moved = Project(other.root.rename(tmp_path / "moved"))
     assert versions.version_with_alias(moved).key == "b" * 64
     assert versions.version_with_alias(moved).project == moved.identity
@@ -568,10 +550,8 @@ def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may
         versions.version_with_alias(again)
 
 
-def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(
-    builds, project, other
-):
-    second(builds, project)
+def test_version_of_another_project_is_refused(builds, project, other):
+    promote_second_build(builds, project)
     versions.register(other, build_of(builds, "b"))
     with versions.open_registry(project) as registry:
         foreign = registry.client.copy_model_version(
@@ -584,13 +564,12 @@ def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(
         release.promote(project)
     move_alias(project, foreign.version)
     assert f"belongs to the project {other.identity}" in release.reconcile_alias(project).summary
-    assert (versions.version_with_alias(project).version, build_version(project)) == ("2", "2")
-    assert moves(project)[2:] == [("put back", "2", "3")]
+    assert versions.version_with_alias(project).version == "2"
+    assert live_version(project) == "2"
+    assert recorded_changes(project)[2:] == [("put back", "2", "3")]
 
 
-def test_a_store_of_before_projects_were_named_goes_on_with_who_was_promoted_there(
-    project, other, monkeypatch
-):
+def test_store_without_owner_keeps_its_champion(project, other, monkeypatch):
     release.promote(project)
     with closing(sqlite3.connect(project.state / "mlflow" / "mlflow.db")) as database, database:
         for table in ("experiment_tags", "model_version_tags"):
@@ -603,7 +582,9 @@ def test_a_store_of_before_projects_were_named_goes_on_with_who_was_promoted_the
     )
     monkeypatch.setattr(runs, "_own_uri", lambda project: "another")
     champion = versions.version_with_alias(project)
-    assert (champion.version, champion.project, champion.is_foreign(project)) == ("1", "", False)
+    assert champion.version == "1"
+    assert champion.project == ""
+    assert not champion.is_foreign(project)
     assert release.open_champion(project).number == 0
     with versions.open_registry(project) as registry:
         assert (

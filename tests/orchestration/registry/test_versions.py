@@ -113,7 +113,7 @@ def variant(
     )
 
 
-def test_an_empty_registry_says_what_is_missing(tracked_project):
+def test_empty_registry_has_no_challenger(tracked_project):
     assert versions.version_with_alias(tracked_project) is None
     assert versions.list_versions(tracked_project) == []
     with pytest.raises(FreshetError, match="no challenger.*freshet register"):
@@ -122,9 +122,11 @@ def test_an_empty_registry_says_what_is_missing(tracked_project):
         release.rollback(tracked_project)
 
 
-def test_a_build_is_registered_once_and_copied(tracked_project, build):
+def test_build_is_registered_once_and_copied(tracked_project, build):
     first = versions.register(tracked_project, build)
-    assert (first.version, first.retriever, first.key) == ("1", "hce", "a" * 64)
+    assert first.version == "1"
+    assert first.retriever == "hce"
+    assert first.key == "a" * 64
     assert first.fingerprint == Encoder.load(build.encoder, 64).fingerprint()
     assert versions.register(tracked_project, build) == first
     assert versions.list_versions(tracked_project) == [first]
@@ -139,31 +141,31 @@ def test_a_build_is_registered_once_and_copied(tracked_project, build):
     assert (folder.parents[1] / "code" / "model_code" / "encoding" / "encoder.py").is_file()
 
 
-def test_the_first_champion_needs_no_comparison(tracked_project):
+def test_first_champion_needs_no_comparison(tracked_project):
     move = release.promote(tracked_project, rules(tracked_project))
-    assert (move.passed, move.champion.version) == (True, "1")
+    assert move.passed
+    assert move.champion.version == "1"
     assert "there is no champion yet" in move.summary
     assert versions.version_with_alias(tracked_project, "champion") == move.champion
     assert versions.version_with_alias(tracked_project, "challenger") is None
 
 
-def test_promoting_the_champion_changes_nothing(tracked_project, build):
+def test_promoting_champion_changes_nothing(tracked_project, build):
     versions.register(tracked_project, build)
     assert versions.version_with_alias(tracked_project, "challenger") is None
     before = history.read(tracked_project)
     move = release.promote(tracked_project, rules(tracked_project))
-    assert (move.passed, move.champion.version) == (True, "1")
+    assert move.passed
+    assert move.champion.version == "1"
     assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
     assert history.read(tracked_project) == before
     asked = release.judge(tracked_project, rules(tracked_project))
-    assert (asked.passed, asked.reasons) == (True, (move.summary,)), (
-        "a promotion that was cut off can be finished"
-    )
+    # A promotion that was cut off can be finished.
+    assert asked.passed
+    assert asked.reasons == (move.summary,)
 
 
-def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(
-    tracked_project, build, monkeypatch
-):
+def test_unchanged_build_keeps_champion_in_dagster(tracked_project, build, monkeypatch):
     opened = []
 
     def open_version(project, version):
@@ -192,22 +194,23 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(
     assert history.read(tracked_project) == before
 
 
-def test_registering_the_champion_again_ends_the_challenge_of_another(tracked_project, build):
+def test_registering_champion_removes_challenger(tracked_project, build):
     versions.register(tracked_project, variant(build, "b" * 64, "contrastive"))
     assert versions.version_with_alias(tracked_project, "challenger").version == "2"
     assert versions.register(tracked_project, build).version == "1"
     assert versions.version_with_alias(tracked_project, "challenger") is None
 
 
-def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
+def test_challenger_that_is_not_better_is_refused(tracked_project, build):
     versions.register(tracked_project, variant(build, "b" * 64, "contrastive"))
     move = release.promote(tracked_project, rules(tracked_project))
-    assert (move.passed, move.champion.version) == (False, "1")
+    assert not move.passed
+    assert move.champion.version == "1"
     assert "version 2 (contrastive) stays challenger: not better" in move.summary
     assert versions.version_with_alias(tracked_project, "challenger").version == "2"
 
 
-def test_a_version_that_the_gate_is_given_and_refuses_is_no_challenger_any_more(tracked_project):
+def test_refused_version_loses_alias(tracked_project):
     second, by = versions.version_with_alias(tracked_project, "challenger"), rules(tracked_project)
     release.promote(tracked_project, by, second, release.judge(tracked_project, by, second))
     first, again = history.read(tracked_project)[-2:]
@@ -217,15 +220,16 @@ def test_a_version_that_the_gate_is_given_and_refuses_is_no_challenger_any_more(
     assert move.summary.startswith("version 2 (contrastive) is refused: not better")
 
 
-def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
+def test_better_challenger_becomes_champion(tracked_project, build, tmp_path):
     better = write_scores(tmp_path / "better", 0.1)
     versions.register(tracked_project, variant(build, "c" * 64, evaluation=better))
     move = release.promote(tracked_project, rules(tracked_project))
-    assert (move.passed, move.champion.version) == (True, "3")
+    assert move.passed
+    assert move.champion.version == "3"
     assert versions.version_with_alias(tracked_project, "previous").version == "1"
 
 
-def test_the_model_answers_queries_under_its_alias(tracked_project, build):
+def test_model_answers_queries_under_alias(tracked_project, build):
     import mlflow
 
     model = mlflow.pyfunc.load_model("models:/freshet@champion")
@@ -253,7 +257,7 @@ def test_the_model_answers_queries_under_its_alias(tracked_project, build):
         model.predict(pd.DataFrame({"query": ["sort an array", ""]}))
 
 
-def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
+def test_rollback_goes_back_one_champion(tracked_project):
     move = release.rollback(tracked_project)
     assert move.champion.version == "1"
     assert versions.version_with_alias(tracked_project, "champion").version == "1"
@@ -261,7 +265,7 @@ def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
         release.rollback(tracked_project)
 
 
-def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_project):
+def test_history_has_every_change_and_refusal(tracked_project):
     lines = history.read(tracked_project)
     assert [(line["action"], line["from"], line["to"]) for line in lines] == [
         ("promote", None, "1"),
@@ -274,7 +278,7 @@ def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_pro
     assert gain["difference"] == pytest.approx(0.1, abs=0.01)
 
 
-def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_the_gate_found(
+def test_page_of_version_shows_metrics_and_verdict(
     tracked_project,
 ):
     client, champion = (
@@ -298,16 +302,14 @@ def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_t
 
 
 @pytest.fixture
-def swept(tracked_project):
+def without_garbage(tracked_project):
     """Without what tests before recorded in the store that they share."""
     for left in find_garbage(tracked_project, keep=9):
         left.delete()
 
 
-@pytest.mark.usefixtures("swept")
-def test_a_model_that_a_killed_registration_left_is_found_and_freed(
-    tracked_project, build, monkeypatch
-):
+@pytest.mark.usefixtures("without_garbage")
+def test_model_of_killed_registration_is_deleted(tracked_project, build, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
             "mlflow.log_metrics", lambda *_, model_id=None, **__: 1 / 0 if model_id else None
@@ -321,8 +323,8 @@ def test_a_model_that_a_killed_registration_left_is_found_and_freed(
     assert not find_garbage(tracked_project, keep=9)
 
 
-@pytest.mark.usefixtures("swept")
-def test_only_versions_without_a_role_can_be_deleted(tracked_project):
+@pytest.mark.usefixtures("without_garbage")
+def test_version_with_role_cannot_be_deleted(tracked_project):
     first, second, third = versions.list_versions(tracked_project)
     with pytest.raises(FreshetError, match=r"version 1 \(hce\) is champion"):
         versions.delete_version(tracked_project, first)
@@ -337,8 +339,8 @@ def test_only_versions_without_a_role_can_be_deleted(tracked_project):
     assert not folder.exists()
 
 
-@pytest.mark.usefixtures("swept")
-def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path):
+@pytest.mark.usefixtures("without_garbage")
+def test_runs_of_pilots_are_deleted(tracked_project, tmp_path):
     (tmp_path / "report.json").write_text("0" * 200_000)
     stage = StageRecord(
         "train@hce", "", {}, {}, {}, [tmp_path / "report.json"], [], None, False, None, 5.0, 6.0
@@ -347,7 +349,8 @@ def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path)
     for build in ("pilot 1a2b3c4d", "build 2"):
         store.record_stage(replace(stage, build=build, key=build[0] * 64))
     (item,) = find_garbage(tracked_project, keep=9)
-    assert (item.label, item.megabytes > 0.1) == ("2 runs of pilots", True)
+    assert item.label == "2 runs of pilots"
+    assert item.megabytes > 0.1
     item.delete()
     assert find_garbage(tracked_project, keep=9) == []
     assert store.find_run("p" * 64) is None
@@ -357,7 +360,7 @@ def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path)
 @pytest.mark.parametrize(
     "place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "file:///somewhere/else"]
 )
-def test_files_that_lie_elsewhere_are_not_the_project_s(tmp_path, monkeypatch, place):
+def test_files_outside_store_are_left_alone(tmp_path, monkeypatch, place):
     named = SimpleNamespace(experiment_id="1", name="freshet")
     model = SimpleNamespace(source_run_id="r", artifact_location=f"{place}/models/m/artifacts")
     run = SimpleNamespace(info=SimpleNamespace(artifact_uri=f"{place}/r/artifacts"))
@@ -370,15 +373,13 @@ def test_files_that_lie_elsewhere_are_not_the_project_s(tmp_path, monkeypatch, p
     assert versions.run_folders(Project(tmp_path), ["r"]) == []
 
 
-def test_requirements_are_pinned():
+def test_serving_requirements_are_pinned():
     pins = dict(pin.split("==") for pin in serving_requirements())
     assert {"torch", "transformers", "mlflow", "numpy"} <= pins.keys()
     assert not any("+" in version for version in pins.values())
 
 
-def test_a_champion_built_on_another_corpus_is_scored_again(
-    tracked_project, build, tmp_path, monkeypatch
-):
+def test_champion_of_another_corpus_is_scored_again(tracked_project, build, tmp_path, monkeypatch):
     scored = []
 
     def rescore_champion(project, champion):
@@ -400,9 +401,7 @@ def test_a_champion_built_on_another_corpus_is_scored_again(
     assert "0.8" in move.summary
 
 
-def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_the_gate_holds_its_lock(
-    tracked_project, build, tmp_path, monkeypatch
-):
+def test_gate_searches_registered_files_of_champion(tracked_project, build, tmp_path, monkeypatch):
     def again(project, champion):
         (segment,) = gate._champion_segments(project, champion)
         assert segment.retriever.search(["sort an array"], 1)[0][0][0] == "d1"
@@ -424,7 +423,7 @@ def champions(tmp_path_factory, build):
     """A store whose champions were 1, 2 and 3, in this order."""
     project = Project(tmp_path_factory.mktemp("champions"))
     with pytest.MonkeyPatch.context() as patch:
-        let_pass(patch)
+        pass_all_versions(patch)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.delenv("FRESHET_STATE", raising=False)
         for key in "123":
@@ -436,19 +435,19 @@ def champions(tmp_path_factory, build):
 @pytest.fixture
 def three(champions, tmp_path, monkeypatch):
     """A copy of that store, as making one takes seconds, with a gate that lets everything through."""
-    let_pass(monkeypatch)
+    pass_all_versions(monkeypatch)
     shutil.copytree(champions.root, tmp_path / "three")
     return Project(tmp_path / "three")
 
 
-def let_pass(patch):
+def pass_all_versions(patch):
     verdict = Verdict(True, ("ok",), queries=1, intervals=())
     patch.setattr(gate, "judge_challenger", lambda *_: verdict)
     patch.setattr(release, "open_version", lambda *_: None)
     patch.setattr(versions, "log_retriever", lambda build: str(build.index))
 
 
-def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three, monkeypatch):
+def test_interrupted_rollback_is_completed(three, monkeypatch):
     from mlflow import MlflowClient
 
     def die(*_):
@@ -474,7 +473,7 @@ def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three
     assert release.rollback(three).champion.version == "1"
 
 
-def test_a_promotion_that_cannot_be_opened_leaves_the_champion(three, build, monkeypatch):
+def test_failed_opening_leaves_champion(three, build, monkeypatch):
     def fail(project, version):
         raise FreshetError("it does not fit")
 
@@ -487,7 +486,7 @@ def test_a_promotion_that_cannot_be_opened_leaves_the_champion(three, build, mon
     assert versions.version_with_alias(three, "previous").version == "2"
 
 
-def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(three, build):
+def test_given_version_is_judged_instead_of_challenger(three, build):
     own = versions.register(three, variant(build, "4" * 64))
     versions.register(three, variant(build, "5" * 64))
     assert release.promote(three, rules(three), challenger=own).champion.version == "4"
@@ -497,9 +496,11 @@ def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(th
     )
 
 
-def test_a_version_keeps_its_text_rules_and_the_last_event_that_it_holds(three, build):
+def test_version_keeps_rules_and_snapshot(three, build):
     retrained = replace(variant(build, "4" * 64), snapshot=SNAPSHOT)
     assert versions.register(three, retrained).snapshot == SNAPSHOT
     again = versions.register(three, replace(retrained, snapshot=Position(), text="{}"))
-    assert (again.snapshot, again.text) == (SNAPSHOT, "{}"), "its documents are the same"
+    # Its documents are the same.
+    assert again.snapshot == SNAPSHOT
+    assert again.text == "{}"
     assert versions.version_with_alias(three).snapshot == Position()
