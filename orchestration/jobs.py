@@ -13,7 +13,7 @@ from assets.live import BATCHES, PILOTS, RETRAINS, SYNCED
 from assets.stage_assets import asset_key
 from model_code.collection.generations.generation_store import retrievers
 from model_code.project import Project
-from orchestration.pipeline.stages import Stage
+from model_code.stages.stage import Stage
 
 DRIFT_ASSETS = ("drift_report",)
 ADDING_ASSETS = ("added_documents", *DRIFT_ASSETS)

@@ -18,6 +18,7 @@ from model_code.context import left_out_reason
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.project import Project
+from model_code.stages.stage import Stage
 from model_code.text.passages import TextRules
 from orchestration import parameters
 from orchestration.parameters import Parameters, evaluation_folder
@@ -179,18 +180,18 @@ def find_build(
     )
 
 
-def _evaluation_stage(settings: Parameters, name: str) -> stages.Stage:
+def _evaluation_stage(settings: Parameters, name: str) -> Stage:
     """Return the stage that evaluates a baseline, a retriever or a fusion."""
     if name in parameters.BASELINES:
         return _stage("baselines")
     if name in settings.retrievers:
-        return _stage("evaluate").of(name)
+        return _stage("evaluate").for_retriever(name)
     if name in settings.fusions:
-        return _stage("fuse").of(name)
+        return _stage("fuse").for_retriever(name)
     raise FreshetError(f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml")
 
 
-def _stage(name: str) -> stages.Stage:
+def _stage(name: str) -> Stage:
     for stage in stages.TABLE:
         if stage.name == name:
             return stage
