@@ -48,7 +48,7 @@ retrain = dg.define_asset_job(
     "retrain",
     dg.AssetSelection.assets(*RETRAIN_ASSETS),
     partitions_def=RETRAINS,
-    description="Trains every retriever on all live documents, in a workspace of its own, and "
+    description="Trains every retriever on all live documents, in a separate workspace, and "
     "promotes the best one if it passes the gate. Started by the sensor `freshness` when a drift "
     "check or a pilot requested a retrain.",
 )

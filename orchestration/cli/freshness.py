@@ -78,7 +78,7 @@ def retrain(
     result = run_retrain(project, name, print_message)
     print_message(result.summary)
     if result.generation is not None:
-        print_message(f"live: {result.challenger.retriever} generation {result.generation}")
+        print_message(f"live: {result.version.retriever} generation {result.generation}")
 
 
 def _run_pilot(project: Project, documents: int) -> None:
@@ -105,8 +105,8 @@ def drift(
     """
     from orchestration.freshness.drift import check_drift
 
-    watched = check_drift(Project.find(), record=not explain)
-    if watched is None:
+    check = check_drift(Project.find(), record=not explain)
+    if check is None:
         if explain:
             raise FreshetError("no document was added since the last drift report")
         raise FreshetError(
@@ -114,8 +114,8 @@ def drift(
             "use --explain to measure fewer"
         )
     if as_json:
-        record = watched.as_dict()
-        record["batch"] = [watched.batch.first, watched.batch.last]
-        print_message(json.dumps(record, indent=2))
+        values = check.as_dict()
+        values["batch"] = [check.events.first, check.events.last]
+        print_message(json.dumps(values, indent=2))
     else:
-        print_message(watched.text, nl=False)
+        print_message(check.text, nl=False)

@@ -23,7 +23,7 @@ def request_due_tasks(project: Project) -> list[Task]:
     """Request what is due for the project, and return all open tasks that may run now.
 
     An addition is requested if changes are waiting. A drift check is requested only if nothing else
-    is due. Pilots and retrains are requested by a drift check and are only listed here. Those of a
+    is due. Pilots and retrains are requested by a drift check and are only listed here. Tasks of a
     retriever that is no longer searched by default are not due.
 
     Calling this again returns the same tasks until they end.

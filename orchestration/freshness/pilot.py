@@ -1,8 +1,8 @@
 """Run a pilot: a short training on a sample that tells whether a retrain would help new documents.
 
 A drift report compares how well new and old documents are found, because only a training shows what
-training would gain. A pilot trains: with the settings of a retrain, in a workspace of its own, on
-new and old documents in equal parts. It is then compared with the live retriever on the same
+training would gain. A pilot trains: with the settings of a retrain, in its own workspace, on new
+and old documents in equal parts. It is then compared with the live retriever on the same
 queries. A pilot registers nothing and changes nothing that is live.
 """
 
@@ -63,7 +63,7 @@ class PilotResult:
     """The answer of a pilot.
 
     Attributes:
-        plan: The retrain that the pilot stands for.
+        plan: The retrain that the pilot predicts.
         documents: The size of the sample.
         new: New documents in the sample.
         verdict: Passes if a retrain would help.

@@ -32,7 +32,7 @@ NO_JUDGED_QUERIES = (
     "the gate"
 )
 JUDGED_BY_TEST_SPLIT = (
-    "judged on the test queries, because the gate has none of its own (set corpus.splits.gate_share, "
+    "judged on the test queries, because the split `gate` has none (set corpus.splits.gate_share, "
     "or give the qrels a split `gate`): the champion's test scores are biased upwards from now on"
 )
 

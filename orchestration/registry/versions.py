@@ -253,7 +253,7 @@ class Registry:
         return None
 
     def _create_version(self, identity: dict[str, str], build: BuiltRetriever) -> str:
-        """Log the build as a model in a run of its own, and register it; return its number."""
+        """Log the build as a model in a separate run, and register it; return its number."""
         import mlflow
 
         tags = dict(identity)
