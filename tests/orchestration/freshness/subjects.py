@@ -37,7 +37,7 @@ SPACE = [
 PARAMS = {
     "retrievers": {"hce": {}},
     "encoder": {"include_title": False},
-    "drift": {"alpha": 0.15, "minimum_batch": 20, "window": 2},
+    "drift": {"alpha": 0.15, "minimum_batch": 20},
 }
 
 

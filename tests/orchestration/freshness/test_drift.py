@@ -250,37 +250,33 @@ def test_deleted_arrivals_are_not_measured(project):
     assert check_drift(project).report.documents == 22
 
 
-@pytest.fixture
-def grown_project(project, own_measures):
-    """130 documents were added to 150, which are too few to draw batches from by default."""
-    add(project, documents(SPACE, 130, "space", 2))
-    return project
-
-
 def set_drift_settings(project, **settings):
     write_text(project.params_file, json.dumps({**PARAMS, "drift": settings}))
 
 
-def test_small_corpus_is_measured_by_growth(grown_project):
-    set_drift_settings(grown_project, growth_limit=2.0)
+def test_small_corpus_is_measured_by_growth(project, own_measures):
+    """By default, 150 documents are too few to draw batches of 70 from."""
+    set_drift_settings(project, minimum_batch=70)
+    add(project, documents(SPACE, 70, "space", 2))
 
-    decision = check_drift(grown_project, record=False).decision
+    decision = check_drift(project, record=False).decision
 
     assert decision.action == NO_ACTION
-    assert decision.reasons == ("growth 0.8667 is not above 2.0000, and nothing else was measured",)
+    assert decision.reasons == ("growth 0.4667 is not above 0.5000, and nothing else was measured",)
 
 
-def test_growth_past_limit_calls_for_retrain(grown_project):
-    set_drift_settings(grown_project)
+def test_growth_past_limit_calls_for_retrain(project, own_measures):
+    set_drift_settings(project)
+    ledger = add(project, documents(SPACE, 130, "space", 2))
 
-    check = check_drift(grown_project)
+    check = check_drift(project)
 
     assert check.exceeded == ("growth",)
     assert check.decision.action == RETRAIN
     skipped = {measure.name: measure.why for measure in check.report.unmeasured}
     reason = "the reference has 150, fewer than 3 x drift.minimum_batch = 300"
     assert skipped["domain_auc"] == reason
-    assert open_ledger(grown_project, "hce").recent_drift_reports(1)[0]["last_event"] == 130
+    assert ledger.recent_drift_reports(1)[0]["last_event"] == 130
 
 
 @pytest.mark.parametrize("retriever", ["hce", "other"])
