@@ -83,7 +83,7 @@ def _read_version(connection: sqlite3.Connection, model: str, number: str | None
     if row is None:
         return None
     tags = _version_tags(connection, model, number)
-    return Version.read(SimpleNamespace(version=number, run_id=row[0], tags=tags))
+    return Version.from_registered(SimpleNamespace(version=number, run_id=row[0], tags=tags))
 
 
 def _version_tags(connection: sqlite3.Connection, model: str, number: str) -> dict[str, str]:

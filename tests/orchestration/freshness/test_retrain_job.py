@@ -125,7 +125,7 @@ def test_rejected_retrain_does_not_replace_champion(loop, set_training):
     assert request.job_name == "retrain"
     assert request.run_key == request.partition_key == asked.run_key
     assert request.tags["freshet/why"] == asked.reason[:200]
-    assert page.instance.has_dynamic_partition("retrain_states", request.partition_key)
+    assert page.instance.has_dynamic_partition("retrains", request.partition_key)
     done = page.run("retrain", request.partition_key)
     assert not done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
@@ -146,10 +146,10 @@ def test_backfill_of_ended_tasks_does_nothing(loop, monkeypatch):
     project, page = loop
     monkeypatch.setattr(
         "orchestration.freshness.retrain.train_challenger",
-        lambda *_: pytest.fail("it set_training"),
+        lambda *_: pytest.fail("it trains"),
     )
     monkeypatch.setattr(
-        "orchestration.freshness.pilot.run_pilot", lambda *_: pytest.fail("it set_training")
+        "orchestration.freshness.pilot.run_pilot", lambda *_: pytest.fail("it trains")
     )
 
     def state():
@@ -160,9 +160,7 @@ def test_backfill_of_ended_tasks_does_nothing(loop, monkeypatch):
         )
 
     before, backfill = state(), {"dagster/backfill": "all"}
-    done = page.run(
-        "retrain", page.instance.get_dynamic_partitions("retrain_states")[0], **backfill
-    )
+    done = page.run("retrain", page.instance.get_dynamic_partitions("retrains")[0], **backfill)
     assert done.success
     assert not done.get_asset_materialization_events()
     assert not done.get_asset_check_evaluations()

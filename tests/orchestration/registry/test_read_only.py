@@ -19,7 +19,7 @@ def project(tmp_path) -> Project:
 def add_version(registry: versions.Registry, retriever: str) -> versions.Version:
     """Register a version without files."""
     run = registry.client.create_run(registry.experiment)
-    if registry._registered() is None:
+    if not registry.client.search_registered_models():
         registry.client.create_registered_model(registry.model)
     registered = registry.client.create_model_version(
         registry.model, run.info.artifact_uri, run.info.run_id
@@ -30,13 +30,13 @@ def add_version(registry: versions.Registry, retriever: str) -> versions.Version
         versions.FINGERPRINT: "0",
         versions.CORPUS: "1",
         versions.EVENT: "7",
-        versions.MARK: "mark",
-        versions.LOG: "log",
+        versions.EVENT_MARK: "mark",
+        versions.LEDGER_ID: "log",
     }
     for name, value in tags.items():
         registry.client.set_model_version_tag(registry.model, registered.version, name, value)
     tagged = registry.client.get_model_version(registry.model, registered.version)
-    return versions.Version.read(tagged)
+    return versions.Version.from_registered(tagged)
 
 
 def roles_by_mlflow(project: Project) -> dict[str, versions.Version | None]:
