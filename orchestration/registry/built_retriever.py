@@ -181,21 +181,24 @@ def find_build(
 
 
 def _evaluation_stage(settings: Parameters, name: str) -> Stage:
-    """Return the stage that evaluates a baseline, a retriever or a fusion."""
+    """Return the stage that evaluates a baseline, a retriever or a fusion.
+
+    Raises:
+        FreshetError: If the name is none of them.
+    """
     if name in parameters.BASELINES:
-        return _stage("baselines")
-    if name in settings.retrievers:
-        return _stage("evaluate").for_retriever(name)
-    if name in settings.fusions:
-        return _stage("fuse").for_retriever(name)
-    raise FreshetError(f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml")
-
-
-def _stage(name: str) -> Stage:
-    for stage in stages.TABLE:
-        if stage.name == name:
-            return stage
-    raise FreshetError(f"there is no stage {name!r}")
+        address = "baselines"
+    elif name in settings.retrievers:
+        address = f"evaluate@{name}"
+    elif name in settings.fusions:
+        address = f"fuse@{name}"
+    else:
+        raise FreshetError(
+            f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml"
+        )
+    table = stages.expand(settings.retrievers, settings.fusions)
+    (stage,) = stages.find(address, table)
+    return stage
 
 
 def require_current(project: Project, retrievers: Iterable[str]) -> None:
