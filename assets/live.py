@@ -197,9 +197,9 @@ RETRAINED_RETRIEVER = dg.AssetSpec(
     kinds={"pytorch", "mlflow"},
     skippable=True,
     description="All retrievers, trained and evaluated on everything that is live. Runs when a "
-    "drift check or a pilot requested a retrain. Builds in a temporary workspace, and registers the "
-    "best retriever as challenger. A backfill trains nothing, because the documents of an old "
-    "partition are not what is live now.",
+    "drift check or a pilot requested a retrain. Builds in a temporary workspace, and registers "
+    "the best retriever as challenger. A backfill trains nothing, because the documents of an "
+    "old partition are not what is live now.",
 )
 
 
@@ -277,9 +277,9 @@ def retrained_champion(
     group_name="live",
     deps=["live_generation"],
     pool=WRITER_POOL,
-    description="The index with exactly the documents of its source, as after `freshet sync`. Runs "
-    "at the times of the setting `live.sync`, or when a person starts it. Writes the differences to "
-    "the ledger, and makes them searchable.",
+    description="The index with exactly the documents of its source, as after `freshet sync`. "
+    "Runs at the times of the setting `live.sync`, or when a person starts it. Writes the "
+    "differences to the ledger, and makes them searchable.",
 )
 def synced_source(project: ProjectResource) -> dg.MaterializeResult:
     """Make the index equal to its source."""

@@ -151,8 +151,8 @@ def materialize_result(
 ) -> dg.MaterializeResult:
     """Return the materialization of a finished stage, with its page and the result of its check.
 
-    An unchanged output keeps the page of its last materialization. Drawing it again would open MLflow and
-    matplotlib, which takes most of the time of a build that has nothing to do.
+    An unchanged output keeps the page of its last materialization. Drawing it again would open
+    MLflow and matplotlib, which takes most of the time of a build that has nothing to do.
 
     Args:
         project: The project.
@@ -196,8 +196,9 @@ def _unchanged_metadata(
 def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
     """Check the contract of a stage's output that is in place.
 
-    The runner has checked the same contract before it put the output in place. It may be broken now, for
-    example by a new rule. DVC does not notice that: it runs a stage only if its code or inputs changed.
+    The runner has checked the same contract before it put the output in place. It may be broken
+    now, for example by a new rule. DVC does not notice that: it runs a stage only if its code or
+    inputs changed.
     """
     from model_code.stages.contract import check_contract
 

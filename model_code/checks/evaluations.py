@@ -47,8 +47,8 @@ def check_run(
 ) -> None:
     """Check a run file in TREC's format.
 
-    The ranks of a query must be 1, 2, 3 and so on, at most `depth`, with falling scores. Each query and
-    document must be known, and no document occurs twice for a query.
+    The ranks of a query must be 1, 2, 3 and so on, at most `depth`, with falling scores. Each query
+    and document must be known, and no document occurs twice for a query.
 
     Args:
         path: The run file.

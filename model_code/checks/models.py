@@ -57,7 +57,8 @@ def _check_tensors(path: Path, name: str) -> None:
 def check_history(path: Path) -> None:
     """Check a training curve, which MLflow and the plots draw.
 
-    Steps must rise from row to row, at least one row has a loss, and every value is a finite number.
+    Steps must rise from row to row, at least one row has a loss, and every value is a finite
+    number.
     """
     require_files(path.parent, [path.name])
     rows: list[Mapping[str, Any]] = read_json(path)

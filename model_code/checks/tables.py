@@ -17,7 +17,8 @@ from model_code.errors import FreshetError
 
 # Rows that break a rule and are shown in the message.
 SHOWN_ROWS = 3
-# The largest value of a share. The sums of nDCG differ in the last bit if they are added in another order.
+# The largest value of a share. The sums of nDCG differ in the last bit if they are added in another
+# order.
 MAX_SHARE = 1 + 1e-9
 # The columns of each table that are unique together.
 KEYS = {
@@ -127,7 +128,8 @@ def require_no_rows(table: str, rule: str, rows: pd.Series) -> None:
     shown = [f"row {index}: {value!r}" for index, value in rows.head(SHOWN_ROWS).items()]
     require(
         rows.empty,
-        f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: {'; '.join(shown)}",
+        f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: "
+        f"{'; '.join(shown)}",
     )
 
 

@@ -1,8 +1,8 @@
 """Null distributions: the values of a measure if new documents were like those of the reference.
 
-A null value compares a batch that is drawn from the reference with the rest of the reference, as the
-real value compares the real batch with the reference. Batches are drawn without replacement. So no
-document is compared with itself, and none is in a batch twice, which a classifier would take for
+A null value compares a batch that is drawn from the reference with the rest of the reference, as
+the real value compares the real batch with the reference. Batches are drawn without replacement. So
+no document is compared with itself, and none is in a batch twice, which a classifier would take for
 closeness.
 """
 
@@ -26,7 +26,8 @@ from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
-# The reference must have this many times the documents of a batch: the rest of it must represent it.
+# The reference must have this many times the documents of a batch: the rest of it must represent
+# it.
 MIN_REFERENCE_RATIO = 3
 # Format of stored null distributions. Raise it when the statistic of a measure changes.
 FORMAT = 3

@@ -8,9 +8,9 @@ Retrieval quality decides whether drift is harmful. The question is whether new 
 worse than after a retrain. As a proxy they are compared with old documents, by queries that the
 retriever was not trained on and in the same live collection.
 
-Protected queries measure what additions take from old documents. Any addition takes some: on docstrings
-25 % more documents of the same kind cost .029 MRR@10, which no retrain brings back. A loss as large as
-documents like the old ones would cause is therefore no harm.
+Protected queries measure what additions take from old documents. Any addition takes some: on
+docstrings 25 % more documents of the same kind cost .029 MRR@10, which no retrain brings back. A
+loss as large as documents like the old ones would cause is therefore no harm.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
     """Return the measures of harm that decide, among the given ones.
 
     Queries that people ask outrank queries that were cut out of the text. Made queries decide only
-    where asked ones were measured on fewer documents. Made queries saw harm in real documents that asked
-    ones find better than old ones, and none where people ask in other words than the text uses.
+    where asked ones were measured on fewer documents. Made queries saw harm in real documents that
+    asked ones find better than old ones, and none where people ask in other words than the text
+    uses.
     """
     asked = [measure for measure in measures if measure.name == ASKED_QUERIES]
     asked_documents = {measure.scope: measure.detail["documents"] for measure in asked}
@@ -124,8 +125,9 @@ def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
 def judge(statistics: Sequence[Statistic], alpha: float) -> tuple[TestResult, ...]:
     """Test each of k statistics at alpha / k.
 
-    The chance of any false alarm is then at most alpha (Bonferroni). Holm's procedure finds the first
-    alarm no sooner, and these thresholds are fixed numbers that a report can show beside the values.
+    The chance of any false alarm is then at most alpha (Bonferroni). Holm's procedure finds the
+    first alarm no sooner, and these thresholds are fixed numbers that a report can show beside the
+    values.
 
     Args:
         statistics: The measured values with their null distributions.
@@ -142,9 +144,9 @@ def judge(statistics: Sequence[Statistic], alpha: float) -> tuple[TestResult, ..
 def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     """Return the value beyond which p <= level, with p = (1 + b) / (1 + B).
 
-    b of the B draws in `null` are at least as extreme as the value. The critical value is the k-th most
-    extreme draw, k = floor(level (1 + B)). If value and draws are exchangeable, the chance to pass it is
-    at most `level`, whatever their distribution.
+    b of the B draws in `null` are at least as extreme as the value. The critical value is the k-th
+    most extreme draw, k = floor(level (1 + B)). If value and draws are exchangeable, the chance to
+    pass it is at most `level`, whatever their distribution.
 
     Args:
         null: Draws of the null distribution, (B,).
@@ -263,7 +265,8 @@ def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
         classifier = LogisticRegression().fit(vectors[train], labels[train])
         scores = vectors[test] @ classifier.coef_[0]
         is_new = labels[test] == 1
-        # The Mann-Whitney statistic counts pairs in which the new document scores higher, ties half.
+        # The Mann-Whitney statistic counts pairs in which the new document scores higher, ties
+        # half.
         pairs_above = mannwhitneyu(scores[is_new], scores[~is_new], method="asymptotic").statistic
         pairs = is_new.sum() * (~is_new).sum()
         areas.append(pairs_above / pairs)
@@ -370,10 +373,10 @@ class PairedScores(NamedTuple):
 def protected_change(scores: PairedScores, settings: DriftSettings) -> Statistic:
     """Measure the mean change of the scores of protected queries.
 
-    A loss of `drift.quality_margin` plus each query's crowding is no harm. The null distribution is that
-    of the paired randomisation test (Smucker, Allan & Carterette 2007) of the changes plus this loss:
-    means of the changes with random signs around the allowed loss. `detail` has the two-sided p of the
-    test for any change.
+    A loss of `drift.quality_margin` plus each query's crowding is no harm. The null distribution is
+    that of the paired randomisation test (Smucker, Allan & Carterette 2007) of the changes plus
+    this loss: means of the changes with random signs around the allowed loss. `detail` has the
+    two-sided p of the test for any change.
 
     Args:
         scores: Scores before and after the additions.
@@ -415,9 +418,9 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
     """Estimate the reciprocal rank that each query lost to the growth of the collection so far.
 
     The collection grew to its size from `share` of it by documents like its own. Growing by as much
-    again costs about the same. Each of the r - 1 documents above an answer was there before with chance
-    `share`; S of them were. The mean of 1 / (1 + S) where S < MAX_COUNTED_RANK is
-    P(1 <= T <= MAX_COUNTED_RANK) / (r share) with T ~ Binomial(r, share).
+    again costs about the same. Each of the r - 1 documents above an answer was there before with
+    chance `share`; S of them were. The mean of 1 / (1 + S) where S < MAX_COUNTED_RANK is P(1 <= T
+    <= MAX_COUNTED_RANK) / (r share) with T ~ Binomial(r, share).
 
     Args:
         ranks: Rank of each query's answer, (q,), see `reciprocal_ranks`.

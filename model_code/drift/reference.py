@@ -1,12 +1,13 @@
 """The drift reference: the documents and queries that new documents are compared with.
 
-It is a sample of what the retriever was trained for, as a sealed folder of arrays. The sample should be
-of documents whose own queries the encoder was not trained on, those with dev or test queries. Training
-moves documents, and a classifier can tell a moved document from one that merely resembles it.
+It is a sample of what the retriever was trained for, as a sealed folder of arrays. The sample
+should be of documents whose own queries the encoder was not trained on, those with dev or test
+queries. Training moves documents, and a classifier can tell a moved document from one that merely
+resembles it.
 
 Of old documents it holds queries, not scores. They are searched again for every report: in a larger
-collection a document has more rivals, so beside scores from before the growth, documents like the old
-ones would look harmed.
+collection a document has more rivals, so beside scores from before the growth, documents like the
+old ones would look harmed.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class DriftReference:
     ) -> DriftReference:
         """Sample `settings.reference_documents` passages.
 
-        Any number of passages makes a reference. Measures that they are too few for are skipped, and
-        reports say so.
+        Any number of passages makes a reference. Measures that they are too few for are skipped,
+        and reports say so.
 
         Args:
             vectors: Vectors of passages, (N, H).

@@ -194,8 +194,8 @@ def _reason_to_skip(
     compared = len(calibration.old(measure))
     if most_measured(compared, calibration.settings.largest_batch) < minimum:
         return (
-            f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x drift.minimum_batch = "
-            f"{MIN_REFERENCE_RATIO * minimum}"
+            f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x drift.minimum_batch "
+            f"= {MIN_REFERENCE_RATIO * minimum}"
         )
     return None
 
@@ -205,8 +205,8 @@ def _measure_protected(scores: PairedScores, settings: DriftSettings) -> Statist
     if count >= settings.minimum_batch:
         return protected_change(scores, settings)
     reason = (
-        f"{count} protected queries (dev queries whose answers are live as they were) are fewer than "
-        f"drift.minimum_batch = {settings.minimum_batch}"
+        f"{count} protected queries (dev queries whose answers are live as they were) are fewer "
+        f"than drift.minimum_batch = {settings.minimum_batch}"
     )
     return SkippedMeasure("protected_old", reason)
 

@@ -18,21 +18,22 @@ class DriftSettings(Settings):
         0.05,
         gt=0,
         le=0.5,
-        description="Probability that a report raises an alarm although nothing changed. Its measures share "
-        "it.",
+        description="Probability that a report raises an alarm although nothing changed. Its "
+        "measures share it.",
     )
     minimum_batch: int = Field(
         100,
         ge=10,
-        description="Fewer new documents are only counted. They wait until there are enough to measure.",
+        description="Fewer new documents are only counted. They wait until there are enough to "
+        "measure.",
     )
     # Documents of a batch that are measured, drawn at random.
     largest_batch: int = constant_field(default_factory=lambda: LARGEST_BATCH)
     window: int = constant_field(
         5,
         ge=1,
-        description="Number of last batches that are measured together, in addition to the newest one alone. "
-        "1: only the newest.",
+        description="Number of last batches that are measured together, in addition to the "
+        "newest one alone. 1: only the newest.",
     )
     cooldown: int = constant_field(
         3, ge=0, description="Batches after a retrain or pilot in which no other is requested."
@@ -40,8 +41,8 @@ class DriftSettings(Settings):
     growth_limit: float = constant_field(
         0.5,
         gt=0,
-        description="Documents added since the last training, as a share of those trained on, from which a "
-        "retrain is due.",
+        description="Documents added since the last training, as a share of those trained on, "
+        "from which a retrain is due.",
     )
     conflict_limit: float = constant_field(
         0.3,
@@ -52,14 +53,14 @@ class DriftSettings(Settings):
     quality_margin: float = constant_field(
         0.01,
         ge=0,
-        description="Loss of the mean score, of new documents or of protected queries, that counts as no harm. "
-        "The expected cost of growth is not part of it.",
+        description="Loss of the mean score, of new documents or of protected queries, that "
+        "counts as no harm. The expected cost of growth is not part of it.",
     )
     pilot_documents: int | None = Field(
         1200,
         ge=100,
-        description="Size of the sample that a pilot trains on, half of it new documents. A pilot runs if "
-        "documents moved and their queries show no harm. null: no pilots.",
+        description="Size of the sample that a pilot trains on, half of it new documents. A "
+        "pilot runs if documents moved and their queries show no harm. null: no pilots.",
     )
     draws: int = constant_field(
         default_factory=lambda: DRAWS, description="how often a null distribution is drawn"
@@ -75,12 +76,12 @@ class DriftSettings(Settings):
         most = min(self.largest_batch, self.reference_documents // 3)
         require(
             self.minimum_batch <= most,
-            f"minimum_batch is {self.minimum_batch}, but must be at most {most}: so many documents of a batch are "
-            "measured, beside a reference of three times as many",
+            f"minimum_batch is {self.minimum_batch}, but must be at most {most}: so many "
+            "documents of a batch are measured, beside a reference of three times as many",
         )
         least = MAX_MEASURES / (1 + self.draws)
         require(
             self.alpha >= least - 1e-9,
-            f"alpha is {self.alpha}, but must be at least {least:g}: {MAX_MEASURES} measures share it, and a chance "
-            f"that small cannot be told from {self.draws} draws",
+            f"alpha is {self.alpha}, but must be at least {least:g}: {MAX_MEASURES} measures "
+            f"share it, and a chance that small cannot be told from {self.draws} draws",
         )

@@ -1,7 +1,7 @@
 """Contract of learned document vectors, as training leaves them and as they are indexed.
 
-`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file trains DSI
-retrievers again, since DVC knows a kind's package as a whole.
+`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file trains
+DSI retrievers again, since DVC knows a kind's package as a whole.
 """
 
 from __future__ import annotations

@@ -300,8 +300,8 @@ def index_documents(context: StageContext) -> dict[str, Any]:
     differing = sorted(set(documents) ^ set(trained.document_ids))
     if differing:
         raise FreshetError(
-            f"the corpus and the trained vectors differ by {len(differing)} documents ({differing[0]!r} is one); "
-            "every document needs a vector: train again"
+            f"the corpus and the trained vectors differ by {len(differing)} documents "
+            f"({differing[0]!r} is one); every document needs a vector: train again"
         )
 
     index = DenseIndex.build(

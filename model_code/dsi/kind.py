@@ -65,12 +65,14 @@ def check_settings(training: TrainingSettings, settings: DocumentVectorSettings)
     """
     require(
         settings.train_encoder or training.hierarchy_weight == 0,
-        f"hierarchy_weight is {training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, "
-        "which train_encoder: false keeps; set hierarchy_weight: 0, or document_vectors.train_encoder: true",
+        f"hierarchy_weight is {training.hierarchy_weight}, but the hierarchy loss teaches the "
+        "query encoder, which train_encoder: false keeps; set hierarchy_weight: 0, or "
+        "document_vectors.train_encoder: true",
     )
     require(
         not (training.cotraining and training.hierarchy_weight),
-        "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set cotraining: false",
+        "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set "
+        "cotraining: false",
     )
 
 

@@ -21,19 +21,21 @@ class DocumentVectorSettings(Settings):
     logit_scale: float = constant_field(
         20.0,
         gt=0,
-        description="multiplies q.v in the softmax; published: 1, on vectors of any norm; search ranks by q.v",
+        description="multiplies q.v in the softmax; published: 1, on vectors of any norm; search "
+        "ranks by q.v",
     )
     train_encoder: bool = Field(
         False,
-        description="Train the query encoder together with the document vectors. false: queries are encoded "
-        "once, and an epoch takes seconds.",
+        description="Train the query encoder together with the document vectors. false: queries "
+        "are encoded once, and an epoch takes seconds.",
     )
     learning_rate: float = constant_field(5e-4, gt=0, description="of V, by Adam")
     epochs: float = constant_field(5.0, gt=0, description="passes over all pairs")
     batch_size: int = constant_field(
         128,
         ge=1,
-        description="pairs per step; memory is batch_size x documents floats, as each meets every document",
+        description="pairs per step; memory is batch_size x documents floats, as each meets "
+        "every document",
     )
     patience: int | None = constant_field(
         2,

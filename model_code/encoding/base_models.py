@@ -78,8 +78,8 @@ def locate_model(source: str | Path) -> Path:
     folder = Path(source)
     if (folder / "query_encoder").is_dir():
         raise FreshetError(
-            f"{folder} has a query encoder of its own, of when queries and documents could have one each; train again, "
-            f"or name {folder / 'query_encoder'}"
+            f"{folder} has a query encoder of its own, of when queries and documents could have "
+            f"one each; train again, or name {folder / 'query_encoder'}"
         )
     if folder.is_dir():
         return folder
@@ -92,8 +92,8 @@ def locate_model(source: str | Path) -> Path:
     digest = hash_path(folder / "model.safetensors")
     if digest != official:
         raise FreshetError(
-            f"package {package} carries weights with SHA-256 {digest[:12]}..., not the official {official[:12]}...; "
-            "reinstall it, or set encoder.base to a folder that you trust"
+            f"package {package} carries weights with SHA-256 {digest[:12]}..., not the official "
+            f"{official[:12]}...; reinstall it, or set encoder.base to a folder that you trust"
         )
     return folder
 
@@ -107,8 +107,9 @@ def _fetch(name: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FreshetError(
-            f"encoder {name!r} is no local folder, and the Hugging Face hub did not give it ({reason}); "
-            "set encoder.base to a folder in the sentence-transformers layout, or go online once"
+            f"encoder {name!r} is no local folder, and the Hugging Face hub did not give it "
+            f"({reason}); set encoder.base to a folder in the sentence-transformers layout, or go "
+            "online once"
         ) from error
 
 

@@ -6,9 +6,9 @@ the layout of sentence-transformers, so that `SentenceTransformer(folder)` gives
 Queries are encoded by the last layer. So are documents, unless `layers` is set: then a document has
 one vector per layer (MLR).
 
-Batching is our own code because sentence-transformers forms batches of a fixed number of texts. Here
-token sequences are sorted by length and batched by tokens, which avoids most padding, and texts of
-one length share a batch, so that a query's vector does not depend on its neighbours.
+Batching is our own code because sentence-transformers forms batches of a fixed number of texts.
+Here token sequences are sorted by length and batched by tokens, which avoids most padding, and
+texts of one length share a batch, so that a query's vector does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -488,8 +488,8 @@ class Encoder(TextModel):
         """Encode queries. The same texts in the same order give equal bytes.
 
         Texts of one length share a batch, because padding changes a vector, in bfloat16 by
-        thousandths. What remains is the rounding of a larger product: none in bfloat16, last bits in
-        float32.
+        thousandths. What remains is the rounding of a larger product: none in bfloat16, last bits
+        in float32.
 
         Args:
             texts: Query texts.
@@ -525,9 +525,9 @@ class Encoder(TextModel):
     ) -> WithTokens:
         """Encode queries, and return the signs of their words' vectors.
 
-        The vector of a word is the sum of the states of its tokens. A word occurs as often as it has
-        tokens, so that rare words weigh more. Tokens without a letter or digit are left out, and so
-        is the prompt.
+        The vector of a word is the sum of the states of its tokens. A word occurs as often as it
+        has tokens, so that rare words weigh more. Tokens without a letter or digit are left out,
+        and so is the prompt.
         """
         return self._encode_tokens(self.prompts.query, texts, progress, are_queries=True)
 

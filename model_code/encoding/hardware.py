@@ -1,7 +1,8 @@
 """The device to compute on, the precision it multiplies fastest, and packed weights for search.
 
 An encoder that only searches multiplies a query of a few words once with every weight. Most of that
-time is spent on fetching weights and reordering them for the multiplication. So they are packed once:
+time is spent on fetching weights and reordering them for the multiplication. So they are packed
+once:
 
 * On CPUs that multiply bfloat16 faster than float32, oneDNN gets bfloat16 weights in its own order.
   The vectors are those of autocast up to its rounding, in two thirds of a query's time.
@@ -59,8 +60,8 @@ def has_bfloat16(device: torch.device) -> bool:
 def gains_by_bfloat16(device: torch.device) -> bool:
     """Whether a device multiplies bfloat16 faster than float32.
 
-    With AVX-512's instructions alone, AMD's CPUs are 2.2 times as fast and Intel's 0.6 times. Intel's
-    are faster with tiles (AMX).
+    With AVX-512's instructions alone, AMD's CPUs are 2.2 times as fast and Intel's 0.6 times.
+    Intel's are faster with tiles (AMX).
     """
     if device.type == "cuda":
         return has_bfloat16(device)

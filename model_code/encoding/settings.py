@@ -48,7 +48,8 @@ class EncoderSettings(Settings):
     prompts: PromptSettings = Field(default_factory=PromptSettings)
     precision: Precision = Field(
         "auto",
-        description="precision of products when encoding; auto: bfloat16 where that is faster, else float32 (with weights "
-        "in half precision for search, where the CPU supports it); an index records it",
+        description="precision of products when encoding; auto: bfloat16 where that is faster, "
+        "else float32 (with weights in half precision for search, where the CPU supports it); an "
+        "index records it",
     )
     device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, ...")

@@ -5,8 +5,8 @@ most similar token, as in ColBERT (Khattab and Zaharia, 2020, eq. 3):
 
     s(q, p) = 1/|q| * sum_{i in q} max_{j in p} (1 - 2 * d_ij / b),
 
-where d_ij is the number of bits in which tokens i and j differ, and b the number of bits of a token,
-padded to whole words of 64. A document scores as its best passage.
+where d_ij is the number of bits in which tokens i and j differ, and b the number of bits of a
+token, padded to whole words of 64. A document scores as its best passage.
 
 The sum is over integers, so a score is the same bit for bit whatever is scored beside it. A token
 of all-MiniLM-L6-v2 takes 48 bytes. "Tokens" are words here, see `Encoder.encode_with_tokens`.

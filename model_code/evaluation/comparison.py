@@ -191,8 +191,9 @@ def _round(value: float) -> float:
 def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:
     """Group queries by whether a relevant document also answers a query of another split.
 
-    Supervised training can raise scores on "unseen" queries only by generalising, on "seen" ones also
-    by remembering. In SciFact, 64 % of the test judgements point at documents of training queries.
+    Supervised training can raise scores on "unseen" queries only by generalising, on "seen" ones
+    also by remembering. In SciFact, 64 % of the test judgements point at documents of training
+    queries.
 
     Args:
         qrels: Table with query_id, document_id and split.

@@ -1,12 +1,12 @@
 """Metrics of rankings, by the names of the literature: nDCG@10, R@100, MRR@10, MAP, hit@1.
 
-A run is looked up in the qrels once, which gives arrays of relevance by rank. Each metric is a short
-function of these arrays. All metrics agree with trec_eval (Buckley & Voorhees), which the tests check
-with pytrec_eval.
+A run is looked up in the qrels once, which gives arrays of relevance by rank. Each metric is a
+short function of these arrays. All metrics agree with trec_eval (Buckley & Voorhees), which the
+tests check with pytrec_eval.
 
-ir_measures wraps the same pytrec_eval. It is not used here: 11 metrics of 665 queries take 0.09 s in
-this module and 0.47 s there, it would need scores that fall strictly, and the tests would compare
-pytrec_eval with itself.
+ir_measures wraps the same pytrec_eval. It is not used here: 11 metrics of 665 queries take 0.09 s
+in this module and 0.47 s there, it would need scores that fall strictly, and the tests would
+compare pytrec_eval with itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def look_up_gains(run: Run, qrels: Qrels) -> Gains:
         if len(set(documents)) != len(documents):
             repeated = next(document for document in documents if documents.count(document) > 1)
             raise FreshetError(
-                f"query {query_id!r} ranks document {repeated!r} twice; a run may name each document once"
+                f"query {query_id!r} ranks document {repeated!r} twice; a run may name each "
+                "document once"
             )
         retrieved.append([max(relevance.get(document_id, 0), 0) for document_id in documents])
         ideal.append(sorted((grade for grade in relevance.values() if grade > 0), reverse=True))
@@ -87,8 +88,8 @@ def _pad(rows: list[list[int]]) -> np.ndarray:
 def ndcg(gains: Gains, cutoff: int) -> np.ndarray:
     """Return the normalised discounted cumulative gain of each query, (Q,).
 
-    It is sum over ranks i <= k of r_i / log2(i + 1), divided by that of the ideal ranking. The gain is
-    linear as in trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
+    It is sum over ranks i <= k of r_i / log2(i + 1), divided by that of the ideal ranking. The gain
+    is linear as in trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
     """
     return _ratio(_discount(gains.retrieved[:, :cutoff]), _discount(gains.ideal[:, :cutoff]))
 
@@ -119,8 +120,8 @@ def reciprocal_rank(gains: Gains, cutoff: int) -> np.ndarray:
 def average_precision(gains: Gains, cutoff: int | None = None) -> np.ndarray:
     """Return the average precision of each query, (Q,).
 
-    It is the precision at each relevant document's rank, summed over the run and divided by the number
-    of relevant documents. The mean over queries is MAP.
+    It is the precision at each relevant document's rank, summed over the run and divided by the
+    number of relevant documents. The mean over queries is MAP.
     """
     relevant = gains.retrieved[:, :cutoff] > 0
     precision = relevant.cumsum(axis=1) / _ranks(relevant)

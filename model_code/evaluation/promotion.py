@@ -65,8 +65,9 @@ def judge_promotion(
 ) -> Verdict:
     """Pass the challenger if it is better on one metric and not worse on any protected metric.
 
-    Let d be the mean of challenger - champion, p the two-sided p of the paired randomisation test, and
-    [low, high] the bootstrap interval of d at 1 - 2 alpha, so that each bound is one-sided at alpha.
+    Let d be the mean of challenger - champion, p the two-sided p of the paired randomisation test,
+    and [low, high] the bootstrap interval of d at 1 - 2 alpha, so that each bound is one-sided at
+    alpha.
 
     - *Better* is d > 0 and p < alpha.
     - *Worse* is d < 0 and p < alpha.
@@ -113,10 +114,10 @@ def judge_retrain(
 ) -> Verdict:
     """Pass a retrained challenger if it finds new documents better and old ones not worse.
 
-    It must be better on the queries `new`, which is what a retrain is for: a champion that serves new
-    documents well may stay. It must not be worse on any protected metric on the other queries. If no
-    query of `new`, or no other, is judged, `judge_promotion` judges all queries together, and the
-    first reason says so.
+    It must be better on the queries `new`, which is what a retrain is for: a champion that serves
+    new documents well may stay. It must not be worse on any protected metric on the other queries.
+    If no query of `new`, or no other, is judged, `judge_promotion` judges all queries together, and
+    the first reason says so.
 
     Args:
         challenger: Its scores.
@@ -170,9 +171,9 @@ def judge_pilot(
 ) -> Verdict:
     """Pass a challenger that was trained on a sample if it finds the new documents better.
 
-    A document counts once, by the mean over its queries, which share its fate. The lower bound of the
-    bootstrap interval at 1 - 2 alpha must lie above `margin`. The loss on other queries is reported and
-    decides nothing: the challenger was trained on a part of their documents.
+    A document counts once, by the mean over its queries, which share its fate. The lower bound of
+    the bootstrap interval at 1 - 2 alpha must lie above `margin`. The loss on other queries is
+    reported and decides nothing: the challenger was trained on a part of their documents.
 
     Args:
         challenger: Its scores.
@@ -247,7 +248,8 @@ def _paired_differences(
     missing = [metric for metric in metrics if metric not in challenger.values.columns]
     if missing:
         raise FreshetError(
-            f"the promotion gate has no scores for {', '.join(missing)}: add them to evaluation.metrics"
+            f"the promotion gate has no scores for {', '.join(missing)}: add them to "
+            "evaluation.metrics"
         )
     if not challenger.queries:
         raise FreshetError("the promotion gate has no judged queries")

@@ -1,9 +1,9 @@
 """TREC run files, the format that trec_eval, ir_measures and ranx read.
 
 trec_eval ignores the rank column. It sorts by score, as a 32-bit float, and breaks ties by document
-id in *descending* order, while our rankings break ties in ascending order. A run is therefore written
-with scores that fall strictly from rank to rank: a tied score is lowered by the smallest step of a
-32-bit float. trec_eval then sees exactly our order.
+id in *descending* order, while our rankings break ties in ascending order. A run is therefore
+written with scores that fall strictly from rank to rank: a tied score is lowered by the smallest
+step of a 32-bit float. trec_eval then sees exactly our order.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def strictly_decreasing(scores: Sequence[float]) -> list[float]:
     """
     if not np.isfinite(scores).all():
         raise FreshetError(
-            "a run has a score that is no finite number; the encoder or index that gave it is broken"
+            "a run has a score that is no finite number; the encoder or index that gave it is "
+            "broken"
         )
     strict = np.asarray(scores, dtype=np.float32)
     for i in range(1, len(strict)):

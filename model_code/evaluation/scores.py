@@ -98,7 +98,8 @@ def load_gate_scores(folder: Path) -> SystemScores:
 def evaluation_folders(context: StageContext) -> list[Path]:
     """Return the evaluation folders of all systems, each followed by the folders of its variants.
 
-    Systems are the baselines, and the retrievers and fusions of the settings that were not left out.
+    Systems are the baselines, and the retrievers and fusions of the settings that were not left
+    out.
     """
     folders = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
     for name in (*context.settings["retrievers"], *context.settings["fusions"]):

@@ -40,15 +40,16 @@ class EvaluationSettings(Settings):
     max_queries: int | None = Field(
         None,
         ge=1,
-        description="Maximum number of queries per split, a fixed sample by hash of the query id. null: all.",
+        description="Maximum number of queries per split, a fixed sample by hash of the query "
+        "id. null: all.",
     )
     bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
     permutations: int = constant_field(10_000, ge=100, description="behind every p-value")
     confidence: float = constant_field(0.95, ge=0.5, lt=1, description="of every interval")
     variants: bool = Field(
         True,
-        description="Also evaluate the other searches of each build and its fusion with BM25 by reciprocal "
-        "ranks.",
+        description="Also evaluate the other searches of each build and its fusion with BM25 by "
+        "reciprocal ranks.",
     )
     # Of reciprocal rank fusion: the larger it is, the less a first rank counts.
     fusion_constant: int = constant_field(60, ge=0)
@@ -82,15 +83,15 @@ class PromotionSettings(Settings):
         0.02,
         ge=0,
         lt=1,
-        description="Loss on a protected metric that the gate's queries must rule out, as a difference of the "
-        "metric.",
+        description="Loss on a protected metric that the gate's queries must rule out, as a "
+        "difference of the metric.",
     )
     bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
     permutations: int = constant_field(10_000, ge=100, description="behind every p-value")
     by_hand: Literal["follow", "refuse"] = Field(
         "follow",
-        description="What happens if someone moves the alias champion in MLflow against the gate. follow: the "
-        "live index follows. refuse: the alias is moved back.",
+        description="What happens if someone moves the alias champion in MLflow against the "
+        "gate. follow: the live index follows. refuse: the alias is moved back.",
     )
 
     def check(self) -> None:

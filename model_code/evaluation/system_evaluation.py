@@ -147,8 +147,8 @@ def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
 def reciprocal_rank_fusion(rankings: Iterable[Ranking], k: int, constant: int = 60) -> Ranking:
     """Fuse rankings by RRF(d) = sum over rankings of 1 / (constant + rank of d).
 
-    Only ranks count, so scores of any scale can be fused. Ranks count from 1, and a ranking without d
-    adds nothing. Ties go to the smaller document id. Source: Cormack et al. (2009), equation 1.
+    Only ranks count, so scores of any scale can be fused. Ranks count from 1, and a ranking without
+    d adds nothing. Ties go to the smaller document id. Source: Cormack et al. (2009), equation 1.
 
     Args:
         rankings: Rankings of one query.

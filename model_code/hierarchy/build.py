@@ -50,7 +50,8 @@ def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
     """
     if vectors.ndim != 2 or not len(vectors):
         raise FreshetError(
-            f"a hierarchy needs vectors (N, H) with N >= 1, not {vectors.shape}; is the corpus empty?"
+            f"a hierarchy needs vectors (N, H) with N >= 1, not {vectors.shape}; is the corpus "
+            "empty?"
         )
     tensor = torch.tensor(vectors, dtype=torch.float32, device=pick_device(device))
 
@@ -60,8 +61,8 @@ def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
     if len(bad_rows):
         first = int(bad_rows[0])
         raise FreshetError(
-            f"vector {first} (and {len(bad_rows) - 1} more) has norm {float(norms[first])}, so no direction; "
-            "encode the corpus again, without empty passages"
+            f"vector {first} (and {len(bad_rows) - 1} more) has norm {float(norms[first])}, so no "
+            "direction; encode the corpus again, without empty passages"
         )
     return normalize(tensor, dim=1)
 

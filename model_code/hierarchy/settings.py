@@ -14,13 +14,14 @@ class HierarchySettings(Settings):
     branching: int | None = Field(
         None,
         ge=2,
-        description="Mean number of children per node. null: the smallest power of two that gives two levels.",
+        description="Mean number of children per node. null: the smallest power of two that "
+        "gives two levels.",
     )
     max_iterations: int = Field(
         100,
         ge=1,
-        description="Maximum number of k-means iterations per level. Clustering stops earlier if no passage "
-        "changes its node.",
+        description="Maximum number of k-means iterations per level. Clustering stops earlier if "
+        "no passage changes its node.",
     )
     device: str = constant_field("auto", description="auto (a GPU if there is one), cpu or cuda")
 

@@ -159,8 +159,8 @@ class Hierarchy:
         summary = read_json(folder / SUMMARY)
         if summary["format"] != FORMAT:
             raise FreshetError(
-                f"{folder / SUMMARY} has format {summary['format']}, but this version reads {FORMAT}; "
-                "build the hierarchy again: freshet run hierarchy"
+                f"{folder / SUMMARY} has format {summary['format']}, but this version reads "
+                f"{FORMAT}; build the hierarchy again: freshet run hierarchy"
             )
 
         arrays = load_file(folder / TENSORS)

@@ -181,8 +181,8 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
     model, missing = load_pretrained(AutoModelForMaskedLM, folder, backbone.config)
     if missing:
         raise FreshetError(
-            f"{folder.name} has no whole masked-language-model head ({missing[0]!r} is missing); name another "
-            "encoder.base"
+            f"{folder.name} has no whole masked-language-model head ({missing[0]!r} is missing); "
+            "name another encoder.base"
         )
     model.original_dropout = backbone.original_dropout
     return MaskedModel(model)

@@ -329,14 +329,15 @@ class LexicalSearch(Retriever[list[Sparse]]):
         manifest = read_manifest(folder, FORMAT)
         if manifest.get("kind") != KIND:
             raise FreshetError(
-                f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the right one"
+                f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the "
+                "right one"
             )
         verify_checksums(folder, manifest)
         fingerprint = fingerprint or encoder.fingerprint()
         if manifest["fingerprint"] != fingerprint:
             raise FingerprintMismatch(
-                f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {fingerprint[:12]}; "
-                "build the index again with this encoder"
+                f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is "
+                f"{fingerprint[:12]}; build the index again with this encoder"
             )
         passages: Passages | None = None
         if (folder / EMBEDDINGS).is_dir():
@@ -419,7 +420,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
         index = self.tokens if self.main in BY_TOKENS else self.passages
         if index is None:
             raise FreshetError(
-                "this search reads embeddings of passages, and there are none; build the index for it"
+                "this search reads embeddings of passages, and there are none; build the index "
+                "for it"
             )
         return index
 

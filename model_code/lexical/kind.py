@@ -79,11 +79,13 @@ def check_settings(training: TrainingSettings, settings: LexicalSettings) -> Non
     """
     require(
         training.start is None,
-        "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
+        "start names a dense encoder to go on from, and a lexical one has a head beside it; "
+        "leave start out",
     )
     require(
         not (training.cotraining and training.needs_hierarchy),
-        "cotraining clusters vectors of passages, and a lexical retriever has none; set cotraining: false",
+        "cotraining clusters vectors of passages, and a lexical retriever has none; set "
+        "cotraining: false",
     )
 
 

@@ -122,7 +122,8 @@ def _start_closed_form(
     if width != backbone.config.hidden_size:
         raise FreshetError(
             f"the base's word embeddings have {width} components and its hidden states "
-            f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; name another encoder.base"
+            f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; name "
+            "another encoder.base"
         )
     body = ClosedFormBody(backbone, ClosedFormHead(width, config.scale))
     bias = nn.Parameter(torch.zeros(len(embeddings)))
@@ -132,7 +133,8 @@ def _start_closed_form(
     bags = encoder.bags(texts)
     if not any(len(bag) for bag in bags):
         raise FreshetError(
-            "no passage holds a token of the encoder's vocabulary, so there is nothing to start from"
+            "no passage holds a token of the encoder's vocabulary, so there is nothing to start "
+            "from"
         )
     order = np.random.default_rng([seed, SAMPLE_STREAM]).permutation(len(texts))
     sample = np.sort(order[:CLOSED_FORM_PASSAGES])

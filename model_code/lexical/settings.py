@@ -19,9 +19,9 @@ class LexicalSettings(Settings):
 
     search: MainSearch = Field(
         "beta_own",
-        description="Main search. full: E(q).E(p). alpha: T(q).E(p). beta: E(q).T(p), from the token index "
-        "alone. beta_own: beta with the query's own tokens only. beta_rerank: the best passages of "
-        "beta, embedded on demand and ranked by full.",
+        description="Main search. full: E(q).E(p). alpha: T(q).E(p). beta: E(q).T(p), from the "
+        "token index alone. beta_own: beta with the query's own tokens only. beta_rerank: the "
+        "best passages of beta, embedded on demand and ranked by full.",
     )
     top_k: int = constant_field(
         256, ge=1, description="weights kept in training, of query and passage alike"
@@ -30,6 +30,7 @@ class LexicalSettings(Settings):
     query_top_k: int = constant_field(
         64,
         ge=1,
-        description="weights of a query in search; 16 to 128 are at least as good as the paper's 768",
+        description="weights of a query in search; 16 to 128 are at least as good as the paper's "
+        "768",
     )
     rerank_depth: int = constant_field(100, ge=1, description="passages that beta_rerank ranks")

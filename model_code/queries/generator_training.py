@@ -1,7 +1,7 @@
 """Training of a sequence-to-sequence model that writes the queries of a document.
 
-It learns from (document, query) pairs by teacher-forced cross-entropy, without dropout, and resumes from
-checkpoints as every training does, see `model_code.training.loop`.
+It learns from (document, query) pairs by teacher-forced cross-entropy, without dropout, and resumes
+from checkpoints as every training does, see `model_code.training.loop`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def generator_pairs(
 
     if not learned:
         raise FreshetError(
-            "a query generator learns from training qrels, and the corpus has none left to train on; "
-            "set pseudo_queries.training.base to null"
+            "a query generator learns from training qrels, and the corpus has none left to train "
+            "on; set pseudo_queries.training.base to null"
         )
     return learned, held_out
 
@@ -97,8 +97,9 @@ def generator_pairs(
 class PairTokens:
     """Pairs as token ids: a section of the document in, the query out.
 
-    Of a long document it is the section with most of the query's tokens, of equals the first. A generator
-    is given every section of a document, and should learn to ask what that section answers.
+    Of a long document it is the section with most of the query's tokens, of equals the first. A
+    generator is given every section of a document, and should learn to ask what that section
+    answers.
 
     Args:
         tokenizer: The model's tokenizer.

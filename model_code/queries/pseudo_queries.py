@@ -65,8 +65,8 @@ class InverseCloze:
     ) -> list[PseudoQuery]:
         """Generate queries for documents.
 
-        The queries of a document depend on its id, its text and `seed` only, never on other documents.
-        A document that is too short for a span of `MIN_SPAN_WORDS` words gets none.
+        The queries of a document depend on its id, its text and `seed` only, never on other
+        documents. A document that is too short for a span of `MIN_SPAN_WORDS` words gets none.
 
         Args:
             documents: Text by document id.

@@ -1,9 +1,9 @@
 """Queries written by a sequence-to-sequence model, as by docT5query (Nogueira and Lin 2019).
 
-IncDSI and HCE (+QG) train on such queries. Every query is sampled with its own random numbers, so it does
-not depend on its batch, up to rounding. Finished chunks of documents are in the checkpoints folder, from
-which an interrupted run continues to the same result. Any model can be loaded. A saved one holds no trace
-of the machine that made it.
+IncDSI and HCE (+QG) train on such queries. Every query is sampled with its own random numbers, so
+it does not depend on its batch, up to rounding. Finished chunks of documents are in the checkpoints
+folder, from which an interrupted run continues to the same result. Any model can be loaded. A saved
+one holds no trace of the machine that made it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def load_sequence_model(
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FreshetError(
-            f"{str(source)!r} is no sequence-to-sequence model that can be loaded here ({reason}); name a folder or, "
-            "with access to the hub, a hub model"
+            f"{str(source)!r} is no sequence-to-sequence model that can be loaded here ({reason}); "
+            "name a folder or, with access to the hub, a hub model"
         ) from error
     return model.eval(), tokenizer
 
@@ -85,8 +85,8 @@ def _require_positions(half: Any, name: str, tokens: int) -> None:
     limit = getattr(half.config, "max_position_embeddings", None) or tokens
     require(
         tokens <= limit,
-        f"pseudo_queries.sequence_to_sequence.{name} is {tokens}, but the model has {limit} positions; "
-        f"lower {name}",
+        f"pseudo_queries.sequence_to_sequence.{name} is {tokens}, but the model has {limit} "
+        f"positions; lower {name}",
     )
 
 
@@ -261,8 +261,8 @@ class SequenceToSequence:
 class GumbelTopK(LogitsProcessor):
     """Turns greedy decoding into sampling from the k most probable tokens, with given noise.
 
-    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max trick). So
-    each query's tokens depend on its own noise alone.
+    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max
+    trick). So each query's tokens depend on its own noise alone.
 
     Args:
         noise: Gumbel(0, 1) noise, (queries, steps, k).

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 from model_code.settings import Field, Settings, constant_field, require
 
 Generator = Literal["inverse_cloze", "sequence_to_sequence"]
-# The name of the model that the stage `query_generator` trains, and its folder in that stage's output.
+# The name of the model that the stage `query_generator` trains, and its folder in that stage's
+# output.
 TRAINED = "trained"
 TRAINED_FOLDER = "model"
 # The groups that the stage reads. Other keys of `pseudo_queries` do not run it again.
@@ -19,8 +20,8 @@ class GeneratorTrainingSettings(Settings):
     """How a sequence-to-sequence model learns from training qrels to write a document's queries.
 
     Texts are cut as the generator cuts them, at `sequence_to_sequence.section_tokens` and
-    `.max_query_tokens`. At most `held_out_pairs` pairs of `held_out_share` of the documents choose the
-    best step, by mean log-likelihood per token.
+    `.max_query_tokens`. At most `held_out_pairs` pairs of `held_out_share` of the documents choose
+    the best step, by mean log-likelihood per token.
     """
 
     weight_decay: ClassVar[float] = 0.01
@@ -31,8 +32,8 @@ class GeneratorTrainingSettings(Settings):
     base: str | None = Field(
         None,
         min_length=1,
-        description="Folder or hub name of a sequence-to-sequence model to start from. null: no model is "
-        "trained.",
+        description="Folder or hub name of a sequence-to-sequence model to start from. null: no "
+        "model is trained.",
     )
     revision: str | None = Field(None, description="Commit or branch of the model on the hub.")
     epochs: float = Field(3.0, gt=0, description="Passes over the training pairs.")
@@ -41,15 +42,16 @@ class GeneratorTrainingSettings(Settings):
     learning_rate: float = Field(
         1e-4,
         ge=0,
-        description="Highest learning rate, which falls linearly to 0 after the warm-up. T5 learns well at "
-        "3e-4, other models at 5e-5.",
+        description="Highest learning rate, which falls linearly to 0 after the warm-up. T5 "
+        "learns well at 3e-4, other models at 5e-5.",
     )
     held_out_share: float = constant_field(
         0.1, ge=0, lt=1, description="of the documents with queries"
     )
     # Steps between evaluations. None: only before the first step and after the last.
     evaluate_every: int | None = constant_field(100, ge=1)
-    # Evaluations in a row without a new best after which training stops. None: it never stops early.
+    # Evaluations in a row without a new best after which training stops. None: it never stops
+    # early.
     patience: int | None = constant_field(None, ge=1)
     log_every: int = constant_field(
         10, ge=1, description="steps averaged into one row of the history"
@@ -67,14 +69,16 @@ class ClozeSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Longest span as a share of its document, so that a query is never a whole document.",
+        description="Longest span as a share of its document, so that a query is never a whole "
+        "document.",
     )
 
     def check(self) -> None:
         """Refuse an empty range."""
         require(
             self.min_words <= self.max_words,
-            f"min_words {self.min_words} and max_words {self.max_words} are no range of lengths from 1 upwards",
+            f"min_words {self.min_words} and max_words {self.max_words} are no range of lengths "
+            "from 1 upwards",
         )
 
 
@@ -87,8 +91,8 @@ class SequenceToSequenceSettings(Settings):
 
     model: str = Field(
         "doc2query/msmarco-t5-base-v1",
-        description="Folder or hub name of a model that AutoModelForSeq2SeqLM loads. trained: the model that "
-        "`pseudo_queries.training` makes.",
+        description="Folder or hub name of a model that AutoModelForSeq2SeqLM loads. trained: "
+        "the model that `pseudo_queries.training` makes.",
     )
     revision: str | None = Field(None, description="Commit or branch of the model on the hub.")
     per_document: int = Field(

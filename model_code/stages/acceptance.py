@@ -1,7 +1,8 @@
 """Stage `acceptance`: decide whether a finished corpus, as a whole, is fit to train and judge on.
 
 Contracts hold row by row. These expectations are about the data set: how many documents and judged
-queries it has, and how many of those are repeated or have no words. If one fails, nothing is trained.
+queries it has, and how many of those are repeated or have no words. If one fails, nothing is
+trained.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from model_code.stages.stage import Stage, artifact_paths, code_paths
 
 STAGE = Stage(
     name="acceptance",
-    description="Great Expectations' verdict on the corpus; no retriever is trained on data that fails it.",
+    description="Great Expectations' verdict on the corpus; no retriever is trained on data that "
+    "fails it.",
     groups=("acceptance",),
     inputs=artifact_paths("corpus"),
     output="artifacts/acceptance",
@@ -25,12 +27,12 @@ DATA_DOCS = ".freshet/data_docs"
 def run(context: StageContext) -> dict[str, Any]:
     """Validate the corpus and write `verdict.json`.
 
-    The verdict holds `passed` and, for each expectation, its table, its bounds, the observed value (or
-    the percentage of rows that break it) and whether it passed. Queries are validated if people judged
-    any.
+    The verdict holds `passed` and, for each expectation, its table, its bounds, the observed value
+    (or the percentage of rows that break it) and whether it passed. Queries are validated if people
+    judged any.
 
-    Data Docs (HTML) and a copy of the verdict go to `.freshet/data_docs` of the project. The copy stays
-    readable if the stage fails. The HTML states its time, so it is no output of the stage.
+    Data Docs (HTML) and a copy of the verdict go to `.freshet/data_docs` of the project. The copy
+    stays readable if the stage fails. The HTML states its time, so it is no output of the stage.
 
     Raises:
         FreshetError: If an expectation fails. The message names each of them.
@@ -51,8 +53,8 @@ def run(context: StageContext) -> dict[str, Any]:
     if failed:
         failures = "; ".join(describe_failure(result) for result in failed)
         raise FreshetError(
-            f"the corpus is not accepted: {failures}. Correct the source, or change the bounds under "
-            f"`acceptance` in params.yaml; {DATA_DOCS}/verdict.json has all results."
+            f"the corpus is not accepted: {failures}. Correct the source, or change the bounds "
+            f"under `acceptance` in params.yaml; {DATA_DOCS}/verdict.json has all results."
         )
     return {"passed": True, "expectations": len(results)}
 

@@ -6,7 +6,8 @@
 - `bm25_generated`, if a model writes queries: BM25 over documents with the queries that were written for
   them (docT5query, Nogueira and Lin, 2019).
 
-They are evaluated like every retriever, and all but `bm25_generated` are built so that they can go live.
+They are evaluated like every retriever, and all but `bm25_generated` are built so that they can go
+live.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="baselines",
-    description="BM25, with generated queries too if there are any, the base encoder, and their fusion.",
+    description="BM25, with generated queries too if there are any, the base encoder, and their "
+    "fusion.",
     groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
     inputs=artifact_paths("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/baselines",
     code=(*RETRIEVER_CODE, *code_paths("stages/evaluation_set.py", "stages/fusion.py")),
 )
 NEAREST_QUERY = "nearest_query"
-# The fusion of the base encoder with BM25, whose weights are learned if there are judged dev queries.
+# The fusion of the base encoder with BM25, whose weights are learned if there are judged dev
+# queries.
 UNTRAINED = FusionSettings(of=("zero_shot", "bm25"), feedback=0.3)
 
 

@@ -1,7 +1,7 @@
 """Stage `comparison`: compare all systems on the same queries, as numbers and as a picture.
 
-`freshet results` makes the report from it. What is live and what systems cost stay out of this stage:
-they are no functions of its inputs.
+`freshet results` makes the report from it. What is live and what systems cost stay out of this
+stage: they are no functions of its inputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from model_code.stages.stage import Stage, artifact_paths, code_paths
 
 STAGE = Stage(
     name="comparison",
-    description="All systems on the same queries: intervals, paired tests with Holm's correction, and a picture.",
+    description="All systems on the same queries: intervals, paired tests with Holm's "
+    "correction, and a picture.",
     groups=("evaluation", "fusions", "retrievers", "seed"),
     inputs=artifact_paths("corpus", "baselines", evaluations="artifacts/evaluate"),
     output="artifacts/comparison",
@@ -25,12 +26,12 @@ MAX_PLOTTED_METRICS = 4
 def run(context: StageContext) -> dict[str, Any]:
     """Compare the baselines, the retrievers and fusions of the settings, and the variants of each.
 
-    A variant of the system `R` is called `R.NAME`. `R_seed1` and so on are further trainings of `R`, and
-    one row with it. `inputs["baselines"]` and `inputs["evaluations"]` hold one evaluation folder per
-    system.
+    A variant of the system `R` is called `R.NAME`. `R_seed1` and so on are further trainings of
+    `R`, and one row with it. `inputs["baselines"]` and `inputs["evaluations"]` hold one evaluation
+    folder per system.
 
-    Writes `comparison.json` (see `system_comparison.compare`), `metrics.json` with few enough numbers to
-    read in `dvc metrics`, and `comparison.png`.
+    Writes `comparison.json` (see `system_comparison.compare`), `metrics.json` with few enough
+    numbers to read in `dvc metrics`, and `comparison.png`.
 
     Returns:
         The best system and the main metric of each.

@@ -1,11 +1,11 @@
 """Check the contract of a stage: the conditions that its output must meet.
 
-Each stage module has a function `check(context)`. It reads the finished output in `context.output`, the
-inputs and the settings, changes nothing, and raises `FreshetError` if a condition is broken.
+Each stage module has a function `check(context)`. It reads the finished output in `context.output`,
+the inputs and the settings, changes nothing, and raises `FreshetError` if a condition is broken.
 
-`orchestration.pipeline.run_stage` checks an output before moving it into place. Dagster checks the same
-contract again for what is in place, also where nothing ran. DVC does not: to DVC, an output whose code
-and inputs have not changed is up to date.
+`orchestration.pipeline.run_stage` checks an output before moving it into place. Dagster checks the
+same contract again for what is in place, also where nothing ran. DVC does not: to DVC, an output
+whose code and inputs have not changed is up to date.
 """
 
 from __future__ import annotations

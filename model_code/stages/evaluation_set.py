@@ -222,8 +222,8 @@ class EvaluationSet:
         """Evaluate a retriever and, unless the settings say no, its variants.
 
         Variants are what one build finds without another training: the other searches of its kind,
-        and the fusion of its run with BM25's by reciprocal ranks. A variant of the system `R` is the
-        system `R.NAME`. Its evaluation folder is `variants/NAME/` below that of `R`.
+        and the fusion of its run with BM25's by reciprocal ranks. A variant of the system `R` is
+        the system `R.NAME`. Its evaluation folder is `variants/NAME/` below that of `R`.
 
         Args:
             system: Name of the system.
@@ -260,7 +260,8 @@ class EvaluationSet:
             unknown = sorted(run.keys() - judgements.queries.keys())
             if unknown:
                 raise FreshetError(
-                    f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it again"
+                    f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it "
+                    "again"
                 )
             runs[split] = {query: run.get(query, []) for query in judgements.queries}
         return runs

@@ -89,8 +89,8 @@ def describe_failure(result: dict[str, Any]) -> str:
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
     """Return the data that expectations are about.
 
-    `documents` is always there. `queries` of dev, gate and test, and all `judgements`, are there if they
-    have rows.
+    `documents` is always there. `queries` of dev, gate and test, and all `judgements`, are there if
+    they have rows.
     """
     documents = corpus.documents[["document_id"]]
     frames = {"documents": documents}

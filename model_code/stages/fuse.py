@@ -1,8 +1,8 @@
 """Stage `fuse`, once per fusion: combine finished retrievers with learned weights, and evaluate the fusion.
 
-The output is an evaluation folder like that of `evaluate`, with the evaluated retriever below `build/`.
-Each folder below `variants/` tells the share of one component or of late interaction: the fusion without
-it, with weights that are learned again, where the rest is still a fusion.
+The output is an evaluation folder like that of `evaluate`, with the evaluated retriever below
+`build/`. Each folder below `variants/` tells the share of one component or of late interaction: the
+fusion without it, with weights that are learned again, where the rest is still a fusion.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from model_code.stages.stage import RETRIEVER_CODE, Stage, artifact_paths, code_
 
 STAGE = Stage(
     name="fuse",
-    description="Several retrievers as one: weights learned on dev, and its ranking of every dev, gate and test query.",
+    description="Several retrievers as one: weights learned on dev, and its ranking of every "
+    "dev, gate and test query.",
     groups=("encoder", "evaluation", "fusions.{retriever}"),
     inputs=artifact_paths(
         "corpus", "hierarchy", "baselines", trained="artifacts/train", indexes="artifacts/index"

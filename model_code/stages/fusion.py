@@ -1,8 +1,8 @@
 """Build and evaluate fusions: default weights, learned weights, and the share of each component.
 
-Weights are learned on dev queries that people judged. With too few of them the default weights stay:
-weights that were learned on titles and first sentences, asked as if they were queries, were no better
-(`experiments/untrained_weights`).
+Weights are learned on dev queries that people judged. With too few of them the default weights
+stay: weights that were learned on titles and first sentences, asked as if they were queries, were
+no better (`experiments/untrained_weights`).
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class FusionBuilder:
         for name in names:
             if name.endswith(LATE_SUFFIX) and name not in late:
                 raise FreshetError(
-                    f"fusions.{fusion_name} weighs {name}, but that component's index keeps no tokens; "
-                    "leave it out"
+                    f"fusions.{fusion_name} weighs {name}, but that component's index keeps no "
+                    "tokens; leave it out"
                 )
         return names
 
@@ -240,9 +240,9 @@ class ScoredQuery:
 def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     """Return the fusion with the weights of a small grid that have the highest mean metric.
 
-    The first component keeps its weight. The others are tried one after the other, twice if there are
-    several. Late interaction begins at 0, moves only if that gains more than its standard error, and
-    is left out if it stays at 0.
+    The first component keeps its weight. The others are tried one after the other, twice if there
+    are several. Late interaction begins at 0, moves only if that gains more than its standard
+    error, and is left out if it stays at 0.
 
     Args:
         search: A fusion with initial weights.

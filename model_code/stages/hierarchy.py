@@ -53,8 +53,8 @@ def run(context: StageContext) -> dict[str, Any]:
     vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")
     if len(vectors) != len(document_ids):
         raise FreshetError(
-            f"the base index has {len(vectors)} vectors, but the corpus {len(document_ids)} passages; "
-            "encode the corpus again: freshet run base_index"
+            f"the base index has {len(vectors)} vectors, but the corpus {len(document_ids)} "
+            "passages; encode the corpus again: freshet run base_index"
         )
 
     tree = build_hierarchy(

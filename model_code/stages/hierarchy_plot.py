@@ -20,7 +20,8 @@ COSINE_DECIMALS = 5
 CHUNK_ROWS = 8192
 # The space between two levels, in heights of a level.
 LEVEL_GAP = 0.06
-# Shares of the picture's width. Narrower boxes have no outline, as outlines would hide everything else.
+# Shares of the picture's width. Narrower boxes have no outline, as outlines would hide everything
+# else.
 MIN_OUTLINED_SHARE = 0.003
 # Wider boxes show their number of passages.
 MIN_COUNTED_SHARE = 0.03
@@ -77,7 +78,8 @@ def draw_hierarchy(
 ) -> None:
     """Draw the tree as an icicle plot. Equal trees give equal bytes.
 
-    Children lie under their parent. A node's colour is the mean cosine of its passages to its centroid.
+    Children lie under their parent. A node's colour is the mean cosine of its passages to its
+    centroid.
 
     Args:
         tree: The hierarchy.

@@ -9,7 +9,8 @@ from model_code.stages.stage import RETRIEVER_CODE, Stage, artifact_paths
 
 STAGE = Stage(
     name="index",
-    description="Every passage encoded by the trained encoder, in an index that knows its encoder's fingerprint.",
+    description="Every passage encoded by the trained encoder, in an index that knows its "
+    "encoder's fingerprint.",
     groups=("encoder", "index", "retrievers.{retriever}", "training"),
     inputs=artifact_paths("corpus", trained="artifacts/train/{retriever}"),
     output="artifacts/index/{retriever}",
@@ -21,8 +22,8 @@ STAGE = Stage(
 def run(context: StageContext) -> dict[str, Any]:
     """Read `inputs["corpus"]` and the trained retriever in `inputs["trained"]`, and write `index/`.
 
-    The index records the precision of its encodings, so that queries and later documents are encoded
-    in the same way.
+    The index records the precision of its encodings, so that queries and later documents are
+    encoded in the same way.
 
     Returns:
         Counts of the index.

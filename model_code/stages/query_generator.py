@@ -13,7 +13,8 @@ from model_code.stages.stage import QUERY_CODE, Stage, artifact_paths
 
 STAGE = Stage(
     name="query_generator",
-    description="A model that writes queries, trained on the corpus's own pairs; only a report if none is asked for.",
+    description="A model that writes queries, trained on the corpus's own pairs; only a report "
+    "if none is asked for.",
     groups=("pseudo_queries.training", "pseudo_queries.sequence_to_sequence", "encoder", "seed"),
     inputs=artifact_paths("corpus"),
     output="artifacts/query_generator",

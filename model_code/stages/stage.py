@@ -1,8 +1,8 @@
 """Declare a pipeline stage: its settings, inputs, output and code.
 
-Each module of this package that holds a `STAGE` is one stage. DVC, the asset graph and the runner read
-the declarations, so a declaration imports nothing slow: the libraries that do the work are imported
-inside `run` and `check`.
+Each module of this package that holds a `STAGE` is one stage. DVC, the asset graph and the runner
+read the declarations, so a declaration imports nothing slow: the libraries that do the work are
+imported inside `run` and `check`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ BASE_VECTORS = "artifacts/base_index/index"
 class Stage:
     """Declaration of one stage.
 
-    In `inputs`, `output` and `groups`, `{retriever}` is replaced by a name if the stage runs once per
-    retriever or fusion.
+    In `inputs`, `output` and `groups`, `{retriever}` is replaced by a name if the stage runs once
+    per retriever or fusion.
 
     Attributes:
         name: Name of the stage and of its module in this package.

@@ -37,9 +37,9 @@ EMPTY_COMPARISON: dict[str, Any] = {
 def compare(context: StageContext) -> dict[str, Any]:
     """Return the content of `comparison.json`.
 
-    It is the result of `compare_systems` on the test queries, or on the dev queries if no test query is
-    judged. `groups` holds the same for groups of queries, and `examples` the queries that the best
-    system won and lost by most.
+    It is the result of `compare_systems` on the test queries, or on the dev queries if no test
+    query is judged. `groups` holds the same for groups of queries, and `examples` the queries that
+    the best system won and lost by most.
     """
     settings = context.settings["evaluation"]
     seed = context.settings["seed"]
@@ -113,7 +113,8 @@ def _left_out_systems(context: StageContext) -> dict[str, str]:
 def _load_systems(context: StageContext) -> list[SystemScores]:
     """Load the scores of each system, averaged over its seeds.
 
-    The split is test if it has judged queries, else dev. Without any judged query the list is empty.
+    The split is test if it has judged queries, else dev. Without any judged query the list is
+    empty.
     """
     for split in ("test", "dev"):
         systems = [load_scores(folder, split) for folder in evaluation_folders(context)]

@@ -1,7 +1,7 @@
 """Stage `train`, once per retriever: train it on the corpus's pairs, and keep the best checkpoint.
 
-The output holds `encoder/`, the trained encoder with its model card, and `history.json`, the rows of the
-training curve. Some kinds of retrievers add files.
+The output holds `encoder/`, the trained encoder with its model card, and `history.json`, the rows
+of the training curve. Some kinds of retrievers add files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from model_code.stages.stage import (
 
 STAGE = Stage(
     name="train",
-    description="The encoder after training, with its learning curve; the best checkpoint by dev metric.",
+    description="The encoder after training, with its learning curve; the best checkpoint by dev "
+    "metric.",
     groups=("encoder", "hierarchy", "training", "retrievers.{retriever}", "seed"),
     inputs=artifact_paths("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/train/{retriever}",
@@ -33,8 +34,8 @@ TRANSFORMER_MODULES = ("Transformer", "Normalize")
 def run(context: StageContext) -> dict[str, Any]:
     """Train the retriever `context.name`.
 
-    If people judged too few training queries, the retriever is left out: encoders that were trained on
-    generated queries alone got worse as often as better, and nothing tells beforehand which.
+    If people judged too few training queries, the retriever is left out: encoders that were trained
+    on generated queries alone got worse as often as better, and nothing tells beforehand which.
 
     Returns:
         What the training saw, and which step was best.
@@ -48,8 +49,8 @@ def run(context: StageContext) -> dict[str, Any]:
     judged = _count_judged_training_queries(context)
     if judged < minimum:
         reason = (
-            f"{context.name} is not trained: {judged} training queries of this corpus have judgements by "
-            f"people, and at least {minimum} are needed; bring qrels, or set "
+            f"{context.name} is not trained: {judged} training queries of this corpus have "
+            f"judgements by people, and at least {minimum} are needed; bring qrels, or set "
             "training.min_judged_queries: 0 to train on generated queries alone"
         )
         return mark_left_out(context.output, reason)

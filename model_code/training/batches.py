@@ -1,7 +1,7 @@
 """Batches of training pairs, and the tensors that the losses read.
 
-The content of a batch is a function of its number and the seed alone, so that a training that resumes
-sees the same batches.
+The content of a batch is a function of its number and the seed alone, so that a training that
+resumes sees the same batches.
 """
 
 from __future__ import annotations
@@ -189,9 +189,9 @@ class BatchSchedule:
         alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
         if self.steps < min(MIN_USEFUL_STEPS, alone):
             warnings.warn(
-                f"training takes {self.steps} steps, as an epoch is one of the {supervised} supervised pairs; the "
-                f"{unsupervised:,} pseudo-queries alone would make {alone}. Set training.steps, or supervision: "
-                "unsupervised",
+                f"training takes {self.steps} steps, as an epoch is one of the {supervised} "
+                f"supervised pairs; the {unsupervised:,} pseudo-queries alone would make {alone}. "
+                "Set training.steps, or supervision: unsupervised",
                 stacklevel=3,
             )
 

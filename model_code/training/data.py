@@ -1,9 +1,9 @@
 """Training data: passages, and pairs of a query and a passage that answers it.
 
 Judgements are per document, training is per passage. A pair takes the passage of its document that
-shares most of the query's words, of equals the first. Search ranks a document by its best passage, so
-this is the passage to bring closer to the query. For a pseudo-query it is the passage that it was cut
-from.
+shares most of the query's words, of equals the first. Search ranks a document by its best passage,
+so this is the passage to bring closer to the query. For a pseudo-query it is the passage that it
+was cut from.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ class TrainingData:
     def pairs(self) -> Pairs:
         """The supervised pairs, then the unsupervised ones: pair numbers count through both.
 
-        Queries of equal text are one query: a document that is relevant to either is relevant to both.
+        Queries of equal text are one query: a document that is relevant to either is relevant to
+        both.
         """
         queries = [*self.supervised.queries, *self.unsupervised.queries]
         passages = np.concatenate([self.supervised.passages, self.unsupervised.passages])
@@ -171,8 +172,8 @@ class Answers:
     """A search for the answers of queries in passages, as runs of whole words.
 
     Only the passages that are asked about are searched. Karpukhin et al. (2020), "Dense Passage
-    Retrieval", and SVDR take a retrieved passage for a negative only if it contains no answer of the
-    question. Texts are compared as SQuAD's evaluation compares answers (Rajpurkar et al. 2016).
+    Retrieval", and SVDR take a retrieved passage for a negative only if it contains no answer of
+    the question. Texts are compared as SQuAD's evaluation compares answers (Rajpurkar et al. 2016).
 
     Args:
         texts: Texts of all passages.

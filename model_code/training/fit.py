@@ -109,9 +109,9 @@ def write_training_report(
 def reusable_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
     """Return the passage vectors of the base index if training can start with them, else None.
 
-    It cannot if the index belongs to another encoder, or if `corpus` has the lines stripped that are
-    queries: vectors of the whole texts would contain the queries, and no training would reach the score
-    of the start.
+    It cannot if the index belongs to another encoder, or if `corpus` has the lines stripped that
+    are queries: vectors of the whole texts would contain the queries, and no training would reach
+    the score of the start.
     """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
     passages = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]

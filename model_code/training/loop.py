@@ -1,8 +1,8 @@
 """The loop that every training runs, and checkpoints to resume from.
 
 Subclasses of `TrainingLoop` define a step and an evaluation. Batches and the learning rate are
-functions of the step's number, so a training that resumes takes the same steps as one that was never
-interrupted, bit for bit on the same machine.
+functions of the step's number, so a training that resumes takes the same steps as one that was
+never interrupted, bit for bit on the same machine.
 
 A checkpoint is a folder that is written under another name and then renamed, so it is complete or
 absent. accelerate saves the objective's weights, the optimiser's state and the random states

@@ -1,8 +1,8 @@
 """Extra negative passages for training queries: siblings in the hierarchy, or high BM25 ranks.
 
 BM25 negatives are passages that rank high for the query although they are not known to answer it.
-Ranks are counted among the passages of documents that are not known to answer the query: rank 0 is the
-best of those. Of equal scores the passage with the lower number ranks first.
+Ranks are counted among the passages of documents that are not known to answer the query: rank 0 is
+the best of those. Of equal scores the passage with the lower number ranks first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from model_code.retrieval.bm25_index import Bm25Index
 from model_code.training.data import ContainsAnswer, TrainingData
 from model_code.training.settings import TrainingSettings
 
-# Candidates that are drawn in addition where some may contain an answer, so that too few hardly ever
-# remain.
+# Candidates that are drawn in addition where some may contain an answer, so that too few hardly
+# ever remain.
 EXTRA_CANDIDATES = 256
 
 
@@ -45,9 +45,9 @@ class NegativeSampler(ABC):
     ) -> list[list[int]]:
         """Draw different extra passages for each pair, all candidates equally likely.
 
-        No drawn passage is a positive of the batch, is known to answer the pair's query, or contains
-        one of the strings that answer it. A pair with too few candidates gets fewer passages. Equal
-        arguments give equal draws until the next `recluster`.
+        No drawn passage is a positive of the batch, is known to answer the pair's query, or
+        contains one of the strings that answer it. A pair with too few candidates gets fewer
+        passages. Equal arguments give equal draws until the next `recluster`.
 
         Args:
             pairs: Numbers of training pairs, (B,).
@@ -115,16 +115,17 @@ class SiblingNegatives(NegativeSampler):
     """Passages below the ancestors of the query's passage: siblings in the hierarchy.
 
     HCE (equation 6) has, for each tree level t from M + 1 down to the documents, one sample of the
-    documents that share the positive's ancestor at level t - 1. Here the extra passages are dealt over
-    these ancestors, the deepest first, and all are in one contrastive loss. A small cluster gives what
-    it has.
+    documents that share the positive's ancestor at level t - 1. Here the extra passages are dealt
+    over these ancestors, the deepest first, and all are in one contrastive loss. A small cluster
+    gives what it has.
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
         tree = self.hierarchy
         if tree is None:
             raise FreshetError(
-                "siblings are drawn from a hierarchy, and there is none; set negatives to another kind"
+                "siblings are drawn from a hierarchy, and there is none; set negatives to another "
+                "kind"
             )
         highest = min(self.settings.hierarchy_levels or tree.depth, tree.depth)
         levels = range(tree.depth, highest - 1, -1)
@@ -142,9 +143,10 @@ class SiblingNegatives(NegativeSampler):
 class Bm25Negatives(NegativeSampler):
     """Passages in the first `negatives_depth` ranks of BM25, over the texts that the encoder reads.
 
-    BM25 has its default settings here, not those of the group `bm25`: tuning the word search must not
-    train an encoder again. A query is ranked when its pair is first drawn for, so a short run on large
-    data ranks only what it uses. Passages that share no term with the query are no candidates.
+    BM25 has its default settings here, not those of the group `bm25`: tuning the word search must
+    not train an encoder again. A query is ranked when its pair is first drawn for, so a short run
+    on large data ranks only what it uses. Passages that share no term with the query are no
+    candidates.
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:

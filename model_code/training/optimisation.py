@@ -27,10 +27,10 @@ LENGTH_SETTINGS = ("query_max_tokens", "document_max_tokens")
 def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
     """Freeze a transformer's embeddings and its lowest layers.
 
-    Everything that the output of these layers depends on is frozen, also what all layers share, such as
-    the relative positions of MPNet and DeBERTa. Frozen tensors that no trained one precedes store
-    nothing for the backward pass, which saves memory and time. A pooler never learns, because no vector
-    comes from it.
+    Everything that the output of these layers depends on is frozen, also what all layers share,
+    such as the relative positions of MPNet and DeBERTa. Frozen tensors that no trained one precedes
+    store nothing for the backward pass, which saves memory and time. A pooler never learns, because
+    no vector comes from it.
 
     Args:
         backbone: A transformers model.
@@ -47,7 +47,8 @@ def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
     layers = transformer_layers(backbone)
     if frozen_layers >= len(layers):
         raise SettingsError(
-            f"frozen_layers is {frozen_layers}, but the encoder has only {len(layers)} layers: freeze fewer"
+            f"frozen_layers is {frozen_layers}, but the encoder has only {len(layers)} layers: "
+            "freeze fewer"
         )
     for parameter in _parameters_below(backbone, frozen_layers):
         parameter.requires_grad_(False)
@@ -122,8 +123,8 @@ def adamw(
 ) -> torch.optim.AdamW:
     """Return a fused AdamW of the weights that learn.
 
-    Matrices are one group, biases and norms another without decay. Each group stores its highest rate
-    as "peak", for `set_learning_rate`.
+    Matrices are one group, biases and norms another without decay. Each group stores its highest
+    rate as "peak", for `set_learning_rate`.
 
     Args:
         weights: Parameters. Those without gradient are left out.
@@ -174,9 +175,9 @@ def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
 def select_attention(encoder: Any, max_tokens: int) -> None:
     """Let an encoder attend by plain products if it learns from short texts in bfloat16 on a CPU.
 
-    There torch's fused attention takes 2 to 16 times as long as plain products, forward and backward
-    together (texts of 24 to 96 tokens; the backward pass is slow), and a whole step 1.4 times. In all
-    other cases the encoder keeps the fused attention.
+    There torch's fused attention takes 2 to 16 times as long as plain products, forward and
+    backward together (texts of 24 to 96 tokens; the backward pass is slow), and a whole step 1.4
+    times. In all other cases the encoder keeps the fused attention.
     """
     is_slow = encoder.device.type == "cpu" and uses_bfloat16(encoder.precision, encoder.device)
     if is_slow and max_tokens <= MAX_EAGER_ATTENTION_TOKENS:
@@ -199,7 +200,8 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
     processes = PartialState(cpu=on_cpu).num_processes
     require(
         accumulation % processes == 0,
-        f"accumulation is {accumulation}, but {processes} processes share the batches of a step: set a multiple of it",
+        f"accumulation is {accumulation}, but {processes} processes share the batches of a step: "
+        "set a multiple of it",
     )
     if processes == 1:
         # One process may train several models in turn, and accelerate keeps the state of the first.
@@ -232,6 +234,6 @@ def check_max_tokens(
         tokens = getattr(settings, name)
         require(
             limit is None or tokens <= limit,
-            f"{name} is {tokens}, but the encoder has positions for {limit} tokens; lower it, or set an encoder.base "
-            "that has more",
+            f"{name} is {tokens}, but the encoder has positions for {limit} tokens; lower it, or "
+            "set an encoder.base that has more",
         )

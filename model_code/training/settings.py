@@ -23,33 +23,34 @@ class TrainingSettings(Settings):
 
     start: str | None = Field(
         None,
-        description="Folder of a trained dense encoder to continue from, relative to the project. null: "
-        "encoder.base. DVC follows the name of the folder, not its content, so give a changed "
-        "folder another name.",
+        description="Folder of a trained dense encoder to continue from, relative to the "
+        "project. null: encoder.base. DVC follows the name of the folder, not its content, so "
+        "give a changed folder another name.",
     )
     supervision: Literal["supervised", "unsupervised", "joint"] = Field(
         "joint",
-        description="Training pairs: from the corpus's qrels, from pseudo-queries, or both (HCE-S, -U, -J). "
-        "joint without training qrels is unsupervised.",
+        description="Training pairs: from the corpus's qrels, from pseudo-queries, or both "
+        "(HCE-S, -U, -J). joint without training qrels is unsupervised.",
     )
     min_judged_queries: int = Field(
         30,
         ge=0,
-        description="With fewer training queries that people judged, no retriever is trained and the untrained "
-        "fusion is searched. 0: always train.",
+        description="With fewer training queries that people judged, no retriever is trained and "
+        "the untrained fusion is searched. 0: always train.",
     )
     epochs: float = Field(
         1.0,
         gt=0,
-        description="Passes over the supervised pairs, or over the pseudo-queries if there are no others.",
+        description="Passes over the supervised pairs, or over the pseudo-queries if there are "
+        "no others.",
     )
     steps: int | None = Field(None, ge=1, description="Number of training steps. Overrides epochs.")
     batch_size: int = Field(64, ge=1, description="Pairs per forward pass.")
     accumulation: int = Field(1, ge=1, description="Batches per training step.")
     batches: Literal["random", "siblings"] = Field(
         "random",
-        description="How batches are made. siblings: two pairs of one leaf of the hierarchy are in the same "
-        "batch, as negatives of each other.",
+        description="How batches are made. siblings: two pairs of one leaf of the hierarchy are "
+        "in the same batch, as negatives of each other.",
     )
     unsupervised_share: float = Field(
         0.5, ge=0, lt=1, description="Share of pseudo-query pairs in a joint batch."
@@ -60,14 +61,15 @@ class TrainingSettings(Settings):
     document_max_tokens: int = Field(
         128,
         ge=3,
-        description="Maximum document length in training, in tokens. Indexing uses encoder.max_tokens.",
+        description="Maximum document length in training, in tokens. Indexing uses "
+        "encoder.max_tokens.",
     )
 
     temperature: float = Field(
         0.05,
         gt=0,
-        description="Divisor of the cosines in the loss. GTR and HCE use 0.01; MiniLM does better at 0.05. A "
-        "lexical retriever measures its own scale instead.",
+        description="Divisor of the cosines in the loss. GTR and HCE use 0.01; MiniLM does "
+        "better at 0.05. A lexical retriever measures its own scale instead.",
     )
     hierarchy_weight: float = Field(
         0.2, ge=0, description="Weight of the hierarchy loss. 0: plain contrastive training."
@@ -77,8 +79,9 @@ class TrainingSettings(Settings):
     )
     negatives: Literal["siblings", "bm25"] = Field(
         "siblings",
-        description="Where extra negatives come from. siblings: passages below the ancestors of the relevant "
-        "one. bm25: passages that BM25 ranks high. None of them holds an answer of the query.",
+        description="Where extra negatives come from. siblings: passages below the ancestors of "
+        "the relevant one. bm25: passages that BM25 ranks high. None of them holds an answer of "
+        "the query.",
     )
     negatives_per_query: int = Field(
         1,
@@ -92,7 +95,8 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(
         5e-5,
         ge=0,
-        description="Highest learning rate. It rises during the warm-up and then falls linearly to 0.",
+        description="Highest learning rate. It rises during the warm-up and then falls linearly "
+        "to 0.",
     )
     warmup_share: float = constant_field(
         0.1, ge=0, lt=1, description="Share of the steps in which the learning rate rises."
@@ -100,13 +104,13 @@ class TrainingSettings(Settings):
     frozen_layers: int | None = Field(
         3,
         ge=0,
-        description="Number of lowest layers that are not trained, together with the embeddings. 0: only the "
-        "embeddings are frozen. null: everything is trained.",
+        description="Number of lowest layers that are not trained, together with the embeddings. "
+        "0: only the embeddings are frozen. null: everything is trained.",
     )
     cotraining: bool = Field(
         False,
-        description="Cluster the passages again with the current encoder at each evaluation that is the best "
-        "so far (HCE, Algorithm 3).",
+        description="Cluster the passages again with the current encoder at each evaluation that "
+        "is the best so far (HCE, Algorithm 3).",
     )
 
     dev_metric: str = Field(
@@ -115,13 +119,14 @@ class TrainingSettings(Settings):
     dev_passages: int | None = Field(
         None,
         ge=1,
-        description="Number of passages that dev queries are searched among during training. null: all, which "
-        "is exact and slower.",
+        description="Number of passages that dev queries are searched among during training. "
+        "null: all, which is exact and slower.",
     )
     evaluate_every: int | None = Field(
         None,
         ge=1,
-        description="Steps between evaluations on dev. null: only before the first and after the last step.",
+        description="Steps between evaluations on dev. null: only before the first and after the "
+        "last step.",
     )
     patience: int | None = Field(
         None,
@@ -149,13 +154,14 @@ class TrainingSettings(Settings):
             is_set = bool(getattr(self, name))
             require(
                 not is_set or self.evaluate_every is not None,
-                f"{name} {use} evaluations during training, and evaluate_every is null, so that there are none; "
-                f"set evaluate_every (steps, such as 50), or leave {name} out",
+                f"{name} {use} evaluations during training, and evaluate_every is null, so that "
+                f"there are none; set evaluate_every (steps, such as 50), or leave {name} out",
             )
         require(
             self.supervision != "joint" or self.unsupervised_in_batch > 0,
-            f"a joint batch of {self.batch_size} pairs with unsupervised_share {self.unsupervised_share} has only one "
-            "kind of pair; set another share, a larger batch_size, or supervision: supervised",
+            f"a joint batch of {self.batch_size} pairs with unsupervised_share "
+            f"{self.unsupervised_share} has only one kind of pair; set another share, a larger "
+            "batch_size, or supervision: supervised",
         )
 
     @property

@@ -34,9 +34,9 @@ DEV_DECIMALS = 4
 class DevEvaluator:
     """Computes the mean of one metric over dev queries.
 
-    If the corpus has more passages than `most_passages`, the relevant ones and a sample of the others
-    are ranked. Then the values of checkpoints can be compared with each other, but not with those of the
-    final evaluation.
+    If the corpus has more passages than `most_passages`, the relevant ones and a sample of the
+    others are ranked. Then the values of checkpoints can be compared with each other, but not with
+    those of the final evaluation.
 
     Args:
         passages: The searched passages.

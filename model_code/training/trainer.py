@@ -5,8 +5,8 @@ every n-th batch of a step, with in-batch negatives of its own. The step's gradi
 its batches, whatever the number of processes.
 
 A method that represents documents otherwise, such as MLR, replaces the contrastive loss alone, see
-`PairLoss`. The hierarchy loss is a loss of queries, which are one vector as before, and extra negatives
-are documents like the others.
+`PairLoss`. The hierarchy loss is a loss of queries, which are one vector as before, and extra
+negatives are documents like the others.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ GPU_BATCH_TOKENS = 16_384
 class Objective(nn.Module):
     """The loss of a dense retriever. Everything that learns is a parameter of it.
 
-    With contrastive losses C_i and hierarchy losses H_i, summed over levels, of the pairs i of a batch,
-    the loss of a pair is L_i = C_i + `hierarchy_weight` H_i (HCE, equation 6). The loss of the batch is
-    the mean of L_i over supervised pairs plus `unsupervised_weight` times its mean over pseudo-queries
-    (HCE, equation 7). A batch with one kind of pairs has their plain mean. See `model_code.losses`.
+    With contrastive losses C_i and hierarchy losses H_i, summed over levels, of the pairs i of a
+    batch, the loss of a pair is L_i = C_i + `hierarchy_weight` H_i (HCE, equation 6). The loss of
+    the batch is the mean of L_i over supervised pairs plus `unsupervised_weight` times its mean
+    over pseudo-queries (HCE, equation 7). A batch with one kind of pairs has their plain mean. See
+    `model_code.losses`.
 
     Args:
         encoder: Maps tokenised texts to unit vectors, (B, H).
@@ -102,8 +103,8 @@ class Objective(nn.Module):
         encode_documents = partial(self.pair_loss.encode_documents, self.encoder)
         documents = encode_buckets(encode_documents, batch.documents)
 
-        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score, so scores
-        # are float32.
+        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score, so
+        # scores are float32.
         with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()
             contrastive = self._contrastive(queries, documents.float(), batch)
@@ -322,15 +323,18 @@ def _check_inputs(
         )
     if settings.needs_hierarchy and hierarchy is None:
         raise FreshetError(
-            "these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives bm25"
+            "these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives "
+            "bm25"
         )
     if hierarchy is not None and len(hierarchy.leaves) != len(data.passages.texts):
         raise FreshetError(
-            f"the hierarchy has {len(hierarchy.leaves)} passages, the corpus {len(data.passages.texts)}; build it again"
+            f"the hierarchy has {len(hierarchy.leaves)} passages, the corpus "
+            f"{len(data.passages.texts)}; build it again"
         )
     if settings.cotraining and settings.needs_hierarchy and (dev is None or cluster is None):
         raise FreshetError(
-            "cotraining re-clusters when the dev metric improves: give dev queries, or set cotraining false"
+            "cotraining re-clusters when the dev metric improves: give dev queries, or set "
+            "cotraining false"
         )
 
 
@@ -343,9 +347,9 @@ def recluster(
     """Give an objective the centroids of a new hierarchy, and return a new optimiser.
 
     Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an
-    evaluation is the best so far. The optimiser's state of the encoder is kept. That of the centroids
-    is dropped, because their nodes no longer exist. Unlike in the paper's listing, training leaves the
-    best encoder, not the last.
+    evaluation is the best so far. The optimiser's state of the encoder is kept. That of the
+    centroids is dropped, because their nodes no longer exist. Unlike in the paper's listing,
+    training leaves the best encoder, not the last.
 
     Args:
         objective: The objective. It keeps its centroids if it has no hierarchy loss.

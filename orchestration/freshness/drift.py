@@ -34,7 +34,8 @@ from orchestration.freshness.policy import Action, Decision, PastDecision, decid
 from orchestration.freshness.snapshot import gate_has_queries
 from orchestration.parameters import Parameters
 
-# A lock file in the project's state: two checks at the same time would report the same events twice.
+# A lock file in the project's state: two checks at the same time would report the same events
+# twice.
 LOCK = "drift.lock"
 
 
@@ -295,8 +296,8 @@ class BatchReader:
 def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
     """Read the decisions for the last batches, and the outcomes of retrains, from the ledger.
 
-    A retrain that was carried out counts from the time it ended, that is after the batches that were
-    measured until then. Otherwise it takes the place of the report that requested it, or that
+    A retrain that was carried out counts from the time it ended, that is after the batches that
+    were measured until then. Otherwise it takes the place of the report that requested it, or that
     requested the pilot before it. A person's retrain counts only if it was promoted.
 
     Args:

@@ -280,9 +280,9 @@ def _require_targets(project: Project, targets: int, new: int) -> None:
     min_targets = max(minimum_batch // MIN_TARGETS_DIVISOR, 1)
     if targets < min_targets:
         raise PilotNotPossible(
-            f"the gate's queries ask for at most {targets} of {new} new documents, and a pilot needs "
-            f"{min_targets} (drift.minimum_batch / {MIN_TARGETS_DIVISOR}): "
-            "add documents that arrive with `queries`"
+            f"the gate's queries ask for at most {targets} of {new} new documents, and a pilot "
+            f"needs {min_targets} (drift.minimum_batch / {MIN_TARGETS_DIVISOR}): add documents "
+            "that arrive with `queries`"
         )
 
 

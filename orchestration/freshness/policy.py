@@ -1,7 +1,7 @@
 """Decide what a drift check leads to: no action, a pilot or a retrain.
 
-Everything in this module is a pure function of its arguments. A drift check calls `decide`, whether a
-Dagster job or the command line started it; so does the drift benchmark.
+Everything in this module is a pure function of its arguments. A drift check calls `decide`, whether
+a Dagster job or the command line started it; so does the drift benchmark.
 
 The rules, in order:
 

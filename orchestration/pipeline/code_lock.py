@@ -1,9 +1,9 @@
 """`code.lock.json`: a hash of each stage's code, for a project whose code is installed elsewhere.
 
-DVC compares it by key. An edit of the code, or another version, therefore reruns exactly the stages that
-depend on what changed. Every command that calls DVC writes it first, and a bare `dvc repro` by the stage
-`code_lock`. A stage refuses a lock that does not match the code that runs: DVC would record the output
-under the wrong code, and restore it later.
+DVC compares it by key. An edit of the code, or another version, therefore reruns exactly the stages
+that depend on what changed. Every command that calls DVC writes it first, and a bare `dvc repro` by
+the stage `code_lock`. A stage refuses a lock that does not match the code that runs: DVC would
+record the output under the wrong code, and restore it later.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _require_own_package(name: str) -> None:
     if spec is not None:
         location = spec.origin or list(spec.submodule_search_locations or [])
     raise FreshetError(
-        f"the package {name!r} that Python finds is not Freshet's ({location}): install Freshet in an environment "
-        "of its own, or rename the other one"
+        f"the package {name!r} that Python finds is not Freshet's ({location}): install Freshet in "
+        "an environment of its own, or rename the other one"
     )
 
 

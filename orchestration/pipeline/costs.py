@@ -1,6 +1,7 @@
 """What effectiveness costs: query times, index sizes, and the recorded times of training and indexing.
 
-None of this is an artifact. Numbers that differ from run to run stay out of everything that is hashed.
+None of this is an artifact. Numbers that differ from run to run stay out of everything that is
+hashed.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
     """Return a row for each built system that can be registered.
 
     The times of training and indexing are those of the stages' own processes, if a run with today's
-    code, inputs and settings is recorded. Baselines are built together, so their costs are not known one
-    by one.
+    code, inputs and settings is recorded. Baselines are built together, so their costs are not
+    known one by one.
 
     Args:
         project: The project.

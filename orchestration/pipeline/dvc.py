@@ -1,7 +1,7 @@
 """DVC: its process, the files that it leaves, and the last line of a stage that it runs.
 
-The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave this file
-half-written, and notes about outputs in use. Both are repaired before the next build.
+The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave
+this file half-written, and notes about outputs in use. Both are repaired before the next build.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from orchestration.pipeline import code_lock
 
 # DVC's configuration files, in the folder `.dvc`.
 CONFIG_FILES = ("config", "config.local")
-# Variable in DVC's environment with the name of the build, whose run in MLflow is above the stages' runs.
+# Variable in DVC's environment with the name of the build, whose run in MLflow is above the stages'
+# runs.
 BUILD_NAME = "FRESHET_BUILD"
 # Variable in DVC's environment: the process that started DVC records the stages that have ended.
 RECORDER = "FRESHET_RECORDER"
@@ -231,10 +232,10 @@ def _parse_yaml(text: str) -> Any:
 def remove_stale_notes(root: Path) -> bool:
     """Remove DVC's notes about outputs in use if no running DVC has made any of them.
 
-    DVC ignores notes of processes that have ended, but it only checks whether the process number is in
-    use. After a restart of the machine or container another process often has that number, and every
-    build would fail with "busy" until a person deletes the file. If a running DVC shares the notes, they
-    are kept, because that DVC writes them too.
+    DVC ignores notes of processes that have ended, but it only checks whether the process number is
+    in use. After a restart of the machine or container another process often has that number, and
+    every build would fail with "busy" until a person deletes the file. If a running DVC shares the
+    notes, they are kept, because that DVC writes them too.
 
     Returns:
         Whether notes were removed.

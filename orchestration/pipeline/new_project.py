@@ -51,7 +51,8 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     params = root / "params.yaml"
     if (root / "dvc.yaml").exists():
         raise FreshetError(
-            f"{root / 'dvc.yaml'} is there already: this folder is a project, which is left as it is"
+            f"{root / 'dvc.yaml'} is there already: this folder is a project, which is left as it "
+            "is"
         )
     if params.exists():
         if source is not None:

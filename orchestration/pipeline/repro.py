@@ -1,7 +1,7 @@
 """Plan a build, and bring its stages up to date with one `dvc repro` each.
 
-A plan says which stages would run, and why. A build runs under the project's lock and with this Python
-interpreter. It passes on what DVC and the stages print, line by line.
+A plan says which stages would run, and why. A build runs under the project's lock and with this
+Python interpreter. It passes on what DVC and the stages print, line by line.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class PlannedBuild:
             self._complete_settings()
             planned = plan(project, targets)
             self.settings_hash = hash_path(project.params_file)
-            # This records what a killed build left. If the store is away, the build does not wait for it
-            # again after each stage.
+            # This records what a killed build left. If the store is away, the build does not wait
+            # for it again after each stage.
             self.is_recording = runs.try_record_all(project)
         self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
 
@@ -188,7 +188,8 @@ class PlannedBuild:
             print_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
             print_to_stderr(
-                f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps its content)"
+                f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps "
+                "its content)"
             )
 
     def _complete_settings(self) -> None:
@@ -197,7 +198,8 @@ class PlannedBuild:
         if missing_keys:
             parameters.write_overrides(self.project.params_file, missing_keys)
             print_to_stderr(
-                f"params.yaml lacked keys that DVC requires; their defaults are added: {', '.join(missing_keys)}"
+                "params.yaml lacked keys that DVC requires; their defaults are added: "
+                f"{', '.join(missing_keys)}"
             )
 
     def _repro(self, address: str, print_line: PrintLine) -> bool:
@@ -211,8 +213,8 @@ class PlannedBuild:
         stage_error = None
         dvc_error = "see the lines above"
 
-        # In a session of its own, DVC does not receive Ctrl-C in the terminal. This process does, and
-        # ends DVC below.
+        # In a session of its own, DVC does not receive Ctrl-C in the terminal. This process does,
+        # and ends DVC below.
         with subprocess.Popen(
             command,
             cwd=self.project.root,
@@ -257,8 +259,8 @@ def repro(
 ) -> Iterator[str]:
     """Bring stages up to date. See `PlannedBuild` for the arguments.
 
-    A run that MLflow cannot record now is kept for the next build, and a message says so. The output of
-    the stage is valid all the same. An interrupt ends DVC and its stage.
+    A run that MLflow cannot record now is kept for the next build, and a message says so. The
+    output of the stage is valid all the same. An interrupt ends DVC and its stage.
 
     Yields:
         The address of each stage that ran, after its run was recorded.

@@ -1,7 +1,7 @@
 """Run one stage: `python -m orchestration.pipeline.run_stage train@hce`, the command of `dvc.yaml`.
 
-The runner ensures that no input changes while the stage runs, that the output keeps its contract, that the
-output is put into place as a whole, and that the run is recorded for MLflow.
+The runner ensures that no input changes while the stage runs, that the output keeps its contract,
+that the output is put into place as a whole, and that the run is recorded for MLflow.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _execute(
         check_contract(stage.name, context)
     except FreshetError as error:
         raise FreshetError(
-            f"stage {stage.address} made an output that breaks its contract, so nothing is put in place: {error}"
+            f"stage {stage.address} made an output that breaks its contract, so nothing is put in "
+            f"place: {error}"
         ) from error
     finally:
         # An edit of an input is the more important reason, also if it made the output break its
@@ -105,8 +106,9 @@ def _require_unchanged(stage: Stage, project: Project, inputs: StageInputs) -> N
     changed = inputs.changes(stage_key.read_stage_inputs(stage, project.root))
     if changed:
         raise FreshetError(
-            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record "
-            "the new version as what made the old output, so the output is thrown away: run it again"
+            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC "
+            "would record the new version as what made the old output, so the output is thrown "
+            "away: run it again"
         )
 
 
@@ -175,7 +177,8 @@ def make_stage_record(
     commit, is_dirty = git_state(project.root)
     systems = {system: collect_numbers(metrics) for system, metrics in evaluated_systems(report)}
 
-    # The metrics of evaluated systems go to runs of their own. The stage's run has those of its retriever.
+    # The metrics of evaluated systems go to runs of their own. The stage's run has those of its
+    # retriever.
     if systems:
         metrics = dict(systems.get(stage.retriever or "", {}))
     else:
@@ -255,8 +258,8 @@ def training_curve(output: Path) -> list[dict[str, Any]]:
 def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
     """End this process when a DVC above it, or the holder of the project's lock, ends.
 
-    A signal on the death of the parent would not suffice: between DVC and the stage there may be a shell
-    that survives DVC. A terminal above is not watched, because it may be closed on purpose.
+    A signal on the death of the parent would not suffice: between DVC and the stage there may be a
+    shell that survives DVC. A terminal above is not watched, because it may be closed on purpose.
 
     Args:
         generations: Number of ancestors that may be DVC.

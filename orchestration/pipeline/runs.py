@@ -1,9 +1,9 @@
 """Runs in MLflow: one per stage that ran, found by the stage's key, below one run per build.
 
-Opening MLflow takes seconds. Therefore a stage spools its record, and the process that drives the build
-records the spool while DVC continues. A stage without such a process (a bare `dvc repro`) records itself.
-After a crash, the spool waits for the next build or `freshet ui`. `mlflow` is imported when a store is
-opened, and not before.
+Opening MLflow takes seconds. Therefore a stage spools its record, and the process that drives the
+build records the spool while DVC continues. A stage without such a process (a bare `dvc repro`)
+records itself. After a crash, the spool waits for the next build or `freshet ui`. `mlflow` is
+imported when a store is opened, and not before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ OWNER = "freshet.owner"
 # The kind of experiment that MLflow's pages assume.
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 PAGE = "http://127.0.0.1:5000"
-# The variable with the place of artifacts, such as s3://bucket/freshet. An experiment keeps its place.
+# The variable with the place of artifacts, such as s3://bucket/freshet. An experiment keeps its
+# place.
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
 # The beginning of MLflow's variables for its database connections.
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"
@@ -190,8 +191,8 @@ def tracking_is_on() -> bool:
 def git_state(root: Path) -> tuple[str | None, bool]:
     """Return the commit that is checked out, and whether files below `root` differ from it.
 
-    `dvc.lock` does not count, because every stage that runs rewrites it. Outside of git, or without git
-    on this machine, the result is (None, False).
+    `dvc.lock` does not count, because every stage that runs rewrites it. Outside of git, or without
+    git on this machine, the result is (None, False).
     """
     commit = _git_output(root, "rev-parse", "--verify", "HEAD")
     if commit is None:
@@ -222,9 +223,9 @@ class RunStore:
     def record_stage(self, record: StageRecord) -> str:
         """Record a stage as one run below the run of its build, and return the run's id.
 
-        The run counts as finished when everything is stored. An unfinished run of the same stage, which
-        a crash left, is deleted and made again. Each system that the stage evaluated has a run of its own,
-        so that one column of MLflow's page sorts all systems.
+        The run counts as finished when everything is stored. An unfinished run of the same stage,
+        which a crash left, is deleted and made again. Each system that the stage evaluated has a
+        run of its own, so that one column of MLflow's page sorts all systems.
         """
         started_ms = int(record.started * 1000)
         ended_ms = int(record.ended * 1000)
@@ -410,7 +411,8 @@ def _create_own_store(folder: Path, uri: str, artifact_root: str) -> None:
     has_allowed_path = set("?#%").isdisjoint(str(folder))
     require(
         has_allowed_path,
-        f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path",
+        f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the "
+        "path",
     )
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -422,9 +424,9 @@ def _find_or_create_experiment(
 ) -> Experiment:
     """Return the project's experiment. The registered model has the same name.
 
-    The name is `freshet`, unless that is another project's. In a shared store, a copy of a project is
-    not taken for its original. An experiment without an owner belongs to this project if the store does,
-    or if this project has promoted a version.
+    The name is `freshet`, unless that is another project's. In a shared store, a copy of a project
+    is not taken for its original. An experiment without an owner belongs to this project if the
+    store does, or if this project has promoted a version.
     """
     if not is_own_store:
         project.require_own_identity()
@@ -479,8 +481,8 @@ def spool_record(project: Project, record: StageRecord) -> None:
 def record_all(project: Project) -> None:
     """Record every spooled stage, in the order in which they started. Nothing if tracking is off.
 
-    A record leaves the spool when its run is complete, and the same record twice is one run. Therefore a
-    crash neither loses nor doubles a run.
+    A record leaves the spool when its run is complete, and the same record twice is one run.
+    Therefore a crash neither loses nor doubles a run.
     """
     if not tracking_is_on() or not _spool_entries(project):
         return
@@ -501,15 +503,16 @@ def _spool_entries(project: Project) -> list[Path]:
 def try_record_all(project: Project) -> bool:
     """Record every spooled stage, and return whether that worked.
 
-    A failure is printed, whatever its cause: a store that cannot be reached must not end a build. The
-    records stay in the spool, and the outputs of the stages are not affected.
+    A failure is printed, whatever its cause: a store that cannot be reached must not end a build.
+    The records stay in the spool, and the outputs of the stages are not affected.
     """
     try:
         record_all(project)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         print(
-            f"not recorded in MLflow yet ({type(error).__name__}: {reason}); the next build does it",
+            f"not recorded in MLflow yet ({type(error).__name__}: {reason}); the next build does "
+            "it",
             file=sys.stderr,
         )
         return False

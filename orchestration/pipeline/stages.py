@@ -1,7 +1,7 @@
 """The table of all stages, in an order in which they can run.
 
-Each stage is declared in its module in `model_code.stages`. DVC's `dvc.yaml` and Dagster's asset graph
-are made from this table.
+Each stage is declared in its module in `model_code.stages`. DVC's `dvc.yaml` and Dagster's asset
+graph are made from this table.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from orchestration.registry.versions import Version
 
 NO_JUDGED_QUERIES = (
     "this corpus has no judged queries, so the gate cannot compare versions: add qrels, documents "
-    "with `queries`, or feedback; `freshet promote --by-hand` promotes a registered version without "
-    "the gate"
+    "with `queries`, or feedback; `freshet promote --by-hand` promotes a registered version "
+    "without the gate"
 )
 JUDGED_BY_TEST_SPLIT = (
     "judged on the test queries, because the split `gate` has none (set corpus.splits.gate_share, "
