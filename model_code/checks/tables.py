@@ -106,8 +106,8 @@ def validate(schema: pa.DataFrameSchema, table: pd.DataFrame) -> None:
     """Check a table against a schema.
 
     Raises:
-        FreshetError: If a rule is broken. The message names the schema, the first broken rule and the
-            first rows that break it.
+        FreshetError: If a rule is broken. The message names the schema, the first broken rule and
+            the first rows that break it.
     """
     try:
         schema.validate(table)

@@ -65,8 +65,8 @@ class Calibration:
 
         Args:
             measure: The measure.
-            values: Values of the new documents, (m, ...). At most as many are measured as the reference
-                can draw batches of.
+            values: Values of the new documents, (m, ...). At most as many are measured as the
+                reference can draw batches of.
             scope: The newest batch alone, or the window.
         """
         settings = self.settings

@@ -69,8 +69,8 @@ class TestResult:
         name: Name of the measure.
         value: Its value.
         threshold: The value must lie beyond it, not on it, to exceed it.
-        null: Quantiles of the null distribution by level, such as {"0.95": 0.61}. Empty if the threshold
-            is a limit of the settings.
+        null: Quantiles of the null distribution by level, such as {"0.95": 0.61}. Empty if the
+            threshold is a limit of the settings.
         exceeded: Whether the value lies beyond the threshold.
         detail: Further numbers for readers.
         exceeded_uncorrected: Whether it lies beyond the threshold that it would have if only the

@@ -43,8 +43,8 @@ class Question:
         document_id: The document.
         text: Text of the query.
         answers: All documents that answer the query.
-        rank: For a protected query, the rank of the first of them before any addition, from 1. 0 if none
-            was found.
+        rank: For a protected query, the rank of the first of them before any addition, from 1. 0 if
+            none was found.
     """
 
     document_id: str

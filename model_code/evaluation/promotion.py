@@ -45,8 +45,8 @@ class Verdict:
         reasons: One sentence each.
         queries: Number of queries that were judged.
         intervals: The differences that the decision is based on.
-        by_training_documents: The same differences apart for the queries that ask for documents which
-            judged training queries ask for, too ("asked_in_training"), and for the others
+        by_training_documents: The same differences apart for the queries that ask for documents
+            which judged training queries ask for, too ("asked_in_training"), and for the others
             ("not_asked_in_training"). They are for readers: nothing is decided by them.
     """
 
@@ -71,8 +71,8 @@ def judge_promotion(
 
     - *Better* is d > 0 and p < alpha.
     - *Worse* is d < 0 and p < alpha.
-    - *Not worse* is neither worse nor low < -margin: the queries rule out a loss beyond the margin (a
-      non-inferiority test).
+    - *Not worse* is neither worse nor low < -margin: the queries rule out a loss beyond the margin
+      (a non-inferiority test).
 
     All conditions must hold together, so their number needs no correction (an intersection-union
     test).
@@ -180,7 +180,8 @@ def judge_pilot(
         champion: The champion's scores on the same queries.
         settings: Metrics and alpha.
         targets: New document id by the id of the query that asks for it.
-        margin: Gain that two trainings may differ by through luck. No interval over documents tells.
+        margin: Gain that two trainings may differ by through luck. No interval over documents
+            tells.
         seed: Seed of the resamples.
 
     Raises:

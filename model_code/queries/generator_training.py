@@ -105,8 +105,8 @@ class PairTokens:
         tokenizer: The model's tokenizer.
         section_tokens: Largest number of tokens of a section.
         query_tokens: Largest number of tokens of a query.
-        start_token: The token that decoding begins with. A tokenizer that puts it before every text must
-            not repeat it.
+        start_token: The token that decoding begins with. A tokenizer that puts it before every text
+            must not repeat it.
     """
 
     def __init__(

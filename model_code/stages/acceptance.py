@@ -32,7 +32,7 @@ def run(context: StageContext) -> dict[str, Any]:
     judged any.
 
     Data Docs (HTML) and a copy of the verdict go to `.freshet/data_docs` of the project. The copy
-    stays readable if the stage fails. The HTML states its time, so it is no output of the stage.
+    stays readable if the stage fails. The HTML contains the time, so it is no output of the stage.
 
     Raises:
         FreshetError: If an expectation fails. The message names each of them.
@@ -60,7 +60,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require a verdict with at least one expectation, all of which passed. No other is published."""
+    """Require a verdict with at least one expectation, all of which passed."""
     from model_code.checks.rules import require, require_files
     from model_code.files import read_json
 
@@ -70,5 +70,5 @@ def check(context: StageContext) -> None:
     all_passed = verdict["passed"] and all(result["passed"] for result in expectations)
     require(
         bool(expectations) and all_passed,
-        "verdict.json must have passed, and what it expected",
+        "verdict.json must hold at least one expectation, and all of them must have passed",
     )

@@ -3,8 +3,8 @@
 - `bm25`: BM25 over the texts that the encoder sees.
 - `zero_shot`: the base encoder without training.
 - `untrained`: the fusion of these two.
-- `bm25_generated`, if a model writes queries: BM25 over documents with the queries that were written for
-  them (docT5query, Nogueira and Lin, 2019).
+- `bm25_generated`, if a model writes queries: BM25 over documents with the queries that were
+  written for them (docT5query, Nogueira and Lin, 2019).
 
 They are evaluated like every retriever, and all but `bm25_generated` are built so that they can go
 live.
@@ -92,7 +92,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require an evaluation folder per baseline, its variants, and a build of each that can go live.
+    """Require the evaluation folders of all baselines, and the builds that can go live.
 
     `zero_shot` has the variants of a retriever, `untrained` those of a fusion.
     """
@@ -100,8 +100,8 @@ def check(context: StageContext) -> None:
     from model_code.checks.indexes import check_build
     from model_code.checks.rules import require_same_names
 
-    can_go_live = ["bm25", "untrained", "zero_shot"]
-    expected = list(can_go_live)
+    live_baselines = ["bm25", "untrained", "zero_shot"]
+    expected = list(live_baselines)
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
         expected.append("bm25_generated")
     evaluated = [path.parent.name for path in context.output.glob("*/metrics.json")]
@@ -114,7 +114,7 @@ def check(context: StageContext) -> None:
     }
     for name in sorted(expected):
         checker.check(name, context.output / name, variants.get(name, frozenset()))
-    for name in can_go_live:
+    for name in live_baselines:
         check_build(context.output / name / "build")
 
 
@@ -156,7 +156,10 @@ def _evaluate_nearest_query(
     zero_shot: IndexedRetriever,
     report: dict[str, Any],
 ) -> None:
-    """Add the variant `zero_shot.nearest_query`, if training and judged queries share any document."""
+    """Add the variant `zero_shot.nearest_query` to the report.
+
+    Nothing is added if no document is relevant to both a training query and an evaluated query.
+    """
     from model_code.corpus.tables import load_corpus
     from model_code.evaluation.scores import VARIANTS_FOLDER
 
@@ -183,10 +186,11 @@ def _evaluate_bm25_generated(
     from model_code.retrieval.kinds import open_retriever
 
     pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-    written = queries_by_document(pseudo_queries)
-    encoder, index = _build_bm25(context, context.checkpoints / "bm25_generated", written)
-    search = evaluation_set.strip_query_lines(open_retriever(encoder, index), written)
-    runs = evaluation_set.search(search.search)
+    generated_queries = queries_by_document(pseudo_queries)
+    folder = context.checkpoints / "bm25_generated"
+    encoder, index = _build_bm25(context, folder, generated_queries)
+    retriever = evaluation_set.strip_query_lines(open_retriever(encoder, index), generated_queries)
+    runs = evaluation_set.search(retriever.search)
     return evaluation_set.evaluate("bm25_generated", runs, context.output / "bm25_generated")
 
 
@@ -214,14 +218,16 @@ def _build_zero_shot(context: StageContext, folder: Path) -> Folders:
 
 
 def _build_bm25(
-    context: StageContext, folder: Path, written: Mapping[str, Sequence[str]] | None = None
+    context: StageContext,
+    folder: Path,
+    generated_queries: Mapping[str, Sequence[str]] | None = None,
 ) -> Folders:
     """Write BM25 over the texts that the encoder sees, with or without titles.
 
     Args:
         context: Context of the stage.
         folder: The folder to write below.
-        written: Generated queries by document id, which are appended to the texts.
+        generated_queries: Generated queries by document id, which are appended to the texts.
     """
     from model_code.corpus.tables import load_corpus, passage_texts
     from model_code.queries.pseudo_queries import expand_texts
@@ -231,7 +237,7 @@ def _build_bm25(
     passages = load_corpus(context.inputs["corpus"]).passages
     document_ids = passages["document_id"].tolist()
     texts = passage_texts(passages, context.settings["encoder"].include_title)
-    texts = expand_texts(texts, document_ids, written or {})
+    texts = expand_texts(texts, document_ids, generated_queries or {})
 
     encoder = folder / BUILD / "encoder"
     index = folder / BUILD / "index"

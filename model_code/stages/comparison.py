@@ -1,7 +1,7 @@
 """Stage `comparison`: compare all systems on the same queries, as numbers and as a picture.
 
-`freshet results` makes the report from it. What is live and what systems cost stay out of this
-stage: they are no functions of its inputs.
+`freshet results` makes the report from its output. The state of the live collection and the costs
+of systems are left out, because they do not follow from the inputs of the stage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run(context: StageContext) -> dict[str, Any]:
     """Compare the baselines, the retrievers and fusions of the settings, and the variants of each.
 
     A variant of the system `R` is called `R.NAME`. `R_seed1` and so on are further trainings of
-    `R`, and one row with it. `inputs["baselines"]` and `inputs["evaluations"]` hold one evaluation
+    `R`, and share its row. `inputs["baselines"]` and `inputs["evaluations"]` hold one evaluation
     folder per system.
 
     Writes `comparison.json` (see `system_comparison.compare`), `metrics.json` with few enough
@@ -52,7 +52,10 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require the evaluated systems in the whole and in each group, and true means in `metrics.json`."""
+    """Require all evaluated systems, overall and in each group of queries.
+
+    The means in `metrics.json` must equal the means in `comparison.json`.
+    """
     from model_code.checks.rules import require, require_files, require_same_names
     from model_code.evaluation.comparison import is_variant
     from model_code.evaluation.scores import evaluation_folders, strip_seed

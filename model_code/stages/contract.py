@@ -17,11 +17,13 @@ from model_code.errors import FreshetError
 
 
 def check_contract(stage: str, context: StageContext) -> None:
-    """Check the output of the stage of this name. A stage that was left out promises nothing.
+    """Check the output of a stage.
+
+    A stage that was left out has no contract.
 
     Args:
         stage: Name of the stage, such as `train`.
-        context: The context that the stage ran with, or one whose output is what is in place.
+        context: The context that the stage ran with, or a context of the output in place.
 
     Raises:
         FreshetError: If the output breaks its contract or cannot be read. The message is one line.

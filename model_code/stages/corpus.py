@@ -1,4 +1,4 @@
-"""Stage `corpus`: read the locked source and write the tables that everything else is built from."""
+"""Stage `corpus`: read the locked source and write the tables that other stages read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(context: StageContext) -> dict[str, Any]:
         Counts of rows and of the reasons for quarantine.
 
     Raises:
-        FreshetError: If the source is not what `inputs["lock"]` says, or holds too many malformed rows.
+        FreshetError: If the source differs from `inputs["lock"]`, or has too many malformed rows.
     """
     from model_code.corpus.build import build_corpus
     from model_code.corpus.sources.base import open_locked_source

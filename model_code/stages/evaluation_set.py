@@ -1,4 +1,4 @@
-"""What every system is evaluated on: the judged queries, and the documents without their own queries."""
+"""The judged queries that every system is evaluated on, and documents without their own queries."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ class StrippedDocuments:
 
     def _replaced_documents(self, segments: Sequence[RetrieverSegment]) -> set[str]:
         """Return the stripped documents that the segments hold."""
-        documents = {
-            document
-            for document in self.passages.document_ids
-            if any(document in segment for segment in segments)
-        }
+        documents = set()
+        for document in self.passages.document_ids:
+            if any(document in segment for segment in segments):
+                documents.add(document)
+
         if segments[0].retriever.learns_documents:
             # The build learned its documents from stripped texts already.
             documents = {document for document in documents if document not in segments[0]}
@@ -194,9 +194,10 @@ class EvaluationSet:
         """
         live_documents = set()
         for segment in segments:
-            live_documents.update(
-                document for document in segment.rows.document_ids if document in segment
-            )
+            for document in segment.rows.document_ids:
+                # The segment does not contain documents that were removed from it.
+                if document in segment:
+                    live_documents.add(document)
         common = {document for document in live_documents if document in self.documents}
 
         allowed = None

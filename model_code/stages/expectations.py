@@ -63,8 +63,9 @@ def validate_corpus(
 def describe_failure(result: dict[str, Any]) -> str:
     """Describe an expectation that failed.
 
-    >>> result = {"table": "documents", "expectation": "expect_table_row_count_to_be_between", "observed": 3}
-    >>> describe_failure(result | {"bounds": {"min_value": 10}})
+    >>> result = {"table": "documents", "observed": 3, "bounds": {"min_value": 10}}
+    >>> result["expectation"] = "expect_table_row_count_to_be_between"
+    >>> describe_failure(result)
     'documents: too few: 3, and 10 at least'
     """
     bounds = result["bounds"]
@@ -87,7 +88,7 @@ def describe_failure(result: dict[str, Any]) -> str:
 
 
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
-    """Return the data that expectations are about.
+    """Return the tables that expectations are validated on.
 
     `documents` is always there. `queries` of dev, gate and test, and all `judgements`, are there if
     they have rows.
@@ -108,7 +109,10 @@ def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
 
 
 def _judged_queries(corpus: Corpus) -> pd.DataFrame:
-    """Return the queries of dev, gate and test: their words, and whether another has the same text."""
+    """Return the queries of dev, gate and test, with their number of words.
+
+    `repeated` is true for a query whose text an earlier query has, ignoring case.
+    """
     query_ids: list[str] = []
     texts: list[str] = []
     for split in SPLITS:

@@ -1,8 +1,9 @@
-"""Stage `fuse`, once per fusion: combine finished retrievers with learned weights, and evaluate the fusion.
+"""Stage `fuse`, once per fusion: combine retrievers with learned weights, and evaluate the fusion.
 
-The output is an evaluation folder like that of `evaluate`, with the evaluated retriever below
-`build/`. Each folder below `variants/` tells the share of one component or of late interaction: the
-fusion without it, with weights that are learned again, where the rest is still a fusion.
+The output is an evaluation folder like the output of `evaluate`. The evaluated retriever is in
+`build/`. Each folder below `variants/` shows the contribution of one component or of late
+interaction: it holds the fusion without it, with weights that are learned again. A variant has at
+least two components.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require the evaluation folder of the fusion, its retriever, and the variant without each component."""
+    """Require the fusion's evaluation folder, its retriever, and its variants."""
     from model_code.checks.evaluations import EvaluationChecker
     from model_code.checks.indexes import check_build
 

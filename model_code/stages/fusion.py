@@ -123,8 +123,8 @@ class FusionBuilder:
         evaluation_set: The judged queries. Weights are learned on those of dev.
         retrievers: The opened retriever of each component.
         settings: Components, weights and depth.
-        searches: What searches each component. By default this is the component's retriever over
-            documents without their own queries.
+        searches: The search of each component. None: the component's retriever, over documents
+            without their own queries.
     """
 
     def __init__(
@@ -149,7 +149,10 @@ class FusionBuilder:
         }
 
     def weighted_names(self, fusion_name: str) -> list[str]:
-        """Return what has a weight: the settings' names, or all components and late interactions."""
+        """Return the components and late interactions that have a weight.
+
+        These are the names in the settings or, if the settings have no weights, all of them.
+        """
         late = [name + LATE_SUFFIX for name, dense in self.dense.items() if dense.index.tokens]
         names = list(self.settings.weights)
         if not names:
@@ -164,9 +167,9 @@ class FusionBuilder:
         return names
 
     def fuse(self, names: Sequence[str]) -> tuple[Fusion, str | None]:
-        """Return the fusion of `names`, and who judged the queries that its weights are learned from.
+        """Return the fusion of `names`, and the source of the judgements behind its weights.
 
-        The second value is None if the weights are those of the settings or the default ones.
+        The source is None if the weights come from the settings or are the default weights.
         """
         scales = {
             name: ScoreNormalizer.fit(dense.index.vectors)

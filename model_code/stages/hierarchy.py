@@ -1,4 +1,4 @@
-"""Stage `hierarchy`: cluster the passages of the corpus into a tree, by the base encoder's vectors."""
+"""Stage `hierarchy`: cluster the passages into a tree, by the vectors of the base encoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPORTED_STATISTICS = ("nodes", "passages_max", "cosine_mean")
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write the tree, the names of its nodes, the document of each passage, statistics and a picture.
+    """Write the tree with node names, statistics, a picture, and the document of each passage.
 
     Returns:
         The number of passages, the depth, and statistics of each level.
@@ -84,7 +84,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require a leaf per passage, unit centroids, and a name and statistics of every node and level.
+    """Require a leaf per passage, unit centroids, node names, and statistics of every level.
 
     `Hierarchy.load` itself refuses arrays that are no tree.
     """

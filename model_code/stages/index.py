@@ -1,4 +1,4 @@
-"""Stage `index`, once per retriever: index the passages for a trained retriever, in the way of its kind."""
+"""Stage `index`, once per retriever: index the passages for a trained retriever of any kind."""
 
 from __future__ import annotations
 

@@ -42,8 +42,9 @@ PAIRS = (
     "; {supervised_pairs:,} pairs that people judged and\n  {unsupervised_pairs:,} generated ones"
 )
 RESULTS = (
-    "{dev_metric} {best_dev:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on {dev_queries:,} dev queries, "
-    "{start_dev:.3f} before training. These queries chose the step: `freshet results` has the results on test."
+    "{dev_metric} {best_dev:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on {dev_queries:,} "
+    "dev queries, {start_dev:.3f} before training. These queries chose the step: `freshet results` "
+    "has the results on test."
 )
 NO_RESULTS = "none on dev queries."
 

@@ -1,4 +1,4 @@
-"""Stage `pseudo_queries`: generate queries from the documents, and drop those that fit several documents."""
+"""Stage `pseudo_queries`: generate queries from documents, and drop the ambiguous ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(context: StageContext) -> dict[str, Any]:
     """Write `pseudo_queries.parquet`.
 
     Returns:
-        Counts of the documents and of the queries: generated, kept, kept by kind, and dropped by reason.
+        Counts of documents, and of queries: generated, kept, kept by kind, and dropped by reason.
     """
     import pandas as pd
 
@@ -97,7 +97,7 @@ def _query_table(queries: list[PseudoQuery]) -> pd.DataFrame:
 
 
 def _make_generator(kind: str, context: StageContext) -> Any:
-    """Return the generator of this kind, an object with a method `generate` like `InverseCloze.generate`."""
+    """Return the generator of this kind, with a method `generate` like `InverseCloze.generate`."""
     from model_code.queries.pseudo_queries import InverseCloze
     from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
 

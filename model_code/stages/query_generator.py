@@ -1,7 +1,8 @@
-"""Stage `query_generator`: train a sequence-to-sequence model that writes queries on the corpus's own pairs.
+"""Stage `query_generator`: train a model that writes queries, on the pairs of the corpus.
 
-The output holds `model/`, which `AutoModelForSeq2SeqLM` loads, and `history.json`, the rows of the
-training curve. If `pseudo_queries.training.base` is null, it holds only the report.
+It is a sequence-to-sequence model. The output holds `model/`, which `AutoModelForSeq2SeqLM` loads,
+and `history.json`, the rows of the training curve. If `pseudo_queries.training.base` is null, it
+holds only the report.
 """
 
 from __future__ import annotations

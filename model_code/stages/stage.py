@@ -33,7 +33,9 @@ def code_paths(*names: str) -> tuple[str, ...]:
 
 
 def artifact_paths(*stages: str, **others: str) -> dict[str, str]:
-    """Return inputs that are named like the stage that writes them, and `others` under their own names.
+    """Return the paths of inputs by name.
+
+    An input is named like the stage that writes it. `others` keep the names that they are given.
 
     >>> artifact_paths("corpus", index="artifacts/index/hce")
     {'corpus': 'artifacts/corpus', 'index': 'artifacts/index/hce'}
@@ -75,14 +77,14 @@ class Stage:
     Attributes:
         name: Name of the stage and of its module in this package.
         description: What the output is, for `dvc.yaml` and the asset page.
-        groups: Keys of `params.yaml` that the stage may read. A dotted key is a part of a group. The
-            stage gets no other settings.
+        groups: Keys of `params.yaml` that the stage may read. A dotted key is a part of a group.
+            The stage gets no other settings.
         inputs: Paths that the stage reads, by the names under which `run` finds them.
         output: The folder that the stage writes.
         code: Files and folders whose edit makes the stage run again, in addition to `BASE_CODE` and
             the stage's own module.
-        expand_by: The group of `params.yaml` with a stage for each of its names, or None for a stage
-            that exists once.
+        expand_by: The group of `params.yaml` with a stage for each of its names, or None for a
+            stage that exists once.
         pool: Dagster pool that limits how many such stages run at once.
         retriever: Name of the retriever or fusion, once the stage is expanded.
     """

@@ -1,4 +1,4 @@
-"""The content of `comparison.json`: all systems on the same queries, by groups of queries, with examples."""
+"""Compare all systems on the same queries, overall and by groups, with example queries."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def run(context: StageContext) -> dict[str, Any]:
     """Train the retriever `context.name`.
 
     If people judged too few training queries, the retriever is left out: encoders that were trained
-    on generated queries alone got worse as often as better, and nothing tells beforehand which.
+    on generated queries alone got worse as often as better, and nothing predicts which.
 
     Returns:
         What the training saw, and which step was best.
@@ -65,7 +65,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require the training curve, the encoder's folder, and the files that the retriever's kind adds."""
+    """Require the training curve, the encoder's folder, and the further files of the kind."""
     from model_code.checks.models import (
         LAYOUT_FILES,
         TRANSFORMER_FILES,

@@ -48,14 +48,14 @@ class TrainingState:
 
     Attributes:
         step: Number of steps taken.
-        history: Rows by step. A row of training has `loss`, its parts and `learning_rate`: means over
-            the steps since the row before. An evaluation adds the dev metric under its name.
-        best_step: Step of the best evaluation: 0 if none was better than that of the start, the last
-            step if there was none.
+        history: Rows by step. A row of training has `loss`, its parts and `learning_rate`: means
+            over the steps since the row before. An evaluation adds the dev metric under its name.
+        best_step: Step of the best evaluation: 0 if none was better than that of the start, the
+            last step if there was none.
         best_metric: Its dev metric.
         best_interval: The interval of that metric over dev queries.
-        best_groups: That metric apart for dev queries of documents that training asks for, and for the
-            others, see `DevEvaluator.groups`.
+        best_groups: That metric apart for dev queries of documents that training asks for, and for
+            the others, see `DevEvaluator.groups`.
         evaluations_since_best: Evaluations in a row that were not better.
         reclustered_at: Steps at which co-training clustered again.
         best_weights: The weights at the best step, on the CPU.

@@ -190,8 +190,8 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
     Args:
         device: Where the model is.
         precision: "auto", "float32" or "bfloat16", as in `EncoderSettings`.
-        accumulation: Batches of a step, which the processes share evenly. A step's gradient is the mean
-            over its batches, so it does not depend on the number of processes.
+        accumulation: Batches of a step, which the processes share evenly. A step's gradient is the
+            mean over its batches, so it does not depend on the number of processes.
 
     Raises:
         SettingsError: If the processes cannot share the batches evenly.

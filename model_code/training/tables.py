@@ -45,16 +45,16 @@ class DevEvaluator:
         seed: Seed of the samples.
         most_queries: Largest number of queries, a sample of `dev`.
         most_passages: Largest number of passages. None: all.
-        asked_in_training: Positions in `dev` of queries with a relevant document that a judged training
-            query asks for, too.
+        asked_in_training: Positions in `dev` of queries with a relevant document that a judged
+            training query asks for, too.
 
     Attributes:
         queries: Texts of the evaluated queries.
         rows: Numbers of the ranked passages, (P,).
         texts: Their texts.
         interval: The 95 % interval over queries of the last mean.
-        groups: {"asked_in_training": {"queries", metric}, "not_asked_in_training": {...}} of the last
-            mean, without a group that has no queries.
+        groups: {"asked_in_training": {"queries", metric}, "not_asked_in_training": {...}} of the
+            last mean, without a group that has no queries.
     """
 
     def __init__(

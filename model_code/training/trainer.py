@@ -201,8 +201,8 @@ class Trainer(TrainingLoop):
         """Train to the end, or on from the last checkpoint.
 
         Args:
-            start_vectors: The passages as the untrained encoder encodes documents, (N, H). The first
-                evaluation then need not encode them. They must be one vector per passage.
+            start_vectors: The passages as the untrained encoder encodes documents, (N, H). The
+                first evaluation then need not encode them. They must be one vector per passage.
         """
         self.start_vectors = start_vectors
         return super().fit()

@@ -63,7 +63,8 @@ class PastDecision:
 
     Attributes:
         action: The decision, or `RETRAIN` for a retrain that a pilot or a person started.
-        carried_out: Whether a retrain was trained and judged. Only such a retrain starts a cooldown.
+        carried_out: Whether a retrain was trained and judged. Only such a retrain starts a
+            cooldown.
         is_open: Whether a retrain is running or will be tried again.
         after_pilot: Whether a retrain took the place of a pilot that was requested for this batch.
     """

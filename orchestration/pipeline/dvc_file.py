@@ -27,8 +27,8 @@ def stage_entry(stage: Stage, has_own_code: bool = True) -> dict[str, Any]:
 
     Args:
         stage: A stage that is not expanded. DVC expands it with `foreach`.
-        has_own_code: Whether the code is in the project's folder, as in a clone. Otherwise the entry
-            depends on the code's hash in the code lock.
+        has_own_code: Whether the code is in the project's folder, as in a clone. Otherwise the
+            entry depends on the code's hash in the code lock.
     """
     if stage.expand_by is not None:
         stage = stage.for_retriever("${key}")
