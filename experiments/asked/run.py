@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from experiments.asked.arrivals import Arrival, Experiment, IncDsi, Way, arrivals_of
 from experiments.asked.data import Dataset, Encoded, EncoderSource
@@ -27,6 +27,7 @@ from experiments.asked.memory import (
     split_trials,
 )
 from experiments.asked.search import Words
+from experiments.tables import write_tables
 
 HERE = Path(__file__).parent
 BOOTSTRAP_SAMPLES = 4000
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--part", choices=("memory", "arrivals"), help="one part alone")
     arguments = parser.parse_args()
 
-    settings = YAML(typ="safe").load((HERE / "settings.yaml").read_text(encoding="utf-8"))
+    settings = tomllib.loads((HERE / "settings.toml").read_text(encoding="utf-8"))
     result_file = HERE / "result.json"
     result = json.loads(result_file.read_text()) if result_file.is_file() else {}
 
@@ -58,6 +59,7 @@ def main() -> None:
                 result.setdefault(part, {}).setdefault(encoder_name, {})[name] = rows
                 result_file.write_text(json.dumps(result, indent=1) + "\n")
                 print(part, name, encoder_name, json.dumps(rows), flush=True)
+    write_tables(HERE, tables(result))
 
 
 def measure_memory(
@@ -247,6 +249,65 @@ def compare(differences: np.ndarray, seed: int) -> dict[str, Any]:
         "interval": [round(float(low), 4), round(float(high), 4)],
         "p": round((extreme + 1) / (RANDOMISATIONS + 1), 4),
     }
+
+
+def tables(result: Mapping[str, Any]) -> str:
+    """Return the page's tables of a result."""
+    parts = []
+    for encoder, collections in result.get("memory", {}).items():
+        parts.append(memory_table(encoder, collections))
+    for encoder, collections in result.get("arrivals", {}).items():
+        for name, arrivals in collections.items():
+            for label, rows in arrivals.items():
+                parts.append(arrivals_table(encoder, name, label, rows))
+    return "\n".join(parts)
+
+
+def memory_table(encoder: str, collections: Mapping[str, Any]) -> str:
+    """Return the table of known queries as words, by collection and group of test queries."""
+    lines = [
+        f"**Known queries as words, {encoder} encoder**",
+        "",
+        "| collection, largest Jaccard | queries | bm25 | bm25_known less bm25 | p "
+        "| fusion | with known queries less without | p |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in sorted(collections.items()):
+        for group, row in rows["groups"].items():
+            cells = [f"{name}, {group}", f"{row['queries']:,}"]
+            for family in ("bm25", "fusion"):
+                values = row[family]
+                cells += [f"{values['plain']:.3f}", difference(values), f"{values['p']:.4f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def arrivals_table(encoder: str, name: str, label: str, rows: Mapping[str, Any]) -> str:
+    """Return the table of the ways to treat arriving documents."""
+    lines = [
+        f"**Arrivals, {name} ({label}), {encoder} encoder**: {rows['new documents']:,} documents "
+        f"arrive, {rows['bring queries']:,} with queries, beside {rows['old documents']:,}; "
+        f"{rows['new queries']:,} test queries for new documents, {rows['old queries']:,} for old",
+        "",
+        "| way | old | less plain | new | less plain | IncDSI's share, old | IncDSI's share, new |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for way, row in rows["ways"].items():
+        cells = [way]
+        for part in ("old", "new"):
+            values = row[f"{part} less plain"]
+            cells += [f"{row[part]:.3f}", "" if way == "plain" else difference(values)]
+        for part in ("old", "new"):
+            share = row.get(f"{part} less without IncDSI")
+            cells.append("" if share is None else f"{difference(share)}, p {share['p']:.4f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def difference(values: Mapping[str, Any]) -> str:
+    """Return a difference with its interval."""
+    low, high = values["interval"]
+    return f"{values['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def plain_values(value: Any) -> Any:

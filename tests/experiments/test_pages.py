@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.asked import run as asked
 from experiments.clicks import run as clicks
 from experiments.composed import run as composed
 from experiments.fused_live import run as fused_live
@@ -37,7 +38,7 @@ def test_settings_are_still_valid(path: Path) -> None:
     assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
 
 
-MEASURED = [clicks, composed, fused_live, incdsi_fused, late_interaction, parts]
+MEASURED = [asked, clicks, composed, fused_live, incdsi_fused, late_interaction, parts]
 
 
 @pytest.mark.parametrize("experiment", MEASURED, ids=lambda module: module.HERE.name)

@@ -1,0 +1,158 @@
+"""Checks the experiment on known queries: its IncDSI program against scipy, and what it leaves out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from experiments.asked.arrivals import Arrival, Experiment, FusedSolver, IncDsi, Way
+from experiments.asked.data import Dataset, Encoded
+from experiments.asked.memory import Collection
+from experiments.asked.search import Weights, Words, bm25_weights, ndcg
+from model_code.encoding.token_signs import TokenSigns, pack_signs
+
+DIMENSION = 16
+OLD_DOCUMENTS = 30
+TERMS = [f"term{number}" for number in range(40)]
+SETTINGS = IncDsi(gamma1=1.0, gamma2=0.1, lambda2=2.0)
+
+
+def random_text(random: np.random.Generator, length: int) -> str:
+    return " ".join(random.choice(TERMS, length))
+
+
+def random_encoding(random: np.random.Generator, number: int) -> Encoded:
+    vectors = random.normal(size=(number, DIMENSION)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    signs = [pack_signs(random.normal(size=(2, 64))) for _ in range(number)]
+    return Encoded(vectors, TokenSigns.of(signs))
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    """Thirty old documents with a known query each, and one that arrives with two queries."""
+    random = np.random.default_rng(0)
+    texts = [random_text(random, 12) for _ in range(OLD_DOCUMENTS + 1)]
+    queries = {f"old{i}": random_text(random, 3) for i in range(OLD_DOCUMENTS)}
+    queries |= {"new0": random_text(random, 3), "new1": random_text(random, 3)}
+    qrels = {f"old{i}": {i} for i in range(OLD_DOCUMENTS)}
+    qrels |= {"new0": {OLD_DOCUMENTS}, "new1": {OLD_DOCUMENTS}}
+    ids = [str(i) for i in range(len(texts))]
+    dataset = Dataset(ids, texts, [""] * len(texts), queries, {"train": qrels})
+    collection = Collection(
+        dataset, random_encoding(random, len(texts)), random_encoding(random, len(queries))
+    )
+    arrival = Arrival(
+        old=np.arange(OLD_DOCUMENTS),
+        new=np.array([OLD_DOCUMENTS]),
+        old_known=[f"old{i}" for i in range(OLD_DOCUMENTS)],
+        row_queries={OLD_DOCUMENTS: ["new0", "new1"]},
+        old_queries=[],
+        new_queries=[],
+        qrels=qrels,
+    )
+    weights = {"plain": Weights(2.0, 0.0), "words": Weights(2.0, 0.0)}
+    return Experiment(collection, arrival, Words(0.5, True), weights)
+
+
+@pytest.fixture
+def solver(experiment: Experiment) -> FusedSolver:
+    way = Way("both", "all", SETTINGS)
+    solver = FusedSolver(experiment, way, experiment.bm25("all"), experiment.weights["words"])
+    solver.add_old_queries()
+    return solver
+
+
+def objective(
+    solver: FusedSolver, queries: list[int], vector: np.ndarray, constraints: int
+) -> float:
+    """Compute L(v) from its definition, over so many constraints, with explicit loops."""
+    place = OLD_DOCUMENTS
+    others = np.arange(OLD_DOCUMENTS)
+    normalizer = solver.experiment.normalizer
+    total = SETTINGS.lambda2 * float(np.sum((vector - solver.experiment.vectors[place]) ** 2))
+    for query in queries:
+        dense, bm25 = solver.scores(np.array([query]))
+        own = solver.share_without(place, query)
+        highest = max(bm25[0, others].max(), own, 1e-9)
+        best = (dense[0, others] + solver.weight * bm25[0, others] / highest).max()
+        mean, deviation = normalizer.moments(solver.query_vectors[query : query + 1])
+        product = float(solver.query_vectors[query].astype(np.float64) @ vector)
+        score = (product - mean[0]) / deviation[0] + solver.weight * own / highest
+        share = SETTINGS.lambda1 / len(queries)
+        total += share * max(0.0, best + SETTINGS.gamma1 - score) ** 2
+
+    known = solver.constraints
+    for i in range(constraints):
+        row = known.rows[i]
+        match = float((solver.query_counts[row] @ solver.bm25[place].T).toarray()[0, 0])
+        bm25_share = solver.weight * match / max(known.highest[i], match)
+        product = float(known.vectors[i].astype(np.float64) @ vector)
+        score = (product - known.means[i]) / known.deviations[i] + bm25_share
+        excess = max(0.0, score - known.scores[i] + SETTINGS.gamma2)
+        total += (1 - SETTINGS.lambda1) * excess**2
+    return total
+
+
+def test_fused_program_matches_scipy(solver: FusedSolver) -> None:
+    queries = solver.experiment.query_rows(["new0", "new1"])
+    prior = solver.experiment.vectors[OLD_DOCUMENTS].astype(np.float64)
+    constraints = len(solver.constraints)
+    reference = minimize(lambda v: objective(solver, queries, v, constraints), prior)
+
+    solver.solve(OLD_DOCUMENTS, queries)
+    solution = solver.vectors[OLD_DOCUMENTS].astype(np.float64)
+    solver.vectors[OLD_DOCUMENTS] = prior
+    value = objective(solver, queries, solution, constraints)
+
+    assert value == pytest.approx(reference.fun, rel=1e-4)
+
+
+def test_fused_program_improves_on_the_encoding(solver: FusedSolver) -> None:
+    queries = solver.experiment.query_rows(["new0", "new1"])
+    prior = solver.experiment.vectors[OLD_DOCUMENTS].astype(np.float64)
+    constraints = len(solver.constraints)
+    before = objective(solver, queries, prior, constraints)
+
+    solver.solve(OLD_DOCUMENTS, queries)
+    solution = solver.vectors[OLD_DOCUMENTS].astype(np.float64)
+
+    assert objective(solver, queries, solution, constraints) < before
+
+
+def test_query_is_no_word_of_its_own_document(solver: FusedSolver) -> None:
+    experiment = solver.experiment
+    place, query = 0, experiment.query_rows(["old0"])[0]
+    counts = experiment.text_counts[place].toarray().ravel()
+    known = solver.known[place].toarray().ravel()
+    own = solver.query_counts[query].toarray().ravel()
+    weights = solver.bm25[place].toarray().ravel()
+
+    expected = 0.0
+    for term in np.flatnonzero(own):
+        if weights[term] == 0:
+            continue
+        count = counts[term] + 0.5 * known[term]
+        norm = count * (solver.idf[term] / weights[term] - 1)
+        without = counts[term] + 0.5 * (known[term] - own[term])
+        if without > 0:
+            expected += own[term] * solver.idf[term] * without / (without + norm)
+
+    assert solver.share_without(place, query) == pytest.approx(expected)
+
+
+def test_weight_zero_is_plain_bm25(experiment: Experiment) -> None:
+    known = experiment.collection.known_counts(
+        experiment.arrival.old_known, experiment.arrival.qrels
+    )
+    text_counts = experiment.collection.text_counts
+
+    plain = bm25_weights(text_counts, known, Words(0.0))
+    without = bm25_weights(text_counts, 0 * known, Words(1.0))
+
+    assert np.allclose(plain.toarray(), without.toarray())
+
+
+def test_ndcg_counts_the_rank() -> None:
+    assert ndcg([3, 5, 7], {5}) == pytest.approx(1 / np.log2(3))
