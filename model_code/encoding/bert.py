@@ -1,10 +1,12 @@
-"""BERT's forward pass on torch alone, so that what only encodes need not import transformers, which
-takes seconds.
+"""BERT for inference on torch alone.
 
-It computes what transformers' `BertModel` computes, operation by operation (Devlin et al. 2019,
-section 3, post-norm layers): equal bits, equal names of the weights, hence equal fingerprints.
-`load_plain_bert` loads a folder that holds such a BERT and its tokenizer. Training and every other
-architecture go through transformers.
+It avoids importing transformers, which takes seconds. `Bert` computes the same operations as
+transformers' `BertModel`: the vectors have equal bits, and the weights have equal names and
+therefore equal fingerprints. The model is the one of Devlin et al. 2019, section 3, with
+normalisation after each sublayer.
+
+`load_plain_bert` loads a folder that holds such a model and its tokenizer. Training and every other
+architecture use transformers.
 """
 
 from __future__ import annotations
@@ -21,10 +23,15 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from model_code.files import read_json
 
-WEIGHTS = "model.safetensors"
-# 0, 1, 2, ...: older checkpoints store them as if they were weights
+CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+WEIGHTS_FILE = "model.safetensors"
+
 POSITION_IDS = "embeddings.position_ids"
-SIZES = (
+"""The numbers 0, 1, 2, ..., which checkpoints of early transformers versions hold as a weight."""
+
+REQUIRED_CONFIG_KEYS = (
     "hidden_size",
     "intermediate_size",
     "layer_norm_eps",
@@ -34,165 +41,243 @@ SIZES = (
     "type_vocab_size",
     "vocab_size",
 )
-SINGLE = [
+"""Sizes that `Bert` reads from the configuration."""
+
+SINGLE_TEXT_TEMPLATE = [
     {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
     {"Sequence": {"id": "A", "type_id": 0}},
     {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
 ]
-PAIR = [
-    *SINGLE,
+"""Special tokens that BERT puts around one text, in the format of `tokenizer.json`."""
+
+TEXT_PAIR_TEMPLATE = [
+    *SINGLE_TEXT_TEMPLATE,
     {"Sequence": {"id": "B", "type_id": 1}},
     {"SpecialToken": {"id": "[SEP]", "type_id": 1}},
 ]
+"""Special tokens that BERT puts around two texts."""
 
 
 class Bert(nn.Module):
-    """Hidden states of a batch of token ids; for inference only."""
+    """Computes the hidden states of a batch of texts, for inference only.
+
+    Shapes: B texts, T tokens per text, H components of a hidden state.
+    """
 
     def __init__(self, config: SimpleNamespace) -> None:
+        """Create a model with random weights.
+
+        Args:
+            config: The keys of `config.json` as attributes.
+        """
         super().__init__()
         self.config = config
+        width = config.hidden_size
+
         self.embeddings = nn.Module()
-        self.embeddings.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.embeddings.position_embeddings = nn.Embedding(
-            config.max_position_embeddings, config.hidden_size
-        )
-        self.embeddings.token_type_embeddings = nn.Embedding(
-            config.type_vocab_size, config.hidden_size
-        )
-        self.embeddings.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.embeddings.word_embeddings = nn.Embedding(config.vocab_size, width)
+        self.embeddings.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.embeddings.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.embeddings.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+
         self.encoder = nn.Module()
         self.encoder.layer = nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))
-        self.pooler = nn.Module()  # not used; its weights count in the fingerprint
-        self.pooler.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+        # The pooler is not used, but its weights are part of the fingerprint.
+        self.pooler = nn.Module()
+        self.pooler.dense = nn.Linear(width, width)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
-        """input_ids, attention_mask: (B, T) -> `last_hidden_state` (B, T, H) and `hidden_states`,
-        one per layer + 1.
+        """Return the hidden states of a batch.
+
+        Args:
+            input_ids: Token ids, shape (B, T), int64.
+            attention_mask: 1 for tokens and 0 for padding, shape (B, T).
+
+        Returns:
+            `last_hidden_state`, shape (B, T, H), and `hidden_states`: a tuple with the embeddings
+            and the output of every layer, each of shape (B, T, H).
         """
-        mask = None if bool(attention_mask.all()) else attention_mask[:, None, None, :].bool()
-        if mask is not None:
-            mask = mask.expand(-1, 1, input_ids.shape[1], -1)
-        embeddings = self.embeddings
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        summed = embeddings.word_embeddings(input_ids) + embeddings.token_type_embeddings(
-            torch.zeros_like(input_ids)
-        )
-        states = [embeddings.LayerNorm(summed + embeddings.position_embeddings(positions))]
+        # Attention without a mask is faster.
+        mask = None
+        if not bool(attention_mask.all()):
+            token_count = input_ids.shape[1]
+            mask = attention_mask[:, None, None, :].bool().expand(-1, 1, token_count, -1)
+
+        states = [self._embed(input_ids)]
         for layer in self.encoder.layer:
             states.append(layer(states[-1], mask))
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=tuple(states))
 
+    def _embed(self, input_ids: Tensor) -> Tensor:
+        embeddings = self.embeddings
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        token_types = torch.zeros_like(input_ids)
+
+        # The order of the sums decides the last bits. It is the order of transformers.
+        summed = embeddings.word_embeddings(input_ids)
+        summed = summed + embeddings.token_type_embeddings(token_types)
+        summed = summed + embeddings.position_embeddings(positions)
+        return embeddings.LayerNorm(summed)
+
 
 class _Layer(nn.Module):
-    """Attention over the text, then the feed-forward network, each added to its input and
-    normalised.
+    """Self-attention, then a feed-forward network.
+
+    Each result is added to its input and normalised.
     """
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        self.heads = config.num_attention_heads
+        self.head_count = config.num_attention_heads
+        width = config.hidden_size
+
         self.attention = nn.Module()
         self.attention.self = nn.Module()
-        for name in ("query", "key", "value"):
-            self.attention.self.add_module(name, nn.Linear(config.hidden_size, config.hidden_size))
-        self.attention.output = _Added(config.hidden_size, config)
+        self.attention.self.query = nn.Linear(width, width)
+        self.attention.self.key = nn.Linear(width, width)
+        self.attention.self.value = nn.Linear(width, width)
+        self.attention.output = _ResidualProjection(width, config)
+
         self.intermediate = nn.Module()
-        self.intermediate.dense = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.output = _Added(config.intermediate_size, config)
+        self.intermediate.dense = nn.Linear(width, config.intermediate_size)
+        self.output = _ResidualProjection(config.intermediate_size, config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """states: (B, T, H) of the layer below; mask: (B, 1, T, T) bool, who may look at whom,
-        None: all at all.
+        """Return the hidden states of this layer, shape (B, T, H).
+
+        Args:
+            states: Hidden states of the layer below, shape (B, T, H).
+            mask: Whether token i may attend to token j, shape (B, 1, T, T), bool. None: every
+                token attends to every token.
         """
-        attention, heads = self.attention.self, (*states.shape[:2], self.heads, -1)
-        projections = attention.query, attention.key, attention.value
-        query, key, value = (project(states).view(heads).transpose(1, 2) for project in projections)
-        # (B, heads, T, H / heads)
+        attention = self.attention.self
+        query = self._split_heads(attention.query(states))
+        key = self._split_heads(attention.key(states))
+        value = self._split_heads(attention.value(states))
+
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        attended = self.attention.output(mixed.transpose(1, 2).reshape(states.shape), states)
+        mixed = mixed.transpose(1, 2).reshape(states.shape)
+        attended = self.attention.output(mixed, states)
         return self.output(gelu(self.intermediate.dense(attended)), attended)
 
+    def _split_heads(self, projected: Tensor) -> Tensor:
+        """Reshape (B, T, H) to (B, heads, T, H / heads)."""
+        batch_size, token_count, _ = projected.shape
+        return projected.view(batch_size, token_count, self.head_count, -1).transpose(1, 2)
 
-class _Added(nn.Module):
-    """A projection, added to the residual and normalised."""
 
-    def __init__(self, width: int, config: SimpleNamespace) -> None:
+class _ResidualProjection(nn.Module):
+    """Projects its input, adds the residual and normalises the sum."""
+
+    def __init__(self, input_width: int, config: SimpleNamespace) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, config.hidden_size)
+        self.dense = nn.Linear(input_width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
-        """states: (B, T, width), residual: (B, T, H) -> (B, T, H)."""
+        """Return a tensor of the shape of `residual`, (B, T, H).
+
+        Args:
+            states: Input of the projection, shape (B, T, input width).
+            residual: Is added to the projection, shape (B, T, H).
+        """
         return self.LayerNorm(self.dense(states) + residual)
 
 
 class PlainTokenizer:
-    """A `tokenizer.json`, with the two attributes of transformers' fast tokenizers that an encoder
-    reads.
+    """A tokenizer without transformers, with the two attributes that an encoder reads.
+
+    Attributes:
+        backend_tokenizer: The tokenizer of `tokenizer.json`.
+        pad_token_id: Id of the padding token, or None.
     """
 
     def __init__(self, folder: Path) -> None:
-
-        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.pad_token_id = read_json(folder / "config.json").get("pad_token_id")
+        """Load the tokenizer of an encoder's folder."""
+        self.backend_tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        self.pad_token_id = read_json(folder / CONFIG_FILE).get("pad_token_id")
 
 
 def load_plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
-    """The transformer in `folder`, in float32; None unless this module does what transformers does,
-    up to the bit.
+    """Load a transformer without transformers, if that gives exactly the same vectors.
 
-    max_tokens: the texts' length, for which it must have the positions.
+    Args:
+        folder: Folder of the transformer and its tokenizer.
+        max_tokens: Number of tokens per text that the transformer must have positions for.
+
+    Returns:
+        The model in float32. None if files are missing, the architecture is not the published
+        BERT, transformers would read the tokenizer differently, or weights have other names.
     """
-    files = [
-        folder / name
-        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS)
-    ]
-    if not all(path.is_file() for path in files):
+    file_names = (CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, WEIGHTS_FILE)
+    if not all((folder / name).is_file() for name in file_names):
         return None
-    config = read_json(files[0])
-    if not _is_usual(config, max_tokens) or not _keeps_its_rules(
-        read_json(files[1]), read_json(files[2])
-    ):
+
+    config = read_json(folder / CONFIG_FILE)
+    if not _is_published_architecture(config, max_tokens):
         return None
-    model = Bert(SimpleNamespace(**config))  # on "meta" torch would import its compiler
-    weights: dict[str, Any] = load_file(folder / WEIGHTS)
-    weights.pop(POSITION_IDS, None)
-    if weights.keys() != model.state_dict().keys():
+    rules = read_json(folder / TOKENIZER_FILE)
+    if not _reads_same_rules(rules, read_json(folder / TOKENIZER_CONFIG_FILE)):
         return None
-    model.load_state_dict({name: weight.float() for name, weight in weights.items()}, assign=True)
+
+    # Creating the model on the "meta" device would make torch import its compiler.
+    model = Bert(SimpleNamespace(**config))
+    saved_weights: dict[str, Tensor] = load_file(folder / WEIGHTS_FILE)
+    saved_weights.pop(POSITION_IDS, None)
+    if saved_weights.keys() != model.state_dict().keys():
+        return None
+
+    weights = {name: weight.float() for name, weight in saved_weights.items()}
+    model.load_state_dict(weights, assign=True)
     return model.requires_grad_(False)
 
 
-def _is_usual(config: dict[str, Any], max_tokens: int) -> bool:
-    """Whether nothing but sizes distinguishes the model from the published one."""
-    usual = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
-    return config.get("model_type") == "bert" and (
-        all(config.get(key, value) == value for key, value in usual.items())
-        and all(key in config for key in SIZES)
-        and max_tokens <= config["max_position_embeddings"]
-    )
+def _is_published_architecture(config: dict[str, Any], max_tokens: int) -> bool:
+    """Return whether a model differs from the published BERT in nothing but its sizes."""
+    if config.get("model_type") != "bert":
+        return False
+
+    # The values that transformers assumes where the configuration names none.
+    defaults = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+    for key, default in defaults.items():
+        if config.get(key, default) != default:
+            return False
+
+    has_sizes = all(key in config for key in REQUIRED_CONFIG_KEYS)
+    return has_sizes and max_tokens <= config["max_position_embeddings"]
 
 
-def _keeps_its_rules(rules: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether transformers reads `tokenizer.json` as it is, and does not make other rules of
-    `tokenizer_config.json`.
+def _reads_same_rules(rules: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Return whether transformers builds a tokenizer with exactly the rules of `tokenizer.json`.
 
-    Its BERT tokenizers take the vocabulary only, and build the rest from the config and their
-    defaults.
+    The BERT tokenizers of transformers take only the vocabulary from that file. They build the
+    other rules from `tokenizer_config.json` and their defaults.
+
+    Args:
+        rules: Contents of `tokenizer.json`.
+        config: Contents of `tokenizer_config.json`.
     """
-    kind = config.get("tokenizer_class", "BertTokenizer")
-    if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+    tokenizer_class = config.get("tokenizer_class", "BertTokenizer")
+    if tokenizer_class in ("PreTrainedTokenizerFast", "TokenizersBackend"):
         return True
-    options = {
-        "lowercase": config.get("do_lower_case", True),
-        "strip_accents": config.get("strip_accents"),
-    }
-    options["handle_chinese_chars"] = config.get("tokenize_chinese_chars", True)
-    built = {
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, **options},
+    if tokenizer_class not in ("BertTokenizer", "BertTokenizerFast"):
+        return False
+
+    expected_rules = {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "lowercase": config.get("do_lower_case", True),
+            "strip_accents": config.get("strip_accents"),
+            "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+        },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "TemplateProcessing", "single": SINGLE, "pair": PAIR},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": SINGLE_TEXT_TEMPLATE,
+            "pair": TEXT_PAIR_TEMPLATE,
+        },
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "unk_token": "[UNK]",
@@ -200,7 +285,10 @@ def _keeps_its_rules(rules: dict[str, Any], config: dict[str, Any]) -> bool:
             "max_input_chars_per_word": 100,
         },
     }
-    return kind in ("BertTokenizer", "BertTokenizerFast") and all(
-        {key: (rules[part] or {}).get(key) for key in expected} == expected
-        for part, expected in built.items()
-    )
+    for part, expected in expected_rules.items():
+        # A part may be null.
+        actual = rules[part] or {}
+        for key, value in expected.items():
+            if actual.get(key) != value:
+                return False
+    return True

@@ -28,7 +28,7 @@ from model_code.encoding.base_models import (
     MULTI_VECTOR,
     Layout,
     Prompts,
-    fingerprint,
+    compute_fingerprint,
     load_projection,
     load_tokenizer,
     load_transformer,
@@ -657,7 +657,9 @@ class Encoder(TextModel):
             representation += f" {MULTI_VECTOR} {list(self.layers)}"
         if self.prompts != Prompts():
             representation += f" {self.prompts}"
-        return fingerprint(self.state_dict(), self.tokenizer, representation, self.max_tokens)
+        return compute_fingerprint(
+            self.state_dict(), self.tokenizer, representation, self.max_tokens
+        )
 
 
 class _TokenRole(NamedTuple):

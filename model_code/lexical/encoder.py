@@ -35,7 +35,7 @@ from torch.nn.functional import normalize
 
 from model_code.encoding.base_models import (
     Prompts,
-    fingerprint,
+    compute_fingerprint,
     load_pretrained,
     load_transformer,
     tokenizer_rules,
@@ -524,6 +524,6 @@ class LexicalEncoder(TextModel):
 
         These are the parameters, the tokenizer, the configuration and `max_tokens`.
         """
-        return fingerprint(
+        return compute_fingerprint(
             self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens
         )

@@ -1,6 +1,7 @@
-"""Guards the BERT without transformers: equal bits, equal fingerprint, what it imports, and what it
-leaves to them: other architectures, tokenizers that transformers would read differently, weights of
-other names, too long texts.
+"""Tests of the BERT without transformers.
+
+It must give the same bits as transformers. Folders that transformers would read differently must be
+left to transformers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +19,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model_code.encoding.base_models import load_tokenizer, tokenizer_rules
-from model_code.encoding.bert import PAIR, SINGLE, PlainTokenizer, load_plain_bert
+from model_code.encoding.bert import (
+    SINGLE_TEXT_TEMPLATE,
+    TEXT_PAIR_TEMPLATE,
+    PlainTokenizer,
+    load_plain_bert,
+)
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.settings import EncoderSettings
+from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
+from model_code.files import read_json
 from tests.tiny_encoder import make_tiny_encoder
 
 TEXTS = [
@@ -31,47 +40,72 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_encoder(tmp_path_factory.mktemp("bert") / "encoder", TEXTS)
 
 
+@pytest.fixture
+def changed_folder(folder: Path, tmp_path: Path) -> Path:
+    """Return a copy of the encoder's folder that a test may change."""
+    return shutil.copytree(folder, tmp_path / "changed")
+
+
+def update_json(path: Path, changes: dict[str, Any]) -> None:
+    config = json.loads(path.read_text())
+    config.update(changes)
+    path.write_text(json.dumps(config))
+
+
+def assert_uses_plain_bert(encoder: Encoder) -> None:
+    assert type(encoder.backbone).__name__ == "Bert"
+
+
+def assert_uses_transformers(encoder: Encoder) -> None:
+    assert type(encoder.backbone).__name__ != "Bert"
+
+
 @pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS, TEXTS * 30])
-def test_the_same_bits_as_transformers(folder, texts):
-    ours, theirs = (
-        Encoder.load(folder, None, None, "float32", "cpu", plain) for plain in (True, False)
-    )
-    assert type(ours.backbone).__name__ == "Bert" != type(theirs.backbone).__name__
-    np.testing.assert_array_equal(ours.encode(texts), theirs.encode(texts))
+def test_vectors_equal_transformers_bit_for_bit(folder: Path, texts: list[str]) -> None:
+    plain = Encoder.load(folder, precision="float32", device="cpu", for_search=True)
+    reference = Encoder.load(folder, precision="float32", device="cpu", for_search=False)
+
+    assert_uses_plain_bert(plain)
+    assert_uses_transformers(reference)
+    np.testing.assert_array_equal(plain.encode(texts), reference.encode(texts))
 
 
-def test_the_same_hidden_states_with_padding(folder):
-    theirs = Encoder.load(folder, device="cpu")
-    features = theirs.tokenize(TEXTS)
+def test_hidden_states_equal_transformers_with_padding(folder: Path) -> None:
+    reference = Encoder.load(folder, device="cpu")
+    features = reference.tokenize(TEXTS)
+    is_token = features["attention_mask"].bool()
+
     with torch.no_grad():
-        expected = theirs.backbone(**features, output_hidden_states=True).hidden_states
-        found = load_plain_bert(folder)(**features).hidden_states
-    kept = features["attention_mask"].bool()
-    assert len(found) == len(expected) == 3
-    for ours, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours[kept], other[kept], rtol=0, atol=1e-6)
+        expected = reference.backbone(**features, output_hidden_states=True).hidden_states
+        actual = load_plain_bert(folder)(**features).hidden_states
+
+    assert len(actual) == 3
+    assert len(expected) == 3
+    for actual_layer, expected_layer in zip(actual, expected, strict=True):
+        torch.testing.assert_close(
+            actual_layer[is_token], expected_layer[is_token], rtol=0, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize(
     "change", [{"model_type": "t5"}, {"hidden_act": "relu"}, {"is_decoder": True}]
 )
-def test_any_other_architecture_is_left_to_transformers(folder, tmp_path, change):
-    shutil.copytree(folder, tmp_path / "other")
-    assert load_plain_bert(tmp_path / "other")
-    edit(tmp_path / "other" / "config.json", change)
-    assert not load_plain_bert(tmp_path / "other")
+def test_other_architectures_are_left_to_transformers(
+    changed_folder: Path, change: dict[str, Any]
+) -> None:
+    assert load_plain_bert(changed_folder) is not None
 
+    update_json(changed_folder / "config.json", change)
 
-def edit(path, change):
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert load_plain_bert(changed_folder) is None
 
 
 @pytest.mark.parametrize(
-    ("rules", "config", "alike"),
+    ("rules", "config", "is_same"),
     [
         ({}, {}, True),
         ({}, {"do_lower_case": False}, False),
@@ -86,62 +120,82 @@ def edit(path, change):
         ({}, {"tokenizer_class": "RobertaTokenizer"}, False),
     ],
 )
-def test_a_tokenizer_is_read_plainly_if_transformers_reads_the_same_rules(
-    folder, tmp_path, rules, config, alike
-):
-    other = shutil.copytree(folder, tmp_path / "other")
-    tokens = {
-        name: {"id": name, "ids": [i], "tokens": [name]} for i, name in ((2, "[CLS]"), (3, "[SEP]"))
-    }
-    template = {
-        "type": "TemplateProcessing",
-        "single": SINGLE,
-        "pair": PAIR,
-        "special_tokens": tokens,
-    }
-    published = {
+def test_other_tokenizer_rules_are_left_to_transformers(
+    changed_folder: Path, rules: dict[str, Any], config: dict[str, Any], is_same: bool
+) -> None:
+    published_rules = {
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "post_processor": template,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": SINGLE_TEXT_TEMPLATE,
+            "pair": TEXT_PAIR_TEMPLATE,
+            "special_tokens": {
+                "[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
+                "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]},
+            },
+        },
     }
-    edit(other / "tokenizer.json", published | rules)
-    edit(other / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | config)
-    assert (load_plain_bert(other) is not None) == alike
-    if "Bert" in json.loads((other / "tokenizer_config.json").read_text())["tokenizer_class"]:
-        assert (
-            tokenizer_rules(PlainTokenizer(other)) == tokenizer_rules(load_tokenizer(other))
-        ) == alike
+    tokenizer_config = changed_folder / "tokenizer_config.json"
+    update_json(changed_folder / "tokenizer.json", published_rules)
+    update_json(changed_folder / "tokenizer.json", rules)
+    update_json(tokenizer_config, {"tokenizer_class": "BertTokenizer"})
+    update_json(tokenizer_config, config)
+
+    is_plain = load_plain_bert(changed_folder) is not None
+
+    assert is_plain == is_same
+    # The oracle is the BERT tokenizer of transformers.
+    if read_json(tokenizer_config)["tokenizer_class"] == "BertTokenizer":
+        plain_rules = tokenizer_rules(PlainTokenizer(changed_folder))
+        reference_rules = tokenizer_rules(load_tokenizer(changed_folder))
+        assert (plain_rules == reference_rules) == is_same
 
 
-def test_weights_of_other_names_and_too_long_texts_are_left_to_transformers(folder, tmp_path):
+def test_saved_position_ids_are_ignored(folder: Path, changed_folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
-    for name, change in (
-        ("old", {"embeddings.position_ids": torch.arange(64)[None]}),
-        ("head", {"x": torch.ones(1)}),
-    ):
-        save_file(weights | change, shutil.copytree(folder, tmp_path / name) / "model.safetensors")
-    assert load_plain_bert(tmp_path / "old", max_tokens=64)
-    assert (
-        Encoder.load(tmp_path / "old", for_search=True).fingerprint()
-        == Encoder.load(folder).fingerprint()
-    )
-    assert not load_plain_bert(tmp_path / "head")
+    weights["embeddings.position_ids"] = torch.arange(64)[None]
+    save_file(weights, changed_folder / "model.safetensors")
+
+    encoder = Encoder.load(changed_folder, for_search=True)
+
+    assert load_plain_bert(changed_folder, max_tokens=64) is not None
+    assert encoder.fingerprint() == Encoder.load(folder).fingerprint()
+
+
+def test_unknown_weights_are_left_to_transformers(folder: Path, changed_folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["x"] = torch.ones(1)
+    save_file(weights, changed_folder / "model.safetensors")
+
+    assert load_plain_bert(changed_folder) is None
+
+
+def test_too_large_max_tokens_is_refused(folder: Path) -> None:
     with pytest.raises(FreshetError, match="has 64 positions"):
         Encoder.load(folder, 65, for_search=True)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_packaged_base_gives_the_same_bits(precision):
+def test_packaged_base_equals_transformers(precision: Precision) -> None:
     settings = EncoderSettings(max_tokens=32, precision=precision, device="cpu")
-    ours, theirs = (Encoder.from_settings(settings, for_search=plain) for plain in (True, False))
-    assert type(ours.backbone).__name__ == "Bert" != type(theirs.backbone).__name__
     texts = [*TEXTS, "Élan vital -- 東京 numpy.linalg.solve(a, b) " * 9]
-    np.testing.assert_array_equal(ours.encode(texts), theirs.encode(texts))
-    assert ours.fingerprint() == theirs.fingerprint()
+
+    plain = Encoder.from_settings(settings, for_search=True)
+    reference = Encoder.from_settings(settings, for_search=False)
+
+    assert_uses_plain_bert(plain)
+    assert_uses_transformers(reference)
+    np.testing.assert_array_equal(plain.encode(texts), reference.encode(texts))
+    assert plain.fingerprint() == reference.fingerprint()
 
 
-def test_searching_does_not_import_transformers(folder):
-    code = (
-        "import sys; from model_code.encoding.encoder import Encoder; "
-        f"Encoder.load({str(folder)!r}, for_search=True).encode(['open']); sys.exit('transformers' in sys.modules)"
-    )
+def test_encoding_for_search_avoids_transformers(folder: Path) -> None:
+    code = f"""
+import sys
+from model_code.encoding.encoder import Encoder
+
+Encoder.load({str(folder)!r}, for_search=True).encode(["open"])
+sys.exit("transformers" in sys.modules)
+"""
+
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
