@@ -1,3 +1,4 @@
-"""Benches that are run again, by `freshet bench` from a clone: each meets a peer or a goal in the
-same run.
+"""Benchmarks that `freshet bench` runs from a clone.
+
+Each one compares Freshet with a peer or a goal in the same run.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: errors are one line, as those of `freshet` are."""
+"""Run the benchmarks with `python -m benchmarks` and print an error as one line, like `freshet`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`freshet bench`: this project against what one would otherwise use, in the same run on the same
-inputs.
-"""
+"""`freshet bench`: compare parts of Freshet with alternatives on the same inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +28,8 @@ BENCHES: Mapping[str, str] = {
     "freshness": "benchmarks.freshness",
     "hostile": "benchmarks.hostile",
 }
-OWNERS = {  # whose option it is
+# Benchmarks that accept each option.
+OWNERS = {
     "kills": ("faults",),
     "seconds": ("freshness", "hostile"),
     "passages": ("freshness", "hostile"),
@@ -94,10 +93,17 @@ def bench(
 
 
 def run_bench(name: str, **options: Any) -> dict[str, Any]:
-    """Run one benchmark: `{"name", "rows": [{"what", "ours", "peer", "ratio", "goal", "met"}]}`.
+    """Run one benchmark.
 
-    options: arguments of the benchmark's `rows`. FreshetError for a name that is none, and for a
-    device not there.
+    Args:
+        name: A key of `BENCHES`.
+        options: Arguments of the benchmark's `rows` function.
+
+    Returns:
+        `{"name", "rows": [{"what", "ours", "peer", "ratio", "goal", "met"}]}`.
+
+    Raises:
+        FreshetError: If the name is unknown or the device is not available.
     """
     if name not in BENCHES:
         raise FreshetError(f"{name!r} is not a benchmark. Benchmarks: {', '.join(BENCHES)}")
@@ -111,7 +117,7 @@ def run_bench(name: str, **options: Any) -> dict[str, Any]:
 
 
 def require_device(device: str) -> None:
-    """FreshetError if `device` is a GPU and there is none."""
+    """Raise FreshetError if `device` is a GPU and torch sees none."""
     import torch
 
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -122,7 +128,7 @@ def require_device(device: str) -> None:
 
 
 def print_rows(result: Mapping[str, Any]) -> None:
-    """Print the rows of one benchmark, under its name, as a table for people."""
+    """Print the rows of one benchmark as a table with its name above."""
     rows = [[_cell(row[column]) for column in COLUMNS] for row in result["rows"]]
     typer.echo(f"\n{result['name']}\n{table_text(COLUMNS, rows)}")
 

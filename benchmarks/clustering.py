@@ -1,9 +1,8 @@
-"""Our spherical k-means against faiss.Kmeans, level by level of a bottom-up tree, and the HCE
-paper's Algorithm 2.
+"""Compare our spherical k-means with faiss.Kmeans and with the HCE paper's Algorithm 2.
 
-Where faiss is not installed, as on a GPU machine that only trains, Algorithm 2 is the peer of the
-levels, too. It is written as the paper prints it, all points against all centroids: a peer, not a
-tool.
+The comparison with faiss covers each level of a bottom-up tree. If faiss is not installed, as on a
+GPU machine that only trains, Algorithm 2 is the peer of the levels too. It is implemented as the
+paper prints it, all points against all centroids, and serves only as a peer.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from model_code.hierarchy.build import unit_vectors
 from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 
-BLOCK = 2**24  # inner products at once
+# Inner products computed at once.
+BLOCK = 2**24
 
 
 def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
-    """Centroids (K, H) of unit `vectors` (N, H): dealt at random at first, until none moves or
-    `iterations` are over.
+    """Return the centroids (K, H) of unit `vectors` (N, H), found by the paper's Algorithm 2.
 
-    A cluster that loses its last point keeps its centroid; the paper does not say what becomes of
-    it.
+    Points are assigned at random at first. The loop ends when no point moves or after `iterations`.
+    A cluster that loses its last point keeps its centroid; the paper does not define this case.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(clusters, (len(vectors),), generator=generator).to(vectors.device)
@@ -46,8 +45,14 @@ def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int
 
 
 def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The row_maxima cosine of each unit vector (N, H) to unit `centroids` (K, H), and which one has
-    it: (N,), (N,).
+    """Return the best cosine of each vector and the number of the centroid that has it.
+
+    Args:
+        vectors: Unit vectors (N, H).
+        centroids: Unit vectors (K, H).
+
+    Returns:
+        Cosines (N,) and centroid numbers (N,).
     """
     parts = [
         (part @ centroids.T).max(dim=1) for part in vectors.split(max(1, BLOCK // len(centroids)))
@@ -55,9 +60,10 @@ def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> tuple[torch.Tenso
     return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
 
-NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0  # the goals
+# Goals of the ratios to the peer.
+NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0
 LARGE, LARGE_SECONDS = 1_000_000, 60.0
-# vectors, clusters, iterations, seed -> centroids
+# Arguments: vectors, clusters, iterations, seed. Returns centroids.
 Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 
@@ -72,11 +78,20 @@ def rows(
     paper: int = 10_000,
     large: bool = False,
 ) -> list[dict[str, Any]]:
-    """Per level the mean cosine and the speed, in vectors per second, and the speed of all levels
-    together.
+    """Compare the mean cosine and the speed of each level, and the speed of all levels together.
 
-    branching: None is the default for so many passages. paper: passages of the comparison with
-    Algorithm 2, 0 for none. large: a million passages in place of `passages`, once.
+    Speed is in vectors per second.
+
+    Args:
+        passages: Number of synthetic vectors.
+        dimension: Numbers per vector.
+        iterations: Limit on the iterations of k-means.
+        repeats: Runs per row, each with another seed.
+        device: Device of both sides.
+        seed: First seed.
+        branching: Branching of the tree. None takes the default for this number of passages.
+        paper: Passages of the comparison with Algorithm 2; 0 leaves it out.
+        large: Cluster a million passages once instead of `passages`.
     """
     if large:
         passages, repeats = LARGE, 1
@@ -100,12 +115,11 @@ def levels(
     device: str,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Both sides cluster the same vectors, which at upper levels are the centroids of our level
-    below.
+    """Cluster the same vectors with both sides, level by level.
 
-    Both have the same cap on iterations, and may end earlier, when nothing moves any more. Of
-    `repeats` runs, each with another seed and ours and the peer's in turn, the median time and the
-    mean objective count.
+    At upper levels the vectors are the centroids of our level below. Both sides have the same limit
+    on iterations and may stop earlier, when nothing moves. The rows have the median time and the
+    mean objective of `repeats` runs. The runs have different seeds, and the two sides alternate.
     """
     branching = branching or default_branching(passages)
     peer, name = _peer(device)
@@ -133,8 +147,9 @@ def levels(
 
 
 def _peer(device: str) -> tuple[Cluster, str]:
-    """Whom we are compared with, on our device: faiss if it is there and can use it, else the
-    paper's algorithm.
+    """Return the peer for this device and its name.
+
+    It is faiss if faiss is installed and can use the device, else the paper's algorithm.
     """
     if importlib.util.find_spec("faiss"):
         import faiss
@@ -149,7 +164,7 @@ def _peer(device: str) -> tuple[Cluster, str]:
 def against_paper(
     passages: int, dimension: int, iterations: int, repeats: int, device: str, seed: int
 ) -> list[dict[str, Any]]:
-    """The last level of the paper's tree by its own algorithm and by ours."""
+    """Compare the paper's own algorithm with ours on the last level of the paper's tree."""
     vectors = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
     clusters = level_sizes(passages, default_branching(passages))[-1]
     pair = [_measured(one, vectors, clusters, iterations) for one in (_ours(device), algorithm_2)]
@@ -162,8 +177,9 @@ def against_paper(
 
 
 def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
-    """Vectors (N, H) like a sentence encoder's: topics within topics, and a spectrum that falls
-    like 1 / rank.
+    """Return vectors (N, H) that resemble a sentence encoder's.
+
+    They have topics within topics, and the variance of direction i falls like 1 / i.
     """
     draw = np.random.default_rng(seed)
     scale = np.arange(1, dimension + 1, dtype=np.float32) ** -0.5
@@ -174,13 +190,13 @@ def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
     return vectors
 
 
-# seed -> seconds, mean cosine, centroids
+# Takes a seed and returns seconds, mean cosine and centroids.
 Measured = Callable[[int], tuple[float, float, torch.Tensor]]
 
 
 def _measured(cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int) -> Measured:
     def run(seed: int) -> tuple[float, float, torch.Tensor]:
-        """Seconds, mean cosine to the nearest centroid, and the centroids (K, H)."""
+        """Return the seconds, the mean cosine to the nearest centroid, and the centroids (K, H)."""
         found = []
         spent = seconds(lambda: found.append(cluster(vectors, clusters, iterations, seed)))
         return spent, float(nearest(vectors, found[0])[0].mean(dtype=torch.float64)), found[0]
@@ -189,7 +205,7 @@ def _measured(cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations
 
 
 def _alternate(pair: list[Measured], seeds: range) -> tuple[np.ndarray, list[float], torch.Tensor]:
-    """Median seconds (2,) and mean objective of both, and our last centroids."""
+    """Return the median seconds (2,) and mean objectives of both sides, and our last centroids."""
     runs = [[run(seed) for run in pair] for seed in seeds]
     spans = np.array([[one[0] for one in both] for both in runs])
     cosines = np.array([[one[1] for one in both] for both in runs])
@@ -198,7 +214,7 @@ def _alternate(pair: list[Measured], seeds: range) -> tuple[np.ndarray, list[flo
 
 def _ours(device: str) -> Cluster:
     def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
-        """The centroids (K, H) of `KMeans` for vectors (n, H), without gradients."""
+        """Return the centroids (K, H) of `KMeans` for vectors (n, H), without gradients."""
         settings = HierarchySettings().replace(max_iterations=iterations, device=device)
         with torch.inference_mode():
             return KMeans(settings, seed).cluster(vectors, clusters).centroids
@@ -209,7 +225,7 @@ def _ours(device: str) -> Cluster:
 def _faiss(
     vectors: torch.Tensor, clusters: int, iterations: int, seed: int, gpu: bool
 ) -> torch.Tensor:
-    """faiss, told to use every vector, as we do."""
+    """Cluster with faiss, with every vector in use as in ours."""
     import faiss
 
     points = vectors.cpu().numpy()

@@ -1,19 +1,23 @@
-"""How often drift alarms without cause, and how often it finds what harms, on batches of real
-documents.
+"""Measure false alarms and detections of the drift check on batches of real documents.
 
-Reference are docstrings of some packages; batches mix others of those packages with a growing share
-from elsewhere: from neighbouring packages, and from a jargon that the encoder never saw, which are
-neighbouring docstrings and their summaries with exchanged letters. Where `FRESHET_DATA` names a
-folder of data sets, also from its `tldr` and `scifact`, and a second reference: tldr's early pages,
-with its latest ones as the shift. Each document comes with a query that people wrote, its summary
-or a judged one, and gets one more that is cut out of its text. The peer is the customary rule that
-a PSI over .2 calls for retraining.
+The reference consists of docstrings of some packages. A batch mixes other docstrings of these
+packages with a growing share of shifted documents. The shift is one of:
 
-Retraining is due where new documents lose at least `HARM` of mean reciprocal rank beside old ones,
-by the written queries: with scores as spread as these it is the least that 100 documents of one
-query each can show with a chance of .95. A row also says how often each kind of query alone called
-it harm. Old documents are scored among the reference alone, where a report has them beside what
-arrived: harm looks a little larger here (by .008 for 100 docstrings).
+- docstrings of neighbouring packages,
+- jargon that the encoder has never seen: neighbouring docstrings and their summaries with exchanged
+  letters,
+- documents of `tldr` and `scifact`, if `FRESHET_DATA` names a folder of data sets. In that case
+  there is a second reference: early pages of tldr, with its latest pages as the shift.
+
+Each document comes with a query that people wrote, which is its summary or a judged query. It gets
+one more query that is cut out of its text. The peer is the customary rule that a PSI over .2
+requires retraining.
+
+Retraining is due if new documents lose at least `HARM` of mean reciprocal rank against old ones, by
+the written queries. With scores of this spread, it is the smallest loss that 100 documents of one
+query each show with probability .95. A row also reports how often each kind of query alone reported
+harm. Old documents are scored among the reference alone, whereas a drift report scores them
+together with the new ones. Harm therefore looks slightly larger here (by .008 for 100 docstrings).
 """
 
 from __future__ import annotations
@@ -51,12 +55,14 @@ def rows(
     plan: StudyPlan | None = None,
     output: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Of each shift the share of batches that were judged as they should be, with its 95 %
-    interval.
+    """Report the share of correctly judged batches for each shift, with its 95 % interval.
 
-    data: a folder of data sets; None: that of `FRESHET_DATA`, if it is set. output: where to leave
-    the curves, as drift_curve.csv and .png; None: the folder of `FRESHET_BENCH_OUTPUT`, if it is
-    set.
+    Args:
+        base: Encoder of the documents.
+        plan: Size of the simulation.
+        data: Folder of data sets. None takes the folder in `FRESHET_DATA`, if it is set.
+        output: Folder for drift_curve.csv and .png. None takes the folder in
+            `FRESHET_BENCH_OUTPUT`, if it is set.
     """
     from model_code.encoding.encoder import Encoder
 
@@ -77,8 +83,9 @@ def rows(
 def simulate(
     home: Vectors, elsewhere: Mapping[str, Vectors], plan: StudyPlan
 ) -> dict[tuple[str, float], CellCounts]:
-    """Cells by source and share; ("none", 0) has batches of home documents that no other batch of
-    their split has.
+    """Return the cells by source and share.
+
+    The cell ("none", 0) has batches of home documents that no other batch of their split contains.
     """
     cells: dict[tuple[str, float], CellCounts] = {("none", 0.0): CellCounts()}
     for split in range(plan.splits + plan.more_splits):
@@ -103,7 +110,9 @@ def simulate(
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927), which at 0 and 1 does not shrink to a point.
+    """Return the 95 % interval of a share (Wilson 1927).
+
+    It does not shrink to a point at 0 and 1.
 
     >>> [round(bound, 3) for bound in wilson(10, 10)]
     [0.722, 1.0]
@@ -116,9 +125,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def write_curve(path: Path, cells: Mapping[tuple[str, str, float], CellCounts]) -> None:
-    """A CSV line per cell: alarms and retraining by the share of shifted documents, with 95 %
-    intervals.
-    """
+    """Write alarms and retraining of each cell as CSV, with 95 % intervals."""
     calls = [one.name for one in fields(CellCounts)]
     names = ("reference", "source", "share", "batches", *calls)
     intervals = ("alarm_low", "alarm_high", "retrain_low", "retrain_high")
@@ -138,11 +145,11 @@ def write_curve(path: Path, cells: Mapping[tuple[str, str, float], CellCounts]) 
 
 
 def _row(study: str, source: str, share: float, cell: CellCounts) -> dict[str, Any]:
-    """Without a shift no alarm is right; with one, retraining where it is due and not where nothing
-    is lost.
+    """Return the row of one cell.
 
-    Between the two there is no goal: a loss that is real and too small for 100 documents to show
-    may be found or not.
+    Without a shift, every alarm is wrong. With a shift, retraining is right where it is due and
+    wrong where nothing is lost. Between the two there is no goal: a loss that is real and too small
+    for 100 documents may be found or not.
     """
     harm = float(np.mean(cell.harm))
     due = share > 0 and harm > LOSS
@@ -171,8 +178,9 @@ CALLS = {"alarm": "some measure alarms", "retrain": "a retrain is called for"}
 
 
 def draw(path: Path, curve: Path) -> None:
-    """Write a PNG of `drift_curve.csv`: a line per source with 95 % intervals, from the batches
-    without a shift on.
+    """Write a PNG of `drift_curve.csv`, with a line and 95 % intervals for each source.
+
+    Lines start at the batches without a shift.
     """
     from matplotlib.figure import Figure
 

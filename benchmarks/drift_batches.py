@@ -1,11 +1,12 @@
-"""Batches of real documents beside a reference: where they come from, how well each is found, what
-drift calls for.
+"""Build batches of real documents, score how well they are found, and run drift checks on them.
 
-Home are docstrings of some packages. From elsewhere come neighbouring packages, and a jargon that
-no encoder ever saw: docstrings and their summaries with exchanged letters. Where there is a folder
-of data sets, also its `tldr` and `scifact`, and a second home: tldr's early pages, with its latest
-ones from elsewhere. Each document comes with a query that people wrote, its summary or a judged
-one, and gets one more that is cut out of its text.
+Home documents are docstrings of some packages. Shifted documents are docstrings of neighbouring
+packages, and a jargon that no encoder has seen: docstrings and their summaries with exchanged
+letters. If there is a folder of data sets, its `tldr` and `scifact` are sources too. It also gives
+a
+second home: early pages of tldr, with its latest pages as the shift. Each document comes with a
+query that people wrote, which is its summary or a judged query. It gets one more query that is cut
+out of its text.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from model_code.queries.settings import QUERY_LENGTH_SPANS
 from orchestration.freshness.policy import decide
 
 HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)
-SETS, BY_DATE = ("tldr", "scifact"), "tldr"  # folders of data sets in BEIR layout
+# Folders of data sets in BEIR layout. The documents of `BY_DATE` are in order of date.
+SETS, BY_DATE = ("tldr", "scifact"), "tldr"
 OTHER_LETTERS = str.maketrans("aeioubcdfghjklmnpqrstvwxyz", "eiouadfghjklmnpqrstvwxyzbc")
-Pairs = list[tuple[str, str]]  # documents, each with a query that people wrote for it
-# documents, each with a query that was cut out of it, and the written one
+# Documents, each with a query that people wrote for it.
+Pairs = list[tuple[str, str]]
+# Documents, each with a query that was cut out of it, and the written query.
 Triples = list[tuple[str, str, str]]
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Unit vectors (n, H) of documents, and for each of one query that was made from it and one
-    that was written.
+    """Unit vectors (n, H) of documents, of one generated and of one written query per document.
 
-    made: (0, H) where nobody asks for them.
+    made: Has shape (0, H) if generated queries are left out.
     """
 
     documents: np.ndarray
@@ -56,11 +58,10 @@ class Vectors:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """How much is simulated: `splits` of the home documents, and `repeats` batches of each share
-    and split.
+    """Size of a simulation: `splits` of home documents, `repeats` batches per share and split.
 
-    more_splits: for batches without a shift alone. False alarms are rare, and batches of one split
-    are no independent draws: a share of .083 over 12 splits was one of .043 over 60 others.
+    more_splits: Splits for batches without a shift alone. False alarms are rare, and batches of one
+    split are not independent draws: a share of .083 over 12 splits was .043 over 60 others.
     """
 
     reference: int = 1500
@@ -74,7 +75,7 @@ class StudyPlan:
 
 
 def studies(data: Path | None, plan: StudyPlan) -> Iterator[tuple[str, Pairs, dict[str, Pairs]]]:
-    """Names of references, their documents, and by name those from elsewhere."""
+    """Return the names of the references, their documents, and the shifted documents by source."""
     elsewhere = {name: _some(_docstrings((name,)), plan) for name in NEIGHBOURS}
     plain = _some(_docstrings(JARGON), plan)
     elsewhere["jargon"] = [(_in_jargon(text), _in_jargon(query)) for text, query in plain]
@@ -86,12 +87,12 @@ def studies(data: Path | None, plan: StudyPlan) -> Iterator[tuple[str, Pairs, di
     elsewhere |= {name: _some(pairs, plan) for name, pairs in sets.items()}
     yield "docstrings", _docstrings(HOME), elsewhere
     if BY_DATE in sets:
-        early = sets[BY_DATE][: 2 * plan.reference]  # in order of date
+        early = sets[BY_DATE][: 2 * plan.reference]
         yield f"early {BY_DATE}", early, {f"latest {BY_DATE}": sets[BY_DATE][-plan.per_source :]}
 
 
 def with_made(pairs: Pairs) -> Triples:
-    """The documents that are long enough to cut a query out of, with it."""
+    """Return the documents that are long enough to cut a query out of, with that query."""
     cloze = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
     return [
         (text, span, query) for text, query in pairs for span in cloze.spans(text, text, seed=0)[:1]
@@ -99,7 +100,7 @@ def with_made(pairs: Pairs) -> Triples:
 
 
 def encode(encoder: Any, triples: Triples, made: bool = True) -> Vectors:
-    """One encoder gives them all. made: False leaves out the queries that were cut out."""
+    """Encode all documents with one encoder; `made=False` leaves out the cut-out queries."""
     documents, cut, asked = (list(texts) for texts in zip(*triples, strict=True))
     return Vectors(*(encoder.encode(texts) for texts in (documents, cut if made else [], asked)))
 
@@ -107,11 +108,12 @@ def encode(encoder: Any, triples: Triples, made: bool = True) -> Vectors:
 def mixed(
     home: Vectors, away: Vectors, share: float, size: int, chance: np.random.Generator
 ) -> Vectors:
-    """A batch of which a share is from `away`, drawn by chance; refuses sources that are too small."""
+    """Draw a random batch with a share of `away`; refuse sources that are too small."""
     shifted = round(share * size)
     if len(away.documents) < shifted or len(home.documents) < size - shifted:
         raise FreshetError(
-            f"a batch of {size} needs as many documents; a source has {len(away.documents)} with a query"
+            f"a batch of {size} needs as many documents; "
+            f"a source has {len(away.documents)} with a query"
         )
     counted = ((away, shifted), (home, size - shifted))
     parts = [one[chance.permutation(len(one.documents))[:count]] for one, count in counted]
@@ -143,7 +145,7 @@ def _read(settings: CorpusSettings, root: Path) -> Pairs:
 
 
 def _without(text: str, query: str) -> str:
-    """The text without a first paragraph that is the query."""
+    """Remove the first paragraph of the text if it is the query."""
     first, _, others = text.partition("\n\n")
     return others if first.split() == query.split() else text
 
@@ -161,10 +163,9 @@ CUSTOMARY_PSI = 0.2
 
 @dataclass
 class CellCounts:
-    """What became of batches of which a share came from elsewhere: per batch its harm, and who
-    called for what.
+    """Results of batches with one share of shift: the harm of each batch and the alarms.
 
-    by_made, by_asked: whether queries of that kind called it harm.
+    by_made, by_asked: Whether queries of that kind reported harm.
     """
 
     harm: list[float] = field(default_factory=list)
@@ -177,21 +178,20 @@ class CellCounts:
 
 @dataclass(frozen=True)
 class Compared:
-    """What batches are compared with: by ours, and the tree whose nodes the peer counts documents
-    by.
-    """
+    """Reference of the drift check and of the peer, which counts documents by nodes of the tree."""
 
     ours: Calibration
     tree: Hierarchy
 
     def topics(self, documents: np.ndarray) -> np.ndarray:
-        """How many documents lie below each node of the first level: (K,)."""
+        """Count the documents below each node of the first level: (K,)."""
         return np.bincount(self.tree.place(documents)[:, 0], minlength=len(self.tree.centroids[0]))
 
 
 def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> Compared:
-    """What batches are compared with: all of `old`, or those of its `rows`, which are searched
-    among all of it.
+    """Build the reference from all of `old` or from its `rows`.
+
+    The rows are searched among all of `old`.
     """
     from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.settings import HierarchySettings
@@ -211,7 +211,7 @@ def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> 
 
 
 def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts) -> None:
-    """Adds to `cell` what becomes of a batch that joins the old documents (n, H)."""
+    """Add the result of a batch that joins the old documents (n, H) to `cell`."""
     made, asked = found(batch, np.concatenate([old, batch.documents]))
     calibration = compared.ours
     report = make_report(
@@ -228,18 +228,20 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
 
 
 def population_stability(old: np.ndarray, new: np.ndarray) -> float:
-    """The population stability index of counts (K,) and (K,), the peer's rule, at least 0.
+    """Return the population stability index of counts (K,) and (K,), at least 0.
 
-    PSI = sum_t (q_t - p_t) ln(q_t / p_t): the two Kullback-Leibler divergences together, in nats;
-    .5 is added to each count, as the PSI of an empty node would be infinite (Jeffreys' prior).
+    The peer's rule uses it. PSI = sum_t (q_t - p_t) ln(q_t / p_t), the sum of the two
+    Kullback-Leibler divergences, in nats. .5 is added to each count, because the PSI of an empty
+    node would be infinite (Jeffreys' prior).
     """
     p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (old, new))
     return float(((q - p) * np.log(q / p)).sum())
 
 
 def found(own: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How well each of `own` is found among `documents` by its made query, and by its written one:
-    (n,), (n,).
+    """Return reciprocal ranks (n,) of `own` by generated and by written query.
+
+    They are ranks among `documents`.
     """
     made, asked = (
         reciprocal_ranks(queries, own.documents, documents) for queries in (own.made, own.asked)
@@ -250,8 +252,9 @@ def found(own: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def reciprocal_ranks(
     queries: np.ndarray, own: np.ndarray, others: np.ndarray, depth: int = 10
 ) -> np.ndarray:
-    """1 / rank of each query's `own` document (n, H) among `others`, which hold it; 0 past `depth`:
-    (n,).
+    """Return 1 / rank of each query's `own` document (n, H) among `others`: (n,).
+
+    `others` includes the document itself. The value is 0 beyond `depth`.
     """
     scores = (queries * own).sum(axis=1)
     better = (queries @ others.T > scores[:, None] + 1e-6).sum(axis=1)

@@ -1,5 +1,6 @@
-"""Encoding texts of mixed length: our encoder against `SentenceTransformer.encode`, same weights,
-same limit.
+"""Compare our encoder with `SentenceTransformer.encode` on texts of mixed length.
+
+Both use the same weights and the same token limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import has_bfloat16
 
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
-WARM = 64  # texts encoded before the clock runs
+# Texts encoded before timing starts.
+WARM = 64
 PEER = "texts/s against sentence-transformers"
 
 
@@ -30,15 +32,16 @@ def rows(
     rounds: int = 3,
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Texts per second against the peer as installed, against it in bfloat16 where the device has
-    that, and the cosine.
+    """Compare texts per second with the peer, and the cosine of the vectors.
 
-    The goal against the peer as installed is 2.5 where bfloat16 helps us and 1.3 where it cannot;
-    on a GPU, where the peer in bfloat16 is the one that counts, it is 1.5 times that. Medians of
-    `rounds`. Needs sentence-transformers.
+    The peer runs as installed, and in bfloat16 if the device supports it. The goal against the peer
+    as installed is 2.5 where bfloat16 helps us and 1.3 where it cannot. The goal against the peer
+    in bfloat16 is 1.5 on a GPU, where this comparison counts, and 1.3 on a CPU. Values are medians
+    of `rounds`. Requires sentence-transformers.
     """
     sample = mixed_texts(texts)
-    encoder = Encoder.load(base, max_tokens, device=device, for_search=True)  # as the stages encode
+    # The stages load their encoder in the same way.
+    encoder = Encoder.load(base, max_tokens, device=device, for_search=True)
     on_gpu, bfloat16 = encoder.device.type == "cuda", has_bfloat16(encoder.device)
     kinds = (False, True) if bfloat16 else (False,)
     peers = [peer_encode(locate_model(base), max_tokens, encoder.device, kind) for kind in kinds]
@@ -69,7 +72,7 @@ def rows(
 def _race(
     encoders: list[Callable[[list[str]], np.ndarray]], sample: list[str], rounds: int
 ) -> tuple[list[float], list[np.ndarray]]:
-    """Median seconds of each, and its vectors."""
+    """Return the median seconds and the vectors of each encoder."""
     vectors: list[np.ndarray] = [encode(sample[:WARM]) for encode in encoders]
 
     def task(number: int) -> Callable[[], None]:
@@ -83,10 +86,9 @@ def _race(
 
 
 def _operations(encoder: Encoder, texts: list[str]) -> float:
-    """Floating-point operations of the matrix products of a BERT on `texts`, as if none were
-    padded.
+    """Count floating-point operations of a BERT's matrix products on `texts`, without padding.
 
-    Per token and layer 2 (4 H^2 + 2 H I) for the projections and 4 T H for attention over the T
+    Per token and layer: 2 (4 H^2 + 2 H I) for the projections and 4 T H for attention over the T
     tokens of its text.
     """
     config = encoder.backbone.config
@@ -97,8 +99,9 @@ def _operations(encoder: Encoder, texts: list[str]) -> float:
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Runs of words from the standard library's own documentation, 3 to 250 words, log-normal
-    around 40.
+    """Return runs of words from the standard library's documentation.
+
+    Lengths are log-normal around 40 words, from 3 to 250.
     """
     words = " ".join(
         filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str, np.ndarray)))
@@ -115,14 +118,14 @@ def mixed_texts(count: int) -> list[str]:
 def peer_encode(
     folder: Path, max_tokens: int, device: torch.device, bfloat16: bool
 ) -> Callable[[list[str]], np.ndarray]:
-    """`SentenceTransformer.encode` with its own defaults, under bfloat16 autocast if so wished."""
+    """Return `SentenceTransformer.encode` with its defaults, optionally under bfloat16 autocast."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device=str(device))
     model.max_seq_length = max_tokens
 
     def encode(texts: list[str]) -> np.ndarray:
-        """Vectors (n, H) float32, in the precision that ours has."""
+        """Return vectors (n, H) float32, computed in the same precision as ours."""
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
             return np.asarray(model.encode(texts, show_progress_bar=False), dtype=np.float32)
 

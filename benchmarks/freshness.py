@@ -1,8 +1,8 @@
-"""Arrival to searchable through the service, ledger and switch included, and readers under writes.
+"""Measure the time until a document is searchable through the service, and reads during writes.
 
-Readers search while a writer gives a few documents, all in one request, the same new edition as
-their title; so every answer that finds them must show one edition, and the one that the writer
-knows its generation by.
+The time includes ledger and switch. Readers search while a writer changes a few documents in one
+request. The writer gives all of them the same new edition as their title. Every answer that finds
+them must therefore show one edition, the one that the writer recorded for that generation.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ BASE = "sentence-transformers/all-MiniLM-L6-v2"
 SINGLE_SECONDS, BATCH_RATIO, HTTP_SECONDS = 0.100, 1.5, 0.001
 MARKERS = 5
 TEXT = "the marked page of this edition of the almanac"
-# from one edition to the next, with HTTP and without, so that both searches wait for as many
+# Pause between editions. It is the same with and without HTTP, so both wait for as many writes.
 WRITE_SECONDS = 0.5
-STEPS = {  # of one document: the file and the function whose time each is
+# File and function of each step of adding one document.
+STEPS = {
     "receive": ("live_index.py", "receive"),
     "encode": ("encoder.py", "encode_passages_with_tokens"),
-    "write": ("generation_builder.py", "add"),  # encoding included, which is taken out
+    # Includes the encoding, which `_means` subtracts.
+    "write": ("generation_builder.py", "add"),
     "force to disk": ("generation_store.py", "commit"),
     "guard": ("verification.py", "verify_searchable"),
     "switch": ("generation_store.py", "set_current"),
@@ -56,15 +58,20 @@ def rows(
     readers: int = 8,
     base: str | Path = BASE,
 ) -> list[dict[str, Any]]:
-    """Start a service over `passages` random vectors of the encoder `base`, send it documents, and
-    read meanwhile.
+    """Start a service over random vectors, add documents to it, and search it meanwhile.
 
-    singles: documents sent one at a time; batch: documents sent at once, whose encoding alone, in
-    this process with as many threads as the service has, is the peer; seconds, readers: how long
-    and by how many it is read under writes.
+    Args:
+        passages: Number of random vectors.
+        singles: Documents sent one at a time.
+        batch: Documents sent at once. The peer is their encoding alone, in this process with as
+            many threads as the service has.
+        seconds: Duration of the reads during writes.
+        readers: Number of reader threads.
+        base: Encoder of the queries and documents.
     """
     with tempfile.TemporaryDirectory(prefix="freshet-freshness-") as folder:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as the service does, before torch comes
+        # The service sets this as well. It must be set before torch is imported.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
         project = make_project(Path(folder), base, passages)
         with served(project) as client:
             arrived = _arrival(client, project.live, singles, batch)
@@ -100,8 +107,9 @@ def _arrival(client: Client, live: Path, singles: int, batch: int) -> list[dict[
 
 
 def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
-    """Each step of one document, beside all of them; by another process than the service, whose
-    writer waits.
+    """Measure each step of one added document, beside the total.
+
+    Another process than the service runs them, while the service's writer is idle.
     """
     found = step_seconds(project, documents("step", singles + 1))
     whole = found.pop("all")
@@ -112,7 +120,10 @@ def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
 
 
 def _reading(found: Reading, own: Reading, load: str) -> list[dict[str, Any]]:
-    """own: the same without HTTP, by threads of one process that ask the searcher itself."""
+    """Return the rows on reads during writes.
+
+    own: The same without HTTP, from threads of one process that call the searcher directly.
+    """
     under = f"{load}, {found.generations} generations"
     searches = float(len(found.seconds))
     table = [
@@ -140,8 +151,9 @@ def _reading(found: Reading, own: Reading, load: str) -> list[dict[str, Any]]:
 
 
 def documents(name: str, count: int) -> list[Row]:
-    """Documents of about 40 words of the standard library's documentation, each with a title of its
-    own.
+    """Return documents of about 40 words with unique titles.
+
+    The words come from the standard library's documentation.
     """
     words = " ".join(filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str)))).split()
     chance = random.Random(name)
@@ -156,8 +168,9 @@ def documents(name: str, count: int) -> list[Row]:
 
 
 def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
-    """The seconds of each document, sent alone, until the service says that it is searchable; it is
-    then searched.
+    """Measure the seconds until each document is searchable when it is sent alone.
+
+    Each document is then searched.
     """
     seconds = []
     for row in rows:
@@ -169,8 +182,9 @@ def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
 
 
 def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[float, float]:
-    """The seconds of all documents sent at once, and those of encoding them alone, before and
-    after, on average.
+    """Return the seconds of all documents sent at once, and of encoding them alone.
+
+    Encoding is the mean of a run before and a run after.
     """
     from model_code.collection.generations.searcher import Searcher
 
@@ -192,9 +206,7 @@ def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[floa
 
 
 def require_found(client: Client, row: Row, answer: ChangeResult) -> None:
-    """FreshetError unless the answer says searchable and a search for the document's own words
-    finds it first.
-    """
+    """Raise FreshetError unless the document is searchable and found first."""
     hits = client.search(f"{row['title']} {row['text']}", 1).hits
     if not answer.searchable or hits[0].document_id != row["_id"]:
         raise FreshetError(
@@ -203,10 +215,9 @@ def require_found(client: Client, row: Row, answer: ChangeResult) -> None:
 
 
 def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
-    """Mean seconds of each step, and of "all", over documents that are added one by one; profiling
-    adds a little.
+    """Return mean seconds of each step, and of "all", over documents that are added one by one.
 
-    The first one warms up and does not count.
+    The first document is a warm-up and does not count. Profiling adds a little time.
     """
     from model_code.collection.generations.searcher import Searcher
     from model_code.collection.index.live_index import LiveIndex
@@ -214,7 +225,7 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
     collection, searcher = LiveIndex(project), Searcher.open(project.live)
 
     def add(row: Row) -> None:
-        """Record one row, apply it, and open what came of it, as a service does."""
+        """Record one row, apply it, and open the new generation, as a service does."""
         nonlocal searcher
         collection.receive([row], "bench")
         collection.apply()
@@ -229,7 +240,7 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
 
 
 def _means(stats: pstats.Stats, documents: int) -> dict[str, float]:
-    """Cumulative seconds of the steps' functions, per document."""
+    """Return cumulative seconds of the steps' functions per document."""
     spent = {
         (Path(file).name, name): entry[3]
         for (file, _, name), entry in stats.stats.items()  # type: ignore[attr-defined]
@@ -242,24 +253,22 @@ def _means(stats: pstats.Stats, documents: int) -> dict[str, float]:
 
 @dataclass
 class Reading:
-    """What readers and writer noted: seconds of each search, refusals and failures, answers of two
-    generations.
-    """
+    """Seconds of each search, errors, answers and editions of readers and writer."""
 
     seconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     answers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    # generation -> the edition that it holds
+    # Edition of each generation.
     editions: dict[int, str] = field(default_factory=dict)
 
     @property
     def generations(self) -> int:
-        """Generations that the writer made."""
+        """Number of generations that the writer made."""
         return len(self.editions)
 
     @property
     def mixed(self) -> int:
-        """Answers that do not show exactly the edition of the generation that they name."""
+        """Number of answers that do not show exactly the edition of their generation."""
         return sum(not self._whole(generation, titles) for generation, titles in self.answers)
 
     def _whole(self, generation: int, titles: tuple[str, ...]) -> bool:
@@ -269,15 +278,16 @@ class Reading:
 
 
 class Unserved:
-    """An open project whose searches ask the searcher itself; what is added goes the way of the
-    service's writer.
+    """Open project that is searched without HTTP.
+
+    Additions take the same way as in the service's writer.
     """
 
     def __init__(self, project: freshet.Project) -> None:
         self.add, self._searchers = project.add, project.service.searchers
 
     def search(self, text: str, k: int) -> SearchResult:
-        """As `Client.search`, without request, line and answer."""
+        """Search like `Client.search`, without request and response."""
         searcher = self._searchers.current()
         return SearchResult(
             searcher.generation.retriever, searcher.generation.number, searcher.search(text, k)
@@ -287,9 +297,9 @@ class Unserved:
 def read_while_writing(
     client: Client | Unserved, seconds: float, readers: int, first: int
 ) -> Reading:
-    """Search by `readers` threads for so many seconds, and write every `WRITE_SECONDS`.
+    """Search with `readers` threads for `seconds`, and write every `WRITE_SECONDS`.
 
-    first: the number of the first edition, which must be a new one.
+    first: Number of the first edition, which must be new.
     """
     found, stop, edition = Reading(), threading.Event(), first
     _write(client, found, edition)
@@ -321,7 +331,7 @@ def _write(client: Client | Unserved, found: Reading, edition: int) -> None:
 def _read(client: Client | Unserved, found: Reading, stop: threading.Event) -> None:
     words, chance = TEXT.split(), random.Random()
     while not stop.is_set():
-        # as long as people's, of which few are equally long
+        # Lengths vary, as in people's queries.
         text = " ".join(words[: chance.randint(3, len(words))])
         started = time.perf_counter()
         try:

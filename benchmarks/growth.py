@@ -1,9 +1,8 @@
-"""How costs grow with the corpus: exponents of cost against size, drawn, and held to what each
-algorithm promises.
+"""Measure the growth of costs with the corpus: the exponents of cost against size.
 
-Each size is measured in a process of its own, whose memory nothing else has used before. Seconds
-are of the processor (all threads), which other work on the machine hardly changes; memory is the
-most that the process had in use beyond what it had before the work.
+The exponents are drawn and compared with the ones that each algorithm promises. Each size is
+measured in a separate, fresh process. Seconds are processor seconds (all threads), which other work
+on the machine hardly changes. Memory is the peak of the process above its memory before the work.
 """
 
 from __future__ import annotations
@@ -25,15 +24,16 @@ from model_code.files import atomic_write
 from model_code.progress import Progress, no_progress
 
 FINGERPRINT, K, QUERIES = "growth", 10, 50
-# one passage in so many is encoded, as a text of 16 words: its cost per passage is what counts
+# One passage in so many is encoded, as a text of 16 words. The cost per passage is scaled up.
 ENCODED_SHARE = 100
 ITERATIONS = 25
-AT_LEAST = 0.2  # seconds that short work is repeated for
+# Short work is repeated for so many seconds.
+AT_LEAST = 0.2
 Cost = dict[str, float]
 
 
 def measure(passages: int, dimension: int = 384, base: str | Path = BASE) -> Cost:
-    """Costs by part: seconds of each, and MiB of two."""
+    """Return the costs by part: seconds of each, and MiB of two of them."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         cost = pool.submit(_searching, passages, dimension).result()
     for work in (_clustering, _encoding):
@@ -77,7 +77,8 @@ def _searching(passages: int, dimension: int) -> Cost:
         "exact": IndexSettings(flat_below=ALWAYS_EXACT),
         "approximate": IndexSettings(flat_below=1),
     }
-    for settings in kinds.values():  # what is loaded for the first time is none of the costs
+    # The first search loads libraries, which the costs must not include.
+    for settings in kinds.values():
         DenseIndex.build(vectors[:100], ids[:100], FINGERPRINT, settings).search(
             vectors[:1], 1, FINGERPRINT
         )
@@ -102,7 +103,7 @@ def _seconds_of_a_query(index: Any, vectors: np.ndarray) -> float:
     index.search(asked[:1], K, FINGERPRINT)
 
     def search() -> None:
-        """All queries one by one, as users ask."""
+        """Search for all queries one by one, like users."""
         for query in asked:
             index.search(query[None], K, FINGERPRINT)
 
@@ -110,7 +111,10 @@ def _seconds_of_a_query(index: Any, vectors: np.ndarray) -> float:
 
 
 def processor_seconds(work: Callable[[], Any], once: bool = False) -> float:
-    """Processor time of one call, the mean of as many as take `AT_LEAST` seconds."""
+    """Return the processor time of one call.
+
+    It is the mean of as many calls as take `AT_LEAST` seconds.
+    """
     started, calls = time.process_time(), 0
     while True:
         work()
@@ -121,15 +125,13 @@ def processor_seconds(work: Callable[[], Any], once: bool = False) -> float:
 
 
 def memory_in_use() -> float:
-    """MiB that this process has in use now, from here on also the most that `peak_memory` knows of
-    (Linux only).
-    """
+    """Return the MiB in use now, and reset the peak for `peak_memory` (Linux only)."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
 
 def peak_memory() -> float:
-    """The most MiB in use since `memory_in_use`."""
+    """Return the peak of MiB in use since `memory_in_use`."""
     return _status("VmHWM")
 
 
@@ -139,9 +141,7 @@ def _status(name: str) -> float:
 
 
 def draw(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> None:
-    """Write a PNG: seconds on the left, MiB on the right, and a grey line of exponent 1 for
-    comparison.
-    """
+    """Write a PNG: seconds on the left, MiB on the right, and a grey line of exponent 1."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6), layout="constrained")
@@ -167,7 +167,8 @@ def draw(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float
 
 
 SIZES, LARGE = (1_000, 10_000, 100_000), 1_000_000
-PROMISED = {  # exponents: why, and what of it need not be, is in benchmarks/README.md
+# Promised exponents. benchmarks/README.md explains them.
+PROMISED = {
     "encode": 1.0,
     "cluster": 5 / 3,
     "memory of clustering": 1.0,
@@ -176,7 +177,8 @@ PROMISED = {  # exponents: why, and what of it need not be, is in benchmarks/REA
     "search, exact": 1.0,
     "search, approximate": 0.5,
 }
-SLACK = 0.1  # of an exponent over two decades: a factor of 1.6 in time
+# Accepted excess of an exponent. Over two decades it is a factor of 1.6 in time.
+SLACK = 0.1
 
 
 def rows(
@@ -187,11 +189,16 @@ def rows(
     large: bool = False,
     progress: Progress = no_progress,
 ) -> list[dict[str, Any]]:
-    """A row per part: ours is its exponent, the peer the promised one, the goal at most `SLACK`
-    more.
+    """Return a row per part: its exponent, the promised one, and whether it is exceeded by `SLACK`.
 
-    output: a folder to leave growth.png in; None: that of `FRESHET_BENCH_OUTPUT`, if it is set.
-    large: up to a million.
+    Args:
+        sizes: Numbers of passages.
+        dimension: Numbers per vector.
+        base: Encoder.
+        progress: Receives the number of finished sizes.
+        output: Folder for growth.png. None takes the folder in `FRESHET_BENCH_OUTPUT`, if it is
+            set.
+        large: Measure up to a million.
     """
     sizes = [*sizes, LARGE] if large else list(sizes)
     found = []
@@ -210,7 +217,7 @@ def rows(
 def exponent_rows(
     sizes: Sequence[int], measured: Mapping[str, Sequence[float]]
 ) -> list[dict[str, Any]]:
-    """Met where the promised exponent is exceeded by at most `SLACK`."""
+    """Return rows that are met if the promised exponent is exceeded by at most `SLACK`."""
     table = []
     for name, values in measured.items():
         unit = "MiB" if name.startswith("memory") else "s"
@@ -223,7 +230,7 @@ def exponent_rows(
 
 
 def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """The e of cost ~ size^e, by least squares of the logarithms.
+    """Return the exponent e of cost ~ size^e, by least squares of the logarithms.
 
     >>> round(exponent([10, 100, 1000], [3, 30, 300]), 6)
     1.0

@@ -1,9 +1,9 @@
-"""What a service does under requests that nobody should send, and under everything at once.
+"""Measure a service under hostile requests, and under all kinds of work at once.
 
-First some fifty kinds of hostile requests, again and again until so many megabytes were sent, while
-somebody searches: each has to be refused in a short answer or a closed connection, others have to
-be served, and memory has to stay. Then eight readers, two writers over HTTP and one by `freshet
-add`, a compaction and another build in the middle of it.
+First about fifty kinds of hostile requests are repeated until a number of megabytes has been sent,
+while a client searches. Each request must be refused with a short answer or a closed connection.
+Other requests must be served, and memory must not grow. Then eight readers, two writers over HTTP
+and one writer by `freshet add` run together with a compaction and another build in the middle.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from model_code.text.passages import TextRules
 from orchestration.running_service import service_registration
 
 MB = 1 << 20
-LONGEST_ANSWER = 4000  # bytes of a refusal, headers too
-PATIENCE = 10.0  # seconds for an answer, or the end of the connection
+# Bytes of a refusal, including headers.
+LONGEST_ANSWER = 4000
+# Seconds to wait for an answer or the end of the connection.
+PATIENCE = 10.0
 POST = ("/search", "/search/batch", "/documents", "/documents/delete", "/feedback")
 
 
 def rows(
     passages: int = 2000, megabytes: int = 1000, seconds: float = 600.0, base: str | Path = BASE
 ) -> list[dict[str, Any]]:
-    """Send so many megabytes of hostile requests, then work so many seconds, with one service."""
+    """Send `megabytes` of hostile requests, then work for `seconds`, with one service."""
     with tempfile.TemporaryDirectory(prefix="freshet-hostile-") as folder:
         project = make_project(Path(folder), base, passages)
         with served(project) as client:
@@ -57,7 +59,10 @@ def rows(
 
 
 def bodies(large: int) -> dict[str, bytes]:
-    """JSON, or nearly, that no route takes; large: bytes of those that are too large."""
+    """Return bodies of JSON, or nearly JSON, that no route accepts.
+
+    large: Bytes of the bodies that are too large.
+    """
     many = json.dumps(
         {"documents": [{"id": str(i), "text": "x"} for i in range(large // 30)]}
     ).encode()
@@ -82,20 +87,25 @@ def bodies(large: int) -> dict[str, bytes]:
         "a long number": b'{"text": "a", "k": ' + b"9" * large + b"}",
         "numbers that are none": b'{"text": "a", "k": NaN, "min_generation": -Infinity}',
         "no UTF-8": b'{"text": "\xff\xfe", "ids": ["\xff"]}',
-        "a lone surrogate": b'{"text": "\\ud800", "ids": ["\\ud800"], "documents": [{"id": "\\ud800", "text": "a"}]}',
-        "null characters": b'{"text": "\\u0000", "ids": ["\\u0000"], "documents": [{"id": "\\u0000", "text": "a"}]}',
+        "a lone surrogate": b'{"text": "\\ud800", "ids": ["\\ud800"], '
+        b'"documents": [{"id": "\\ud800", "text": "a"}]}',
+        "null characters": b'{"text": "\\u0000", "ids": ["\\u0000"], '
+        b'"documents": [{"id": "\\u0000", "text": "a"}]}',
         "a cut body": b'{"text": "a',
         "no object": b"[1, 2, 3]",
         "nothing": b"",
-        "other types": b'{"text": {"a": 1}, "k": "ten", "texts": 5, "documents": "all", "ids": 7, "verdict": []}',
-        "huge numbers": b'{"text": "a", "k": 1000000000000, "min_generation": 9223372036854775808, "texts": ["a"]}',
+        "other types": b'{"text": {"a": 1}, "k": "ten", "texts": 5, '
+        b'"documents": "all", "ids": 7, "verdict": []}',
+        "huge numbers": b'{"text": "a", "k": 1000000000000, '
+        b'"min_generation": 9223372036854775808, "texts": ["a"]}',
         "deep filters": b'{"text": "a", "filters": ' + b'{"not": ' * 5000 + b"{}" + b"}" * 5001,
-        "terminal escapes": b'{"text": "a", "retriever": "\\u001b[2J\\u202e", "ids": ["\\u001b]0;x\\u0007"]}',
+        "terminal escapes": b'{"text": "a", "retriever": "\\u001b[2J\\u202e", '
+        b'"ids": ["\\u001b]0;x\\u0007"]}',
     }
 
 
 def raw(large: int) -> dict[str, bytes]:
-    """Bytes that are no proper request."""
+    """Return bytes that are not a valid request."""
     head = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     get = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     return {
@@ -141,20 +151,25 @@ def raw(large: int) -> dict[str, bytes]:
 
 
 def requests(large: int) -> Iterator[tuple[str, bytes]]:
-    """Each kind once: what it is, and its bytes; a body goes to each route in turn."""
+    """Yield each kind once: its name and its bytes; a body goes to each route in turn."""
     for (name, body), path in zip(bodies(large).items(), cycle(POST)):
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            "Content-Type: application/json\r\nConnection: close\r\n"
+        )
         yield f"{name} to {path}", f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     yield from raw(large).items()
 
 
 def send(address: tuple[str, int], content: bytes) -> tuple[int, bytes]:
-    """How many bytes were taken, and what came back until the connection ended or nothing more
-    came.
+    """Send the bytes; return how many were accepted, and the answer.
+
+    The answer ends with the connection, or when nothing more arrives.
     """
     sent, answer, view = 0, b"", memoryview(content)
     with socket.create_connection(address, PATIENCE) as connection, suppress(OSError):
-        with suppress(OSError):  # closed in the middle, which is an answer
+        # The service may close the connection early. This counts as an answer.
+        with suppress(OSError):
             while sent < len(content):
                 sent += connection.send(view[sent : sent + 65536])
         connection.shutdown(socket.SHUT_WR)
@@ -213,11 +228,12 @@ def _everything(client: Client, project: Project, seconds: float) -> list[dict[s
     }
 
     def writes(name: str, write: Callable[[int], object]) -> None:
-        """Five times a second call `write` with a number of its own, and count what fails."""
+        """Call `write` five times a second with consecutive numbers, and count failures."""
         while time.monotonic() < until:
             try:
                 write(written[name])
-            except Exception as error:  # counted, whatever it is
+            # Every failure is counted, whatever its type.
+            except Exception as error:
                 failed[f"{name}: {error}"[:300]] += 1
             written[name] += 1
             time.sleep(0.2)
@@ -236,7 +252,10 @@ def _everything(client: Client, project: Project, seconds: float) -> list[dict[s
     for line in [*failed, *found["errors"]]:
         print(line, file=sys.stderr)
     errors = failed.total() + len(found["errors"])
-    what = f"8 readers, {written.total()} writes of 3 writers, a compaction, another build, {seconds:g} s:"
+    what = (
+        f"8 readers, {written.total()} writes of 3 writers, a compaction, another build, "
+        f"{seconds:g} s:"
+    )
     table = [
         row_stated(
             f"{what} errors, of all",
@@ -276,11 +295,11 @@ def _levels(service: psutil.Process) -> dict[str, float]:
 
 @contextmanager
 def watched(service: psutil.Process) -> Iterator[dict[str, float]]:
-    """In this block `rss` is the most memory that the service has had."""
+    """Yield a dict whose `rss` is the peak memory of the service in this block."""
     stop, seen = threading.Event(), {"rss": float(service.memory_info().rss)}
 
     def watch() -> None:
-        """Twenty times a second look for a new peak of the resident memory, in bytes."""
+        """Update the peak of the resident memory, in bytes, twenty times a second."""
         while not stop.wait(0.05):
             seen["rss"] = max(seen["rss"], float(service.memory_info().rss))
 
@@ -295,18 +314,17 @@ def watched(service: psutil.Process) -> Iterator[dict[str, float]]:
 
 @contextmanager
 def searching(client: Client, readers: int) -> Iterator[dict[str, list[Any]]]:
-    """In this block so many search; `seconds` and `errors` of each search."""
+    """Run searching clients in this block; yield `seconds` and `errors` of each search."""
     stop, found = threading.Event(), {"seconds": [], "errors": []}
 
     def search(number: int) -> None:
-        """One client that searches on; keeps the seconds of each search, and its error if there was
-        one.
-        """
+        """Search as one client until the end; keep the seconds and errors of each search."""
         while not stop.wait(0.05):
             began = time.perf_counter()
             try:
                 client.search(f"the marked page {number} of the almanac")
-            except Exception as error:  # counted, whatever it is
+            # Every failure is counted, whatever its type.
+            except Exception as error:
                 found["errors"].append(str(error)[:300])
             found["seconds"].append(time.perf_counter() - began)
 
@@ -342,7 +360,7 @@ def _freshet(project: Project, *command: str, given: str = "") -> None:
 
 
 def _promote(project: Project) -> None:
-    """Open another build, as a promotion does: the same vectors, another tree."""
+    """Open another build, like a promotion: the same vectors with another tree."""
     from model_code.hierarchy.tree import Hierarchy
 
     build = project.root / "build"

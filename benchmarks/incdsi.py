@@ -1,11 +1,10 @@
-"""Adding documents: our exact solver against IncDSI's optimiser as published, on the same inputs in
-the same run.
+"""Compare our exact IncDSI solver with the published optimiser, on the same inputs.
 
-Ours takes in everything: the best rival, the proof, and storing the vector. Theirs is written anew
-from its description, with their flags: L-BFGS with strong Wolfe line search and tolerance 1e-3, up
-to 30 steps from a random start, in float32. Its time, as published, takes in the scores of all
-documents for their own queries, computed anew for every addition, and leaves out the search for the
-best rival. Objectives are evaluated in float64 over all documents, for both alike.
+Our time includes the best rival, the proof, and storing the vector. The published loop is
+implemented from its description with the authors' flags: L-BFGS with strong Wolfe line search and
+tolerance 1e-3, up to 30 steps from a random start, in float32. As published, its time includes the
+scores of all documents for their own queries, computed again for every addition, and excludes the
+search for the best rival. Objectives are evaluated in float64 over all documents, for both alike.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import HingeProblem
 from model_code.incdsi.state import IncDsiState
 
-FALLING, FLAT = 0.5, 0.0  # by which power of its rank a direction's deviation falls
+# Power of a direction's rank by which its deviation falls.
+FALLING, FLAT = 0.5, 0.0
 CLUSTER, COPIES, QUERIES = 40, 3, 3
 BLOCK = 50_000
 
 
 @dataclass(frozen=True)
 class MadeUpCollection:
-    """V `vectors` and Z `queries` (n, H) float32 of the old documents, and the queries (a, 3, H) of
-    the new ones.
-    """
+    """V `vectors` and Z `queries` (n, H) float32 of old documents, and new queries (a, 3, H)."""
 
     vectors: np.ndarray
     queries: np.ndarray
@@ -44,13 +42,13 @@ class MadeUpCollection:
 def collection(
     documents: int, added: int, dimension: int, decay: float = FALLING
 ) -> MadeUpCollection:
-    """Unit vectors in clusters of about 40 with near-duplicates, and queries of length 0.8 near
-    their documents.
+    """Return clusters of about 40 unit vectors with near-duplicates, and their queries.
 
-    With `decay` FALLING, direction i has deviation i^-1/2: the first 32, 96 and 192 of 384 hold
-    .59, .78 and .90 of the energy, where those of 31,513 pages by all-MiniLM-L6-v2 hold .48, .75
-    and .93. With FLAT all directions are alike. The directions are turned at random against the
-    axes, as an encoder's are.
+    Queries have length 0.8 and are near their documents. With `decay` FALLING, direction i has
+    deviation i^-1/2: the first 32, 96 and 192 of 384 directions hold .59, .78 and .90 of the
+    energy. For 31,513 pages encoded by all-MiniLM-L6-v2 the shares are .48, .75 and .93. With FLAT
+    all directions are alike. The directions are rotated at random against the axes, as in an
+    encoder.
     """
     chance = np.random.default_rng(0)
     source = _Source(chance, np.arange(1, dimension + 1, dtype=np.float32) ** -np.float32(decay))
@@ -81,7 +79,7 @@ class _Source:
 
 
 def _documents(source: _Source, centres: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors (count, H) near centres, about as many near each, and their queries (count, 3, H)."""
+    """Return vectors (count, H) spread evenly over centres, and queries (count, 3, H)."""
     vectors = _unit(
         centres[source.chance.integers(len(centres), size=count)] + np.float32(0.3) * source(count)
     )
@@ -99,9 +97,7 @@ STEPS, TOLERANCE = 30, 1e-3
 
 @dataclass(frozen=True)
 class Case:
-    """One addition: the mean query q (H), its best rival's score M, and V and Z (n, H) as they are
-    before it.
-    """
+    """One addition: mean query q (H), its best rival's score M, and V and Z (n, H) before it."""
 
     query: np.ndarray
     best_rival: float
@@ -110,8 +106,9 @@ class Case:
 
 
 def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.ndarray, float]:
-    """The vector (H) found from the random start `seed`, and the seconds it took; margins are
-    scores.
+    """Return the vector (H) found from the random start `seed`, and the seconds.
+
+    Margins are scores.
     """
     import torch
 
@@ -127,7 +124,7 @@ def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.
     )
 
     def loss() -> torch.Tensor:
-        """The published objective with its gradients, as LBFGS asks for it."""
+        """Return the published objective with its gradients, as LBFGS requires."""
         optimizer.zero_grad()
         missed = torch.relu(own_limit - query @ vector) ** 2
         lost = (torch.relu(queries @ vector - limits) ** 2).sum()
@@ -147,16 +144,18 @@ def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.
     return vector.detach().double().numpy(), time.perf_counter() - start
 
 
-# that rarely, and that often, touch old documents' queries
+# Small margins rarely touch old documents' queries, large ones often.
 MARGINS = {"small margins": 0.1, "large margins": 0.25}
 LARGE = 100_000
 SIZES = ((10_000, 384), (LARGE, 384))
 LARGER = ((LARGE, 768), (1_000_000, 384))
-# one by one and in batches: below LARGE, and from there on
+# Goals for additions one by one and in batches, below LARGE and from LARGE on.
 GOALS = {False: (7.0, 10.0), True: (15.0, 50.0)}
 READING = 1.7
-ROUNDS = 3  # of the batch, of which the median counts
-PROVEN, NOTHING = 1e-9, 1e-12  # of the objective; an objective that is rounding alone
+# Runs of the batch; the median counts.
+ROUNDS = 3
+# Relative gap that proves a solution, and objective below which all is rounding error.
+PROVEN, NOTHING = 1e-9, 1e-12
 
 
 def rows(
@@ -165,11 +164,14 @@ def rows(
     added: int = 128,
     published: int = 6,
 ) -> list[dict[str, Any]]:
-    """All rows for collections of `sizes` (documents, dimension): `added` documents by ours,
-    `published` by both.
+    """Return all rows for collections of `sizes` (documents, dimension).
 
-    The last of the sizes is measured on vectors without structure, too. large: up to a million
-    documents instead, which takes minutes and some 12 GB (reckoned), and leaves those vectors out.
+    Args:
+        added: Documents that our solver adds.
+        published: Documents that both solvers add.
+        sizes: Collections to measure. The last one is also measured on vectors without structure.
+        large: Measure up to a million documents instead, without those vectors. This takes minutes
+            and about 12 GB (estimated).
     """
     sizes = sizes or (LARGER if large else SIZES)
     found = []
@@ -248,10 +250,11 @@ def _compare(
 
 @dataclass(frozen=True)
 class Alone:
-    """What was added one by one; seconds of each by ours, by the published loop, and of reading V
-    and Z once.
+    """Documents added one by one, with seconds of ours, of the published loop, and of one read.
 
-    ratios: the published loop's objectives over ours.
+    The read covers V and Z once.
+
+    ratios: The published loop's objectives divided by ours.
     """
 
     added: list[Added] = field(default_factory=list)
@@ -265,8 +268,9 @@ class Alone:
 def _one_by_one(
     state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int
 ) -> Alone:
-    """All take turns, so that a busy minute hits all alike; proofs, which read all in float64, come
-    at the end.
+    """Add documents with both solvers in turn, so that a busy minute slows both.
+
+    Proofs read all vectors in float64 and come at the end.
     """
     adder, found, cases = IncDsiAdder(deepcopy(state), settings), Alone(), []
     for number, document in enumerate(new):
@@ -297,8 +301,9 @@ def _one_by_one(
 
 
 def _charged(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> HingeProblem:
-    """The objective of those hinges alone that `vector` is charged for, of all documents: its value
-    is the whole.
+    """Return the objective over the hinges that are active at `vector`.
+
+    Its value there is the value over all hinges.
     """
     own_limit = float(row_dots(case.vectors, case.query).max()) + settings.gamma1
     limits = row_dots(case.vectors, case.queries) - settings.gamma2
@@ -314,10 +319,10 @@ def _objective(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> floa
 
 
 def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
-    """By which share of itself the objective of `vector` is above its dual bound, which no vector
-    goes below.
+    """Return the relative gap between the objective of `vector` and its dual bound.
 
-    The multipliers of that bound are its excesses over D; those of all other documents are 0.
+    No vector goes below the bound. The multipliers of the bound are the excesses over D; the
+    multipliers of all other documents are 0.
     """
     problem = _charged(case, settings, vector)
     value, multipliers = problem.value(vector), problem.multipliers(vector)
@@ -333,7 +338,7 @@ def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
 def _batched(
     state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings
 ) -> tuple[list[Added], float]:
-    """What one batch added, and documents per second, the median of some rounds."""
+    """Return the documents of one batch, and the median of documents per second."""
     seconds = []
     for _ in range(ROUNDS):
         adder = IncDsiAdder(deepcopy(state), settings)

@@ -1,5 +1,6 @@
-"""A service over a live collection of any size, in seconds: random vectors unless others are given,
-a real encoder.
+"""Start a service over a live collection of any size within seconds.
+
+The encoder is real. Vectors are random unless they are given.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ def make_project(
     encoded: WithTokens | None = None,
     feedback: float | None = None,
 ) -> Project:
-    """A project under `root` with so many documents of one passage live; `base`: the encoder that
-    queries meet.
+    """Create a project under `root` with `passages` live documents of one passage each.
 
-    texts: the documents'; encoded: their vectors and tokens, random ones unless given; feedback:
-    they are searched by a fusion with BM25 that feeds back so much.
+    Args:
+        root: Folder of the project.
+        base: Encoder of the queries.
+        passages: Number of documents.
+        texts: Texts of the documents.
+        encoded: Vectors and tokens of the documents. They are random if not given.
+        feedback: If given, documents are searched by a fusion with BM25 with this much feedback.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -69,7 +74,8 @@ def make_project(
     folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
     if feedback is not None:
         folders |= _fused(build, vectors, ids, texts, feedback)
-    rules = TextRules(include_title=True, words=0, stride=1)  # a passage each
+    # Each document is one passage.
+    rules = TextRules(include_title=True, words=0, stride=1)
     open_generation_zero(
         root,
         RETRIEVER,
@@ -82,13 +88,13 @@ def make_project(
 
 
 def random_vectors(count: int, dimension: int) -> np.ndarray:
-    """Unit vectors (n, H) float32, always the same ones."""
+    """Return unit vectors (n, H) float32, always the same ones."""
     vectors = np.random.default_rng(0).standard_normal((count, dimension), dtype=np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
-    """Signs of as many tokens as the texts have words, always the same ones."""
+    """Return signs of one token per word of the texts, always the same ones."""
     starts = np.cumsum([0, *(len(text.split()) for text in texts)])
     bits = np.random.default_rng(0).integers(
         0, 2**BITS_PER_WORD, (starts[-1], -(-dimension // BITS_PER_WORD)), np.uint64
@@ -126,7 +132,10 @@ def _write_documents(path: Path, ids: list[str], texts: Sequence[str]) -> None:
 
 
 def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
-    """One level; which leaf has which passage is without meaning, as the vectors have none."""
+    """Write a hierarchy of one level.
+
+    Passages are dealt to leaves in turn, because the vectors have no meaning.
+    """
     from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 
     leaves = (np.arange(len(ids)) % min(LEAVES, len(ids))).astype(np.int32)
@@ -139,10 +148,12 @@ def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
 
 @contextmanager
 def served(project: Project, seconds: float = 300.0) -> Iterator[Client]:
-    """`freshet serve` for `project` on a free port; FreshetError if it is not ready within
-    `seconds`.
+    """Run `freshet serve` for `project` on a free port.
 
-    It is told nothing of another project's state or ledger that the environment may name.
+    Environment variables that name another project's state or ledger are removed.
+
+    Raises:
+        FreshetError: If the service is not ready within `seconds`.
     """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")

@@ -1,4 +1,4 @@
-"""What benches share: seconds, the shapes of rows, and the most that the machine can do."""
+"""Shared functions of the benchmarks: timing, the shapes of rows, and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Task = Callable[[], Any]
 
 
 def row(what: str, ours: float, peer: float, goal: float) -> dict[str, Any]:
-    """One result where more is better: `ratio` is ours / peer, and `met` whether it reaches `goal`.
+    """Return a result where more is better: `ratio` is ours / peer, `met` if it reaches `goal`.
 
     >>> row("texts/s", ours=30.0, peer=20.0, goal=1.3)["ratio"]
     1.5
@@ -30,7 +30,7 @@ def row(what: str, ours: float, peer: float, goal: float) -> dict[str, Any]:
 
 
 def row_below(what: str, ours: float, peer: float, most: float = 1.0) -> dict[str, Any]:
-    """One result where less is better: it is met where ours / peer is at most `most`.
+    """Return a result where less is better: it is met if ours / peer is at most `most`.
 
     >>> row_below("seconds", ours=3.0, peer=2.0, most=1.6)["met"]
     True
@@ -47,7 +47,7 @@ def row_below(what: str, ours: float, peer: float, most: float = 1.0) -> dict[st
 
 
 def row_without_goal(what: str, ours: float, peer: float) -> dict[str, Any]:
-    """One result for information, such as the distance to a floor."""
+    """Return a result for information, such as the distance to a floor."""
     return {
         "what": what,
         "ours": ours,
@@ -61,13 +61,14 @@ def row_without_goal(what: str, ours: float, peer: float) -> dict[str, Any]:
 def row_stated(
     what: str, ours: float, peer: float, goal: str, met: bool | None = None
 ) -> dict[str, Any]:
-    """One result whose goal is in words, with whether it is met; a goal such as "<= 0.1" is
-    compared with `ours`.
+    """Return a result whose goal is text, with whether it is met.
 
-    peer: 0 where that is the best there can be.
+    A goal such as "<= 0.1" is compared with `ours`. `peer` is 0 if that is the best possible value.
 
-    >>> row_stated("seconds", 0.05, 0.1, "<= 0.1")["met"], row_stated("errors", 1.0, 10.0, "== 0")["met"]
-    (True, False)
+    >>> row_stated("seconds", 0.05, 0.1, "<= 0.1")["met"]
+    True
+    >>> row_stated("errors", 1.0, 10.0, "== 0")["met"]
+    False
     """
     if met is None and goal != "-":
         sign, bound = goal.split()
@@ -83,7 +84,7 @@ def row_stated(
 
 
 def skipped(what: str, reason: str) -> dict[str, Any]:
-    """A row that cannot be measured here, and why: it shall not vanish from the table.
+    """Return a row that cannot be measured here, with the reason, so that it stays in the table.
 
     >>> skipped("texts/s in bfloat16", "this CPU has no bfloat16")["goal"]
     'skipped: this CPU has no bfloat16'
@@ -99,7 +100,7 @@ def skipped(what: str, reason: str) -> dict[str, Any]:
 
 
 def seconds(task: Task) -> float:
-    """Wall time of one call, the GPU's work included."""
+    """Return the wall time of one call, including work on the GPU."""
     import torch
 
     started = time.perf_counter()
@@ -110,39 +111,43 @@ def seconds(task: Task) -> float:
 
 
 def all_seconds(tasks: Sequence[Task], rounds: int) -> np.ndarray:
-    """Seconds of each call (rounds, tasks); tasks take turns, so that a busy minute hits all alike."""
+    """Return the seconds of each call (rounds, tasks).
+
+    Tasks alternate, so that other load affects all alike.
+    """
     return np.array([[seconds(task) for task in tasks] for _ in range(rounds)])
 
 
 def best_seconds(tasks: Sequence[Task], rounds: int = 3) -> list[float]:
-    """The shortest wall time of each task over `rounds`, once each has been called without the
-    clock.
-    """
+    """Return the shortest wall time of each task over `rounds`, after one untimed call of each."""
     for task in tasks:
         task()
     return all_seconds(tasks, rounds).min(axis=0).tolist()
 
 
 def median_seconds(tasks: Sequence[Task], rounds: int) -> list[float]:
-    """The median wall time of each task over `rounds`, once each has been called without the clock."""
+    """Return the median wall time of each task over `rounds`, after one untimed call of each."""
     for task in tasks:
         task()
     return np.median(all_seconds(tasks, rounds), axis=0).tolist()
 
 
-READ_BYTES = 2**28  # far more than any cache holds
-SIDE = {"cpu": 1536, "cuda": 8192}  # of the square matrices
+# Far larger than any cache.
+READ_BYTES = 2**28
+# Side of the square matrices.
+SIDE = {"cpu": 1536, "cuda": 8192}
 
 
 def read_rate(device: str = "cpu", rounds: int = 5) -> float:
-    """Bytes per second of summing an array that no cache holds; the best of `rounds`."""
+    """Return bytes per second of summing an array larger than any cache; the best of `rounds`."""
     array = torch.ones(READ_BYTES // 4, device=device)
     return READ_BYTES / min(seconds(array.sum) for _ in range(rounds))
 
 
 def matrix_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, rounds: int = 5) -> float:
-    """FLOP/s of a product of two square matrices; the best of `rounds`, and on a CPU of torch's
-    routine and numpy's.
+    """Return the FLOP/s of a product of two square matrices, the best of `rounds`.
+
+    On a CPU it is the better of torch and numpy.
     """
     side = SIDE[torch.device(device).type]
     left, right = (torch.rand(side, side, device=device).to(dtype) for _ in range(2))

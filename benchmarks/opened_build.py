@@ -1,4 +1,4 @@
-"""Open a build's live collection without a log, as benches and tests begin."""
+"""Open a build's live collection without a ledger, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ def open_generation_zero(
     text: TextRules | None = None,
     cursor: LedgerCursor = NOWHERE,
 ) -> Generation:
-    """Make a finished build the current generation of `retriever` under `root`/live, and
-    `retriever` the default one.
+    """Make a finished build the current generation of `retriever`, and `retriever` the default one.
 
-    See `add_build`; a build that was opened before gets its newest generation again, with what was
-    added to it. Without a log this is all that opening is.
+    The live folder is `root`/live. See `add_build`. A build that was opened before gets its newest
+    generation again, with its additions.
     """
     collection = GenerationStore(root / LIVE, retriever)
     parts = BuildArtifacts(encoder, index, documents, hierarchy)
 
     def newest(copies: Sequence[Generation]) -> Generation | None:
-        """The current one, else the last; None of none."""
+        """Return the current generation, else the last copy; None without copies."""
         current = [
             generation for generation in copies if generation.number == collection.current_number()
         ]

@@ -1,6 +1,4 @@
-"""`freshet bench overhead`: what the machinery costs when there is nothing to do, and what a search
-costs beside it.
-"""
+"""`freshet bench overhead`: measure idle pipelines, loading, and the overhead of a search."""
 
 from __future__ import annotations
 
@@ -17,20 +15,23 @@ from benchmarks.measurement import seconds, skipped
 from model_code.project import Project
 from orchestration.pipeline.dvc import command_line, environment
 
-LOAD = "import time; t = time.perf_counter(); import orchestration.definitions; print(time.perf_counter() - t)"
-IDLE, LOADED, ANSWERED = 3.0, 2.0, 0.015  # the goals, seconds
+LOAD = (
+    "import time; t = time.perf_counter(); import orchestration.definitions; "
+    "print(time.perf_counter() - t)"
+)
+# Goals in seconds.
+IDLE, LOADED, ANSWERED = 3.0, 2.0, 0.015
 QUERY_WORDS = 8
 
 
 def rows(
     repeats: int = 3, passages: int = 10_000, queries: int = 100, base: str | Path = BASE
 ) -> list[dict[str, Any]]:
-    """Seconds of an idle `dvc repro`, of loading the Dagster definitions, and of a search that the
-    service answers.
+    """Measure an idle `dvc repro`, loading the Dagster definitions, and a search by the service.
 
-    Medians: of `repeats` for the first two, of `queries` different ones for the third, which is
-    sent over HTTP to a service over `passages` documents whose encoder `base` is warm. The idle one
-    is skipped where something is to do.
+    Values are medians in seconds: of `repeats` for the first two, of `queries` different queries
+    for the third. The search goes over HTTP to a service over `passages` documents whose encoder
+    `base` is warm. The first row is skipped if stages have to run.
     """
     project = Project.find()
     load = median(float(_output(project, [sys.executable, "-c", LOAD])) for _ in range(repeats))
@@ -66,7 +67,7 @@ def _idle(project: Project, repeats: int) -> dict[str, Any]:
 
 
 def _query(passages: int, queries: int, base: str | Path) -> float:
-    """Median seconds of a search by the service, in a process of its own, from the client's side."""
+    """Return the median seconds of a search by a service in another process."""
     texts = [" ".join(text.split()[:QUERY_WORDS]) for text in mixed_texts(queries + 5)]
     with (
         tempfile.TemporaryDirectory(prefix="freshet-overhead-") as folder,

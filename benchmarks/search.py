@@ -1,10 +1,12 @@
-"""Searching vectors: our index, with its stable rankings, against FAISS: brute force, HNSW, and its
-inverted file. And searching by words: the untrained fusion with its second pass against its own
-dense part.
+"""Compare vector search with FAISS, and the untrained fusion with its dense component.
 
-Brute force, the floor of exact search, is compared with an exact index of ours; HNSW with the index
-that a large auto` gives; and faiss's inverted file with the one that a hierarchy of the same
-passages gives away.
+Three comparisons use FAISS:
+
+- An exact index of ours against brute force, the floor of exact search.
+- The index that `auto` chooses for large collections against HNSW.
+- The inverted file that a hierarchy of the same passages provides against faiss's inverted file.
+
+Our rankings are stable. The fusion includes its second pass.
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, Inde
 
 FINGERPRINT, BASE = "benchmark", EncoderSettings().base
 LARGE = 1_000_000
-RECALL = 0.99  # that approximate searches are tuned to, or held to
-AS_FAST, LATENCY, FASTER, FUSED = 0.8, 1.25, 2.0, 1.3  # the goals
-ITERATIONS = 10  # of k-means for both inverted files; faiss's own default
-Search = Callable[[np.ndarray], np.ndarray]  # queries (q, H) -> rows of vectors (q, k)
+# Recall that approximate searches are tuned to or must reach.
+RECALL = 0.99
+# Goals of the ratios to the peer.
+AS_FAST, LATENCY, FASTER, FUSED = 0.8, 1.25, 2.0, 1.3
+# Iterations of k-means for both inverted files, which is faiss's default.
+ITERATIONS = 10
+# Takes queries (q, H) and returns row numbers of vectors (q, k).
+Search = Callable[[np.ndarray], np.ndarray]
 
 
 def rows(
@@ -47,10 +53,19 @@ def rows(
     documents: int = 10_000,
     base: str | Path = BASE,
 ) -> list[dict[str, Any]]:
-    """Latency of single queries and queries per second in a batch; recall of what is not exact.
+    """Measure latency of single queries, queries per second in a batch, and recall if not exact.
 
-    Every query is asked of all systems in turn, `rounds` times. large: a million passages.
-    documents, base: those that are searched by words, and by which encoder.
+    Every system gets every query in turn, `rounds` times.
+
+    Args:
+        passages: Number of vectors.
+        dimension: Numbers per vector.
+        queries: Number of queries.
+        k: Hits per query.
+        rounds: Runs of every query.
+        large: Search a million passages.
+        documents: Documents of the fusion.
+        base: Encoder of the fusion.
     """
     passages = LARGE if large else passages
     vectors, asked = clustered_vectors(passages, dimension, queries)
@@ -90,7 +105,7 @@ def rows(
 def _fused(
     documents: int, queries: int, k: int, rounds: int, base: str | Path
 ) -> list[dict[str, Any]]:
-    """From the words to the ranking: the queries are encoded, too."""
+    """Compare the fusion with its dense component, including the encoding of the queries."""
     encoder, texts = Encoder.load(base, 64, for_search=True), mixed_texts(documents)
     vectors, _ = clustered_vectors(documents, encoder.dimension, 1)
     dense = DenseRetriever(encoder, DenseIndex.build(vectors, _ids(vectors), encoder.fingerprint()))
@@ -113,9 +128,7 @@ def _fused(
 
 
 def clustered_vectors(passages: int, dimension: int, queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors around one centre per 100 passages, as encoders give, and queries near some of
-    them.
-    """
+    """Return unit vectors around one centre per 100 passages, and queries near some of them."""
     chance = np.random.default_rng(0)
     centres = chance.standard_normal((max(1, passages // 100), dimension), np.float32)
     noise = np.float32(0.7)
@@ -127,7 +140,7 @@ def clustered_vectors(passages: int, dimension: int, queries: int) -> tuple[np.n
 
 
 def recall(found: np.ndarray, true: np.ndarray) -> float:
-    """Share of the true rows (q, k) among those found, mean over the queries."""
+    """Return the share of the true rows (q, k) among those found, mean over the queries."""
     return float(
         np.mean(
             [
@@ -148,7 +161,7 @@ def _exact(vectors: np.ndarray, k: int) -> Search:
 
 
 def _automatic(vectors: np.ndarray, k: int) -> Search:
-    """What a large collection gets, whatever the size of this one."""
+    """Build the index of a large collection, whatever the size of this one."""
     return _of(
         DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=1)), k
     )
@@ -160,7 +173,7 @@ def _ids(vectors: np.ndarray) -> list[str]:
 
 def _of(index: DenseIndex, k: int) -> Search:
     def search(asked: np.ndarray) -> np.ndarray:
-        """The rows (q, k) of the best documents, whose ids are their rows."""
+        """Return the rows (q, k) of the best documents, whose ids are their rows."""
         rankings = index.search(asked, k, FINGERPRINT)
         return np.array([[int(document) for document, _ in ranking] for ranking in rankings])
 
@@ -184,7 +197,10 @@ def _hnsw(vectors: np.ndarray) -> Any:
 
 
 def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
-    """The hierarchy's, and one that faiss trains with as many lists and iterations."""
+    """Return the hierarchy's inverted file and one that faiss trains with as many lists.
+
+    Both have the same number of iterations.
+    """
     import faiss
 
     tree = build_hierarchy(
@@ -200,10 +216,9 @@ def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
 
 
 def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
-    """A hierarchy's by-product: an `IndexIVFFlat` over `vectors` (N, H) whose lists are the nodes
-    of the last level.
+    """Build an `IndexIVFFlat` over `vectors` (N, H) whose lists are the nodes of the last level.
 
-    faiss need not train anything: the centroids are the tree's.
+    faiss trains nothing, because the centroids come from the tree.
     """
     import faiss
 
@@ -219,13 +234,13 @@ def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
 
 
 def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -> Search:
-    """The search with the least effort, in steps of a fifth, that reaches `RECALL`."""
+    """Return the search with the least effort that reaches `RECALL`, in steps of a fifth."""
     import faiss
 
     effort, space = 1.0, faiss.ParameterSpace()
 
     def search(queries: np.ndarray) -> np.ndarray:
-        """The rows (q, k) that FAISS finds."""
+        """Return the rows (q, k) that FAISS finds."""
         return index.search(queries, k)[1]
 
     most = index.ntotal if knob == "ef" else index.nlist
@@ -241,9 +256,7 @@ def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -
 def _latency(
     what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, most: float
 ) -> list[dict[str, Any]]:
-    """Milliseconds of single queries at the median and at the 99th percentile of the queries'
-    medians.
-    """
+    """Return milliseconds of single queries: median and 99th percentile of the queries' medians."""
     pairs = [[lambda q=q, s=search: s(q[None]) for search in (ours, peer)] for q in asked]
     spent = np.array([np.median(all_seconds(pair, rounds), axis=0) for pair in pairs]) * 1000
     quantiles = (("p50", 0.5), ("p99", 0.99))

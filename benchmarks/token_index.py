@@ -1,10 +1,9 @@
-"""The binary token index, and BM25, against bm25s on the same texts: building with tokenising,
-searching, size.
+"""Compare the binary token index and BM25 with bm25s on the same texts.
 
-Texts are SQuAD's paragraphs where the data sets are at hand (`FRESHET_DATA`, else
-`../shared/data`), first those of its dev part and then all; anywhere else the docstrings of the
-standard library, numpy and pandas. Queries are judged questions, weighed and widened as a lexical
-encoder does it.
+The rows cover building with tokenising, searching, and size. Texts are SQuAD's paragraphs if the
+data sets are available (`FRESHET_DATA`, else `../shared/data`), first of its dev part and then all.
+Otherwise they are the docstrings of the standard library, numpy and pandas. Queries are judged
+questions, weighted and expanded as by a lexical encoder.
 """
 
 from __future__ import annotations
@@ -34,12 +33,15 @@ SQUAD = (
     / "squad"
 )
 PACKAGES = ("stdlib", "numpy", "pandas")
-# tokens searched with, tokens that a query has, documents asked for
+# Tokens used by a search, tokens of a query, documents per search.
 KEPT, WIDE, DEPTH = 32, 128, 100
 MOST_BYTES = 1.5
-SLOWER = 1 / 1.2  # than bm25s, which BM25 may be on the same terms
-ENCODED = 200  # texts from which the time of encoding all is estimated
-CHECKED = 50  # queries compared with a product over all postings, which takes its time
+# Accepted ratio to bm25s for BM25 on the same terms.
+SLOWER = 1 / 1.2
+# Size of the sample that estimates the time of encoding all texts.
+ENCODED = 200
+# Queries compared with a product over all postings, which is slow.
+CHECKED = 50
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,16 @@ class Texts:
 def rows(
     data: Path | None = None, base: str | Path = BASE, questions: int = 200, repeats: int = 12
 ) -> list[dict[str, Any]]:
-    """All rows, medians over `repeats` rounds, of building a quarter as many.
+    """Return all rows, as medians over `repeats` rounds, and a quarter as many for building.
 
-    data: another folder in BEIR layout; base: whose tokenizer. "Level" with bm25s is a ratio of 1.
-    It drops stop words and searches with the question's own words.
+    A ratio of 1 is level with bm25s, which drops stop words and searches with the question's own
+    words.
+
+    Args:
+        questions: Number of queries.
+        repeats: Rounds of each row.
+        data: Another folder in BEIR layout.
+        base: Model whose tokenizer is used.
     """
     from model_code.encoding.base_models import load_tokenizer, locate_model
 
@@ -76,7 +84,7 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
 
     chosen = np.random.default_rng(0).permutation(len(texts.questions))[:questions]
     asked = [texts.questions[i] for i in np.sort(chosen)]
-    # each has yet to see its first word
+    # A new tokenizer per build, because a used one has cached words.
     makers = [TokenBags(tokenizer) for _ in range(repeats // 4 + 2)]
     unused = iter(makers)
     building = median_seconds(
@@ -118,7 +126,7 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
 
 
 def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
-    """BM25 against bm25s on the same terms, with the stemming that makes them on both sides."""
+    """Compare BM25 with bm25s on the same terms, including stemming on both sides."""
     import bm25s
 
     settings, depth = Bm25Settings(), min(DEPTH, len(texts.ids))
@@ -159,8 +167,9 @@ def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[str, Any]:
-    """From texts to the first answer: what the index needs, against what encoding them takes, by a
-    sample.
+    """Compare the time from texts to the first answer with the time of encoding.
+
+    A sample estimates the time of encoding.
     """
     from model_code.encoding.encoder import Encoder
 
@@ -171,16 +180,18 @@ def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[
     ours = time.perf_counter() - started
     sample = texts.texts[:: -(-len(texts.texts) // ENCODED)]
     encoder = Encoder.load(base, for_search=True)
-    encoder.encode_passages(sample[:8])  # what the first call loads is no part of it
+    # Warm-up: the first call loads libraries.
+    encoder.encode_passages(sample[:8])
     theirs = seconds(lambda: encoder.encode_passages(sample)) * len(texts.texts) / len(sample)
-    what = f"{texts.name}, {len(texts.ids):,} texts: seconds to the first answer, against encoding them"
+    size = f"{texts.name}, {len(texts.ids):,} texts"
+    what = f"{size}: seconds to the first answer, against encoding them"
     return row_below(f"{what} (by {len(sample)})", ours, theirs)
 
 
 def _checks(
     size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth: int
 ) -> list[dict[str, Any]]:
-    """What does not depend on the clock."""
+    """Return the rows that do not depend on time."""
     narrow = heaviest(wide)
     by_few, by_all = (index.search(queries, depth) for queries in (narrow, wide))
     few = exhaustive(narrow, bags, index.ids.document_ids, depth)
@@ -214,12 +225,12 @@ def _checks(
 def make_queries(
     bags: Bags, ids: Sequence[str], asked: Sequence[tuple[str, str]], tokens_of: TokenBags
 ) -> list[Sparse]:
-    """Per question `WIDE` tokens, its own and others of the text that answers it and of two texts
-    drawn at random.
+    """Return `WIDE` tokens for each question.
 
-    Rare tokens and the question's own come first, and the weight at rank r is 5.8 (1 + r / 4)^-.43:
-    the median of what a closed-form lexical encoder on MiniLM gave to 200 questions of SQuAD,
-    within 8 % from rank 0 to 127.
+    They are its own tokens and tokens of the text that answers it and of two random texts. Rare
+    tokens and the question's own come first. The weight at rank r is 5.8 (1 + r / 4)^-.43. This is
+    the median of the weights that a closed-form lexical encoder on MiniLM gave to 200 questions of
+    SQuAD, within 8 % from rank 0 to 127.
     """
     chance, ends, places = (
         np.random.default_rng(1),
@@ -246,14 +257,12 @@ def make_queries(
 
 
 def heaviest(queries: Sequence[Sparse]) -> list[Sparse]:
-    """The first `KEPT` tokens of each query, which are its heaviest."""
+    """Return the first `KEPT` tokens of each query, which are its heaviest."""
     return [(tokens[:KEPT], weights[:KEPT]) for tokens, weights in queries]
 
 
 def exhaustive(queries: Sequence[Sparse], bags: Bags, ids: Sequence[str], k: int) -> list[set[str]]:
-    """The k best documents of each query by the weights of every posting, one after the other: no
-    index at all.
-    """
+    """Return the k best documents of each query from all postings, without an index."""
     keys = np.unique(bags.tokens * len(bags) + bags.passages)
     tokens, passages = np.divmod(keys, len(bags))
     by_id, found = np.argsort(np.argsort(np.array(ids))), []
@@ -267,7 +276,7 @@ def exhaustive(queries: Sequence[Sparse], bags: Bags, ids: Sequence[str], k: int
 
 
 def recall(rankings: Sequence[Sequence[tuple[str, float]]], true: Sequence[set[str]]) -> float:
-    """Share of the true documents that the rankings hold, mean over the queries."""
+    """Return the share of the true documents in the rankings, mean over the queries."""
     shares = [
         len(dict(ranking).keys() & wanted) / len(wanted)
         for ranking, wanted in zip(rankings, true, strict=True)
@@ -308,7 +317,7 @@ def _collections(data: Path | None) -> list[Texts]:
 
 
 def _read(name: str, settings: CorpusSettings, root: Path) -> Texts:
-    """The documents, and of the questions those of the last split that has any: SQuAD's dev split."""
+    """Read the documents, and the questions of the last judged split (SQuAD: dev)."""
     source = open_source(settings, root)
     documents = {line.values["id"]: line.values["text"] for line in source.rows("documents")}
     questions = {line.values["id"]: line.values["text"] for line in source.rows("queries")}

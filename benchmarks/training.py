@@ -1,9 +1,9 @@
-"""`freshet bench train`: what the hierarchy costs per step, and ours against sentence-transformers'
-usual loss.
+"""`freshet bench train`: compare a training step with plain training and sentence-transformers.
 
-Every row is a median over steps that alternate between the two sides, so that a busy machine slows
-both. Texts are random words of the encoder's vocabulary, as long as those of real corpora: what
-they say does not change the cost.
+It measures the cost of the hierarchy per step, and our speed against sentence-transformers' usual
+loss. Every row is a median over steps that alternate between the two sides, so that other load
+slows both. Texts are random words of the encoder's vocabulary with the lengths of real corpora;
+their content does not change the cost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from model_code.training.trainer import Trainer
 
 BASE, MAX_TOKENS = EncoderSettings().base, 128
 PEER = "MultipleNegativesRankingLoss"
-# goals: time of a step with the hierarchy, and speed against the peer
+# Goals: time of a step with the hierarchy, and speed against the peer.
 HIERARCHY_COST, PEER_SPEED = 1.10, 1.2
 Step = Callable[[], object]
 
@@ -36,11 +36,14 @@ Step = Callable[[], object]
 def rows(
     base: str = BASE, pairs: int = 512, batch_size: int = 32, steps: int = 7, device: str = "auto"
 ) -> list[dict[str, Any]]:
-    """Four rows; `ours` and `peer` are pairs per second, so a ratio above 1 means that ours is
-    faster.
+    """Return four rows with pairs per second, so that a ratio above 1 means that ours is faster.
 
-    base: what `Encoder.load` takes. pairs: in the made-up training set. steps: timed per side,
-    after one to warm up.
+    Args:
+        base: Argument of `Encoder.load`.
+        pairs: Size of the synthetic training set.
+        batch_size: Pairs per step.
+        device: Device of both sides.
+        steps: Timed steps per side, after one warm-up step.
     """
     data = _data(Encoder.load(base, MAX_TOKENS, device="cpu"), pairs)
     shared = {
@@ -97,7 +100,7 @@ def _row(what: str, batch_size: int, goal: float, ours: float, peer: float) -> d
 
 
 def _data(encoder: Encoder, pairs: int) -> TrainingData:
-    """Queries of 4 to 24 words; documents of 8 to 400 words, half of them under 60."""
+    """Return queries of 4 to 24 words and documents of 8 to 400 words, half of them under 60."""
     random = np.random.default_rng(0)
     words = np.array([word for word in encoder.tokenizer.get_vocab() if word.isalpha()])
     words.sort()
@@ -129,7 +132,7 @@ def _trainer(base: str, data: TrainingData, settings: TrainingSettings, device: 
 def _peer_step(
     base: str, data: TrainingData, ours: Trainer, settings: TrainingSettings, as_installed: bool
 ) -> Step:
-    """A training step of sentence-transformers on our batches, without its trainer's own overhead."""
+    """Return a step of sentence-transformers on our batches, without its trainer's overhead."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
@@ -146,7 +149,7 @@ def _peer_step(
     numbers = cycle(range(len(ours.schedule)))
 
     def features(texts: list[str], most: int) -> dict[str, torch.Tensor]:
-        """What the peer's own tokenizer makes of texts of at most `most` tokens."""
+        """Tokenize texts with the peer's own tokenizer, with at most `most` tokens."""
         model.max_seq_length = most
         return {
             name: value.to(device)
@@ -155,7 +158,7 @@ def _peer_step(
         }
 
     def step() -> None:
-        """One step on the pairs that our schedule has next, by the peer's loss."""
+        """Take one step on the next pairs of our schedule, with the peer's loss."""
         pairs = ours.schedule[next(numbers)]
         queries = features([data.pairs.queries[pair] for pair in pairs], settings.query_max_tokens)
         texts = [data.passages.texts[passage] for passage in data.pairs.passages[pairs]]
