@@ -87,7 +87,7 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
     changed: set[str] = set()
     newest = None
     if applied is not None:
-        newest = probe_newest_document(project, index.writer.searcher, index.ledger_view)
+        newest = probe_newest_document(project, index.builder.searcher, index.ledger_view)
         changed = {*applied.added, *applied.updated}
         metadata["added"] = len(applied.added)
         metadata["updated"] = len(applied.updated)

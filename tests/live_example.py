@@ -74,7 +74,7 @@ def trained_at(project: Project, event: int) -> LedgerCursor:
 def collection_of(project: Project, retriever: str = "hce") -> LiveIndex:
     """A collection with the stand-in writer."""
     collection = LiveIndex(project, retriever)
-    collection.__dict__["writer"] = StandInBuilder(project.live, retriever)
+    collection.__dict__["builder"] = StandInBuilder(project.live, retriever)
     return collection
 
 

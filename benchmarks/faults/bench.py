@@ -166,7 +166,7 @@ class Trial:
         for collection in (default, other):
             self._search(collection, (before, after), interrupted)
         for collection in self.chance.sample([default, other], 2):
-            collection.begin()
+            collection.recover()
             collection.apply()
         self.state = checks.searched(default)
         if self.state not in ((after,) if acknowledged else (before, after)):

@@ -115,7 +115,7 @@ class DoorTrial:
         allowed = door()
         default, other = LiveIndex(self.project, DEFAULT), LiveIndex(self.project, OTHER)
         for collection in self.chance.sample([default, other], 2):
-            collection.begin()
+            collection.recover()
             collection.apply()
         self.state, name = checks.searched(default), f"{door.__name__}, kill {number}"
         if self.state not in allowed:

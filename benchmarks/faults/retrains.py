@@ -25,7 +25,7 @@ from benchmarks.faults import checks, worker
 from benchmarks.faults.project import CLONE, make_retrain_project
 from benchmarks.measurement import row_stated
 from model_code.collection.index.live_index import LiveIndex
-from model_code.collection.index.project_ledger import URL
+from model_code.collection.index.project_ledger import LEDGER_URL_VARIABLE
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.registry import release
@@ -41,7 +41,8 @@ PROBLEMS = (
     "retrains that lost or doubled a document",
     "champions and live builds that disagree",
 )
-OUTSIDE = (URL, "FRESHET_STATE", "MLFLOW_TRACKING_URI")  # would lead out of the temporary project
+# Environment variables that would lead out of the temporary project.
+OUTSIDE = (LEDGER_URL_VARIABLE, "FRESHET_STATE", "MLFLOW_TRACKING_URI")
 
 
 def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
@@ -198,7 +199,7 @@ class RetrainTrial:
         if self._searched(collection) != self.state:
             self._note(PROBLEMS[0], "before a writer began")
         self._disagreement(collection, finished, notes=False)
-        collection.begin()
+        collection.recover()
         collection.apply()
         found = self._searched(collection)
         if found != self.state:

@@ -71,7 +71,7 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
         while _is_wanted():
             whole = {
                 generation.number
-                for generation in collection.collection.generations()
+                for generation in collection.store.generations()
                 if generation.complete
             }
             action = draw(chance, [number for number in known if number in whole])
@@ -160,7 +160,7 @@ def _retrain(
     """Build anew from what is live, while documents arrive, and promote it, as a retrain does
     behind its gate.
     """
-    searcher, root = collection.writer.searcher, collection.project.root
+    searcher, root = collection.builder.searcher, collection.project.root
     texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
     snapshot = searcher.generation.cursor.position
     _receive(collection, arriving)

@@ -83,7 +83,7 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
 
     holders = _generations_with(index, document_ids)
     protected = set(planned_generations(index.project, index.retriever))
-    for generation in index.collection.generations():
+    for generation in index.store.generations():
         if not generation.needs & holders:
             protected.add(generation.number)
     index.collect_garbage(1, protected)
@@ -100,7 +100,7 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
 def _generations_with(index: LiveIndex, document_ids: Set[str]) -> set[int]:
     """Return the numbers of the generations whose own files hold one of the documents."""
     numbers: set[int] = set()
-    for generation in index.collection.generations():
+    for generation in index.store.generations():
         file = generation.folder / DOCUMENTS
         if file.is_file():
             (ids,) = read_columns(file, "document_id")

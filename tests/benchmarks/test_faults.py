@@ -90,7 +90,7 @@ def test_what_only_the_log_received_may_not_be_lost(trial, monkeypatch):
     collection.receive(
         [{"id": one, "title": one, "text": text} for one, text in action["documents"].items()], "x"
     )
-    monkeypatch.setattr(LiveIndex, "begin", jumping(LiveIndex.begin))
+    monkeypatch.setattr(LiveIndex, "recover", jumping(LiveIndex.recover))
     trial._compare(action, acknowledged=False)
     assert trial.found[faults.PROBLEMS[1]] >= 1
     assert any("new-1" in problem for problem in trial.problems)
@@ -148,7 +148,7 @@ def test_every_action_does_what_the_model_says(trial):
         assert checks.searched(collection) == checks.searched(other) == state, action
         assert checks.ledger_problem(collection, state, [*state, "new-1", "new-2"]) is None
         generations[collection.generation.number] = state
-    assert len({one.build for one in collection.collection.generations()}) >= 2
+    assert len({one.build for one in collection.store.generations()}) >= 2
 
 
 class Killed(BaseException):
@@ -199,11 +199,11 @@ def crash(trial, number: int) -> None:
 def jumping(method):
     """What waits is passed over by whoever begins: every pending event is as good as rolled back."""
 
-    def begin(self):
+    def recover(self):
         method(self)
-        self.collection.publish_again(self.generation, LedgerCursor(self.ledger.position()), {})
+        self.store.publish_again(self.generation, LedgerCursor(self.ledger.position()), {})
 
-    return begin
+    return recover
 
 
 def pointer_first(keep):
@@ -244,7 +244,7 @@ def forgetful(write):
 
 
 MUTATIONS = {
-    "what waits is rolled back at recovery": (LiveIndex, "begin", jumping),
+    "what waits is rolled back at recovery": (LiveIndex, "recover", jumping),
     "the pointer moves before the folder has its name": (GenerationStore, "commit", pointer_first),
     "a document of a batch is dropped": (Ledger, "receive", halved),
     "the last event is passed over": (LedgerView, "pending", cut_pending),
@@ -258,7 +258,7 @@ MUTATIONS = {
     "a text is cut": (part, "document_row", garbled),
     "a build is opened as if it held all that arrived": (
         builds,
-        "_standing",
+        "_build_cursor",
         lambda _: lambda log, snapshot: LedgerCursor(log.position()),
     ),
     "what left the base is forgotten": (writer, "write_removed", forgetful),

@@ -33,14 +33,14 @@ from model_code.collection.generations.generation_store import (
 )
 from model_code.collection.index.live_index import DAMAGED, LiveIndex
 from model_code.collection.index.project_ledger import (
-    URL,
+    LEDGER_URL_VARIABLE,
     WRITER_LOCK,
-    contents,
     ledger_file,
     ledger_url,
     open_ledger,
     open_ledger_if_exists,
     open_matching_ledger,
+    read_contents,
 )
 from model_code.collection.ledger.events import ANOTHER, LedgerCursor
 from model_code.collection.ledger.ledger import Ledger
@@ -212,7 +212,7 @@ class Statement:
         if generation is None:
             return cls(files.name, {}, lambda ids: ())
         hashes = document_hashes(generation)
-        return cls(files.name, hashes, lambda ids: contents(generation, ids).values())
+        return cls(files.name, hashes, lambda ids: read_contents(generation, ids).values())
 
     @classmethod
     def of_changes(cls, changes: Mapping[str, Change]) -> Statement:
@@ -314,7 +314,7 @@ def _require_consent(
     foreign = len(lost) == len(live) and ANOTHER in lost.values()
     if foreign and ledger.position().event > 0 and not adopt:
         raise FreshetError(
-            f"{ledger_url(project)} is another log, which may be another project's: name the right one in {URL}, or go "
+            f"{ledger_url(project)} is another log, which may be another project's: name the right one in {LEDGER_URL_VARIABLE}, or go "
             "on with this one, to which all documents of this project are added: freshet repair --adopt"
         )
 

@@ -76,7 +76,7 @@ class ChangeReport:
         self.deleted = []
 
     def __str__(self) -> str:
-        """The counts on one line, then one line per refused row and per retriever that is behind."""
+        """The counts on one line, then a line per refused row and per retriever that is behind."""
         counts = {
             "added": len(self.added),
             "updated": len(self.updated),

@@ -1,15 +1,13 @@
-"""The way of a document into a live collection: cleaned, written to the ledger, made part of a new
-generation.
+"""The live index: record changes of documents in the ledger, and apply them to a retriever.
 
-The switch of the live collection's pointer is the one commit point. A generation's manifest says
-where it stands in the log, and that is all that says so: whatever was interrupted, what is pending
-follows from the two, and each event is applied exactly once.
+A change takes effect when the pointer to the current generation is replaced. The manifest of a
+generation holds its ledger cursor, and nothing else does. The pending events follow from the
+ledger and this cursor, so each event is applied exactly once, whatever was interrupted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Collection as Ids
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -30,11 +28,11 @@ from model_code.collection.generations.generation_store import (
 from model_code.collection.generations.verification import verify_searchable
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
-    contents,
     open_ledger,
     open_ledger_if_exists,
-    require_no_log,
-    require_sound,
+    read_contents,
+    refuse_missing_ledger,
+    require_matching_ledger,
 )
 from model_code.collection.ledger.events import EventKind, LedgerCursor, Receipt
 from model_code.collection.ledger.ledger import Ledger, RevertTarget
@@ -48,10 +46,10 @@ from model_code.incdsi.settings import AdditionSettings
 from model_code.project import Project, file_lock
 from model_code.text.documents import STATUSES, Change, Document, Remove, status_of
 
-# the folder of a live retriever, and the suffix of a ledger, that was set aside
+# Name of the folder for a retriever's damaged generations, and suffix of a damaged ledger.
 DAMAGED = "damaged"
 
-# What is wrong with an id that is refused as "unknown id".
+# Reason for refusing an id that no document has.
 UNKNOWN_DOCUMENT = "no such document is searchable or waiting"
 
 
@@ -59,17 +57,34 @@ class ApplyingService(Protocol):
     """A running service that applies recorded changes, because its encoder is already loaded."""
 
     def apply(self) -> Any:
-        """Apply all pending changes; the result's `generation` is the first one in which searches
-        find them.
+        """Apply all pending changes.
+
+        Returns:
+            A result with the number `generation` of the first generation in which searches find
+            the changes.
         """
 
 
 FindService = Callable[[Project], ApplyingService | None]
+"""Finds the running service of a project, or returns None."""
+
+
+def find_no_service(project: Project) -> ApplyingService | None:
+    """Return None, so that changes are applied in this process."""
+    return None
 
 
 class LiveIndex:
-    """Receives documents for one retriever's live collection and applies them; one process applies
-    at a time.
+    """Records changes of documents, and applies them to one retriever.
+
+    Any number of processes may record changes. A lock lets one process at a time apply them.
+
+    Attributes:
+        project: The project.
+        retriever: Name of the retriever.
+        store: Generations of the retriever.
+        loaded: Returns segments that are in memory already, so that they are shared.
+        find_service: Finds a running service that applies what this process records.
     """
 
     def __init__(
@@ -77,62 +92,80 @@ class LiveIndex:
         project: Project,
         retriever: str | None = None,
         loaded: LoadedSegments = dict,
-        find_service: FindService = lambda project: None,
+        find_service: FindService = find_no_service,
     ) -> None:
-        """retriever: the one that is searched by default; loaded: see `LoadedSegments`. FreshetError if
-        nothing is live.
+        """Use the live collection of a retriever.
 
-        find_service: finds a running service of the project, which then applies what this process
-        records.
+        Args:
+            project: The project.
+            retriever: Name of the retriever; None is the default retriever.
+            loaded: Returns segments that are in memory already, so that they are shared.
+            find_service: Finds a running service that applies what this process records.
+
+        Raises:
+            FreshetError: If the retriever is not live.
         """
-        self.project, self.retriever, self.loaded = (
-            project,
-            retriever or default_retriever(project.live),
-            loaded,
-        )
-        self.collection = GenerationStore(project.live, self.retriever)
-        self.collection.current()
+        self.project = project
+        self.retriever = retriever or default_retriever(project.live)
+        self.loaded = loaded
         self.find_service = find_service
+        self.store = GenerationStore(project.live, self.retriever)
         self._ledger: Ledger | None = None
+
+        # The current generation is read to check that the retriever is live.
+        self.store.current()
 
     @property
     def ledger_if_exists(self) -> Ledger | None:
-        """The project's log; None if no document ever arrived, FreshetError if the one of the
-        generation is gone.
+        """The project's ledger, or None if no document ever arrived.
+
+        Raises:
+            FreshetError: If the current generation belongs to a ledger, which is missing.
         """
         if self._ledger is None or self._ledger.is_replaced():
             self._ledger = open_ledger_if_exists(self.project, self.retriever)
             if self._ledger is None:
-                require_no_log(self.generation)
+                refuse_missing_ledger(self.generation)
         return self._ledger
 
     @property
     def ledger(self) -> Ledger:
-        """The same, made by the first document."""
-        if self.ledger_if_exists is None:
-            self._ledger = open_ledger(self.project, self.retriever)
-        return self._ledger
+        """The project's ledger, which is made if no document ever arrived.
 
-    @cached_property
-    def writer(self) -> GenerationBuilder:
-        """The writer of the live collection; it keeps encoder and index in memory."""
-        writer = make_generation_builder(self.project, self.retriever)
-        writer.loaded = self.loaded
-        return writer
+        Raises:
+            FreshetError: If the current generation belongs to a ledger, which is missing.
+        """
+        ledger = self.ledger_if_exists
+        if ledger is None:
+            ledger = open_ledger(self.project, self.retriever)
+            self._ledger = ledger
+        return ledger
 
-    def warm(self) -> None:
-        """Load encoder and index, before the first document comes."""
-        _ = self.writer.searcher
+    @property
+    def ledger_view(self) -> LedgerView:
+        """The ledger as seen from the current generation."""
+        return self.ledger.view_at(self.generation.cursor)
 
     @property
     def generation(self) -> Generation:
-        """The one that is searched now."""
-        return self.collection.current()
+        """The current generation."""
+        return self.store.current()
 
     @property
     def settings(self) -> CorpusSettings:
-        """The rules by which rows are read and cleaned, as `params.yaml` states them now."""
+        """The present settings by which rows are read and cleaned."""
         return self.project.settings("corpus", CorpusSettings)
+
+    @cached_property
+    def builder(self) -> GenerationBuilder:
+        """The builder of new generations, which keeps the encoder and the index in memory."""
+        builder = make_generation_builder(self.project, self.retriever)
+        builder.loaded = self.loaded
+        return builder
+
+    def warm(self) -> None:
+        """Load the encoder and the index, so that the first change does not wait for them."""
+        _ = self.builder.searcher
 
     def receive(
         self,
@@ -143,10 +176,18 @@ class LiveIndex:
     ) -> Receipt:
         """Record documents to add or update; `apply` makes them searchable.
 
-        rows: of a file (`read_file`), plain mappings with id, title, text, fields and queries, or
-        what `clean_rows` made of them. source: where they come from, such as "api"; batch: a name, such
-        as a file's hash, that is received once only; only_known: refuse documents that are not
-        there yet.
+        Args:
+            rows: Rows of a file (see `read_file`), mappings with id, title, text, fields and
+                queries, or rows that `clean_rows` has cleaned.
+            source: Where the rows come from, such as "api".
+            batch: Name of the batch, such as the hash of a file. A batch is received once only.
+            only_known: Refuse documents that do not exist yet.
+
+        Returns:
+            The counts of new events, unchanged documents and refused rows.
+
+        Raises:
+            FreshetError: If the current generation belongs to another ledger.
         """
         cleaned = self.clean_rows(rows, source, only_known)
         return self.record(cleaned.documents, source, cleaned.rejected, batch)
@@ -167,45 +208,81 @@ class LiveIndex:
             batch: Name of a batch that is received once only.
         """
         ledger = self.ledger
-        require_sound(ledger, self.generation)
+        require_matching_ledger(ledger, self.generation)
         return ledger.receive(documents, source, rejected, batch)
 
     def clean_rows(
         self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False
     ) -> CleanRows:
-        """The rows as `receive` takes them: sound documents, and rows to refuse."""
-        cleaned = rows if isinstance(rows, CleanRows) else clean_rows(rows, self.settings, source)
+        """Clean rows as `receive` does, without recording them.
+
+        Args:
+            rows: Rows of a file, mappings, or rows that are clean already.
+            source: Where the rows come from.
+            only_known: Refuse documents that do not exist yet.
+
+        Returns:
+            The documents, and the refused rows.
+        """
+        if isinstance(rows, CleanRows):
+            cleaned = rows
+        else:
+            cleaned = clean_rows(rows, self.settings, source)
         if not only_known:
             return cleaned
         return cleaned.restricted_to(self.existing_ids(cleaned.document_ids), UNKNOWN_DOCUMENT)
 
     def remove(self, document_ids: Iterable[str], source: str) -> Receipt:
-        """Record removals; ids of no document, searchable or waiting, are refused."""
-        ids = list(document_ids)
-        existing = self.existing_ids(ids, removed_too=True)
-        refused = [
-            Rejection(row, printable(id_), f"unknown id: {UNKNOWN_DOCUMENT}")
-            for row, id_ in enumerate(ids, 1)
-            if id_ not in existing
-        ]
-        ledger = self.ledger
-        require_sound(ledger, self.generation)
-        return ledger.remove([id_ for id_ in ids if id_ in existing], source, refused)
+        """Record removals of documents; `apply` makes searches leave them out.
 
-    def existing_ids(self, document_ids: Iterable[str], removed_too: bool = False) -> set[str]:
-        """Return the ids that exist: added and not removed since, or part of the built corpus.
+        Ids of no document, searchable or waiting, are refused. Removing a document twice is no
+        error.
 
-        removed_too: those removed since as well, so that removing twice is no error. Asking makes
-        no ledger.
+        Args:
+            document_ids: Ids of the documents.
+            source: Where the removal comes from.
+
+        Raises:
+            FreshetError: If the current generation belongs to another ledger.
         """
-        ids = set(filter(is_possible_id, document_ids))
+        ids = list(document_ids)
+        existing = self.existing_ids(ids, include_removed=True)
+        to_remove: list[str] = []
+        refused: list[Rejection] = []
+        for row_number, document_id in enumerate(ids, 1):
+            if document_id in existing:
+                to_remove.append(document_id)
+            else:
+                reason = f"unknown id: {UNKNOWN_DOCUMENT}"
+                refused.append(Rejection(row_number, printable(document_id), reason))
+
+        ledger = self.ledger
+        require_matching_ledger(ledger, self.generation)
+        return ledger.remove(to_remove, source, refused)
+
+    def existing_ids(self, document_ids: Iterable[str], include_removed: bool = False) -> set[str]:
+        """Return the ids of documents that are searchable or waiting. Does not make a ledger.
+
+        Args:
+            document_ids: Ids to look up.
+            include_removed: Also return ids of documents that were removed.
+        """
+        ids = {document_id for document_id in document_ids if is_possible_id(document_id)}
+        existing: set[str] = set()
+
+        # The last event of a document decides.
         ledger = self.ledger_if_exists
-        last = {} if ledger is None else ledger.latest(ids)
-        added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
-        unnamed_ids = ids - last.keys()
-        return added | (
-            document_rows(self.generation, unnamed_ids, ()).keys() if unnamed_ids else set()
-        )
+        if ledger is not None:
+            last_events = ledger.latest(ids)
+            for document_id, event in last_events.items():
+                if include_removed or event.kind == EventKind.PUT:
+                    existing.add(document_id)
+            ids -= last_events.keys()
+
+        # Documents without an event may be part of the build.
+        if ids:
+            existing.update(document_rows(self.generation, ids, ()))
+        return existing
 
     def content_hashes(self) -> dict[str, str]:
         """Return the content hash of each document, as if all pending events were applied."""
@@ -219,153 +296,237 @@ class LiveIndex:
         return hashes
 
     def apply(self, limit: int | None = None) -> ApplyResult | None:
-        """Make the oldest pending events (at least `limit`) a new generation; None if there are
-        none.
+        """Apply pending events in a new generation, and make it the current one.
 
-        FreshetError if not every document would be found by its own vector, see
-        `verify_searchable`; the events stay pending.
+        Args:
+            limit: Apply at least this many of the oldest events, and not many more; None applies
+                all. See `LedgerView.pending`.
+
+        Returns:
+            The documents that changed, and the new generation; None if no event is pending.
+
+        Raises:
+            FreshetError: If a document would not be found by its own vector (see
+                `verify_searchable`). The events stay pending.
         """
-        with self._writing() as ledger_view:
+        with self._lock_for_change() as ledger_view:
             pending = ledger_view.pending(limit)
-            return (
-                apply_pending(self.writer, ledger_view.cursor, pending) if pending.events else None
-            )
+            if not pending.events:
+                return None
+            return apply_pending(self.builder, ledger_view.cursor, pending)
 
     def compact(self) -> Generation:
-        """Merge the generation's segments into one; rankings stay as they are."""
-        with self._writing() as ledger_view:
-            return self.writer.compact(ledger_view.cursor)
+        """Merge the added segments of the current generation into one; rankings stay equal.
+
+        Returns:
+            The new generation, or the current one if there is nothing to merge.
+        """
+        with self._lock_for_change() as ledger_view:
+            return self.builder.compact(ledger_view.cursor)
 
     def revert(self, number: int) -> Generation:
-        """Take all documents back to what generation `number` holds, and search it again.
+        """Take all documents, in every retriever, back to what a generation holds.
 
-        What arrived since is taken back, in every retriever; what no search had found yet waits on,
-        and is applied next. FreshetError if the generation is missing or damaged, or the retriever
-        is not the one that is searched by default; then nothing is changed.
+        Events that are pending stay so and are applied next.
+
+        Args:
+            number: Number of a generation of the default retriever.
+
+        Returns:
+            The new current generation, which has the files of generation `number`.
+
+        Raises:
+            FreshetError: If the generation is missing or damaged, or the retriever is not the
+                default one; then nothing is changed.
         """
         default = default_retriever(self.project.live)
         if self.retriever != default:
             raise FreshetError(
-                f"documents belong to all retrievers, so they go back with {default}, which is searched by default: "
-                f"freshet rollback --generation N; freshet rewind --retriever {self.retriever} --generation {number} "
-                f"searches an older index of {self.retriever}, which then takes in what it lacks"
+                "documents belong to all retrievers, so they are reverted with the default "
+                f"retriever {default}: freshet rollback --generation N. To search an older index "
+                f"of {self.retriever}, which then applies what it lacks: freshet rewind "
+                f"--retriever {self.retriever} --generation {number}"
             )
         if self.generation.cursor.replay:
-            self.apply()  # else nobody knows what of the log no search has found yet
-        with self._writing() as ledger_view:
-            current, chosen = self.generation, self.collection.read(number)
-            if chosen.number == current.number:
+            # During a replay it is not known which events were searchable. Applying them ends it.
+            self.apply()
+
+        with self._lock_for_change() as ledger_view:
+            current = self.generation
+            target_generation = self.store.read(number)
+            if target_generation.number == current.number:
                 return current
 
-            chosen.verify_all()
-            place, files = chosen.cursor, partial(contents, chosen)
+            target_generation.verify_all()
             target = RevertTarget(
-                self.retriever, number, place, current.number, ledger_view.cursor, files
+                self.retriever,
+                number,
+                target_generation.cursor,
+                current.number,
+                ledger_view.cursor,
+                partial(read_contents, target_generation),
             )
             event = self.ledger.revert(target)
             return self._publish_reverted(number, event)
 
     def rewind(self, number: int) -> Generation:
-        """Search generation `number` again, as an index that went wrong; its documents follow the
-        log as before.
-        """
-        with self._writing():
-            chosen = self.collection.read(number)
-            cursor = chosen.cursor
-            return self.collection.publish_again(chosen, cursor, {"rewound_to": number})
+        """Put an older index of this retriever in place of one that is faulty.
 
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """Delete generations that neither the `keep` newest, the current nor the `registered` ones
-        need.
-        """
-        with self._writing():
-            return self.writer.collect_garbage(keep, registered)
+        Unlike `revert`, this changes no document: the events since that generation are pending
+        again.
 
-    @property
-    def ledger_view(self) -> LedgerView:
-        """The log as the generation sees it that is searched now."""
-        return self.ledger.view_at(self.generation.cursor)
+        Args:
+            number: Number of the generation.
 
-    def begin(self) -> None:
-        """Do what every writer does first: remove what one that was killed left, finish its revert,
-        check the log.
+        Returns:
+            The new current generation, which has the files of generation `number`.
+
+        Raises:
+            FreshetError: If the generation is missing or damaged; then nothing is changed.
         """
-        with self._writing():
+        with self._lock_for_change():
+            generation = self.store.read(number)
+            return self.store.publish_again(generation, generation.cursor, {"rewound_to": number})
+
+    def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
+        """Delete old generations.
+
+        Args:
+            keep: Number of newest generations to keep, besides the current one.
+            registered: Numbers of further generations to keep, with all that they need.
+
+        Returns:
+            Numbers of the deleted generations.
+        """
+        with self._lock_for_change():
+            return self.builder.collect_garbage(keep, registered)
+
+    def recover(self) -> None:
+        """Clean up after a process that was killed: see `_lock_for_change`.
+
+        Raises:
+            FreshetError: If the current generation belongs to another ledger.
+        """
+        with self._lock_for_change():
             pass
 
     def _publish_reverted(self, number: int, event: int) -> Generation:
-        """The generation that a revert goes back to, at the event of the revert."""
-        chosen = self.collection.read(number)
-        before = chosen.cursor
-        trained = before.trained if self.ledger.mismatch(before.position) is None else 0
+        """Publish the generation to revert to, at the ledger position of the revert's event."""
+        generation = self.store.read(number)
+        trained = 0
+        if self.ledger.mismatch(generation.cursor.position) is None:
+            trained = generation.cursor.trained
         cursor = LedgerCursor(self.ledger.position(event), trained)
-        return self.collection.publish_again(chosen, cursor, {"reverted_to": number})
+        return self.store.publish_again(generation, cursor, {"reverted_to": number})
 
     @contextmanager
-    def _writing(self) -> Iterator[LedgerView]:
-        """Hold the one writer's lock, with a log that is the collection's own; yields its view of
-        the log.
+    def _lock_for_change(self) -> Iterator[LedgerView]:
+        """Hold the lock of the one process that may change a live collection.
 
-        What a writer that was killed left is removed, and a revert that it had begun is finished.
+        First, uncommitted folders of a killed process are removed, the ledger is checked, and a
+        revert that a killed process had recorded is published.
+
+        Yields:
+            The ledger as seen from the current generation.
         """
-        with file_lock(self.collection.live / WRITER_LOCK):
-            self.collection.remove_uncommitted()
-            ledger, current = self.ledger, self.generation
-            cursor, last = require_sound(ledger, current), ledger.last_revert()
-            mine = last is not None and (last.retriever, last.current) == (
-                self.retriever,
-                current.number,
-            )
-            if mine and last.id > cursor.position.event:
-                cursor = self._publish_reverted(last.generation, last.id).cursor
+        with file_lock(self.store.live / WRITER_LOCK):
+            self.store.remove_uncommitted()
+            ledger = self.ledger
+            current = self.generation
+            cursor = require_matching_ledger(ledger, current)
+
+            last_revert = ledger.last_revert()
+            if last_revert is not None and last_revert.id > cursor.position.event:
+                is_of_retriever = last_revert.retriever == self.retriever
+                if is_of_retriever and last_revert.current == current.number:
+                    generation = self._publish_reverted(last_revert.generation, last_revert.id)
+                    cursor = generation.cursor
             yield ledger.view_at(cursor)
 
 
 def additions_folder(project: Project) -> Path:
-    """Where the project remembers additions."""
+    """Return the folder in which IncDSI keeps data of its solver between additions."""
     return project.state / "additions"
 
 
 def make_generation_builder(project: Project, retriever: str) -> GenerationBuilder:
-    """The writer of a retriever's live collection; plain where the settings leave encodings as they
-    are.
+    """Make the builder of a retriever's generations.
+
+    Args:
+        project: The project, whose settings decide whether IncDSI refines added documents.
+        retriever: Name of the retriever.
     """
-    chosen = project.settings("additions", AdditionSettings)
-    if not chosen.refine:
+    settings = project.settings("additions", AdditionSettings)
+    if not settings.refine:
         return GenerationBuilder(project.live, retriever)
-    from model_code.incdsi.generation_builder import IncDsiGenerationBuilder  # with all of IncDSI
 
-    return IncDsiGenerationBuilder(project.live, retriever, chosen, additions_folder(project))
+    # The import loads all of IncDSI, which most projects do without.
+    from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
+
+    folder = additions_folder(project)
+    return IncDsiGenerationBuilder(project.live, retriever, settings, folder)
 
 
-def apply_pending(writer: GenerationBuilder, cursor: LedgerCursor, pending: Pending) -> ApplyResult:
-    """Make pending events the next generation, which says in its provenance where they came from.
+def apply_pending(
+    builder: GenerationBuilder, cursor: LedgerCursor, pending: Pending
+) -> ApplyResult:
+    """Apply pending events in a new generation, and name their sources in its provenance.
 
-    cursor: where the generation stands that they are applied to.
+    Args:
+        builder: Builder of the retriever's generations.
+        cursor: Ledger cursor of the generation that the events are applied to.
+        pending: The events, at least one.
+
+    Returns:
+        The documents that changed, and the new generation.
+
+    Raises:
+        FreshetError: If a document would not be found by its own vector. Nothing is changed then.
     """
     events = pending.events
-    sources = sorted({event.source for event in events})
-    provenance = {"sources": sources, "events": [events[0].id, events[-1].id]}
-    cursor = replace(cursor, position=pending.position, replay=False)
-    changes = [event.document or Remove(event.document_id) for event in events]
-    return writer.apply(changes, cursor, provenance, verify_searchable)
+    provenance = {
+        "sources": sorted({event.source for event in events}),
+        "events": [events[0].id, events[-1].id],
+    }
+    changes: list[Change] = []
+    for event in events:
+        changes.append(event.document or Remove(event.document_id))
+    new_cursor = replace(cursor, position=pending.position, replay=False)
+    return builder.apply(changes, new_cursor, provenance, verify_searchable)
 
 
 def live_retrievers(project: Project) -> list[str]:
-    """Names of the live retrievers, which all receive new documents; the one searched by default
-    first.
+    """Return the names of all live retrievers, the default one first.
+
+    All of them receive new documents.
+
+    Args:
+        project: The project.
     """
     default = default_retriever(project.live)
-    return [default, *(name for name in retrievers(project.live) if name != default)]
+    names = [default]
+    for name in retrievers(project.live):
+        if name != default:
+            names.append(name)
+    return names
 
 
 def forecast_changes(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:
-    """What making `changes` searchable would come to: ids by status, of which the last change of a
-    document decides.
+    """Return what would happen to each document if changes were applied.
+
+    Args:
+        generation: Generation that the changes would be applied to.
+        changes: Changes in their order; only the last one of each document counts.
+
+    Returns:
+        Ids of the documents by status (see `STATUSES`), ascending.
     """
-    last = {change.document_id: change for change in changes}
-    before = document_rows(generation, last, ("content_hash",))
+    last_changes = {change.document_id: change for change in changes}
+    rows = document_rows(generation, last_changes, ("content_hash",))
     ids: dict[str, list[str]] = {status: [] for status in STATUSES}
-    for id_, change in sorted(last.items()):
-        ids[status_of(change, before[id_]["content_hash"] if id_ in before else None)].append(id_)
+    for document_id, change in sorted(last_changes.items()):
+        content_hash = None
+        if document_id in rows:
+            content_hash = rows[document_id]["content_hash"]
+        ids[status_of(change, content_hash)].append(document_id)
     return ids

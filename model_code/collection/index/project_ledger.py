@@ -1,9 +1,9 @@
-"""The ledger of a project: where it lies, opening it, and whether a generation belongs to it."""
+"""The ledger of a project: its address, opening it, and whether a generation belongs to it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection as Ids
+from collections.abc import Collection
 from pathlib import Path
 
 from model_code.collection.generations.generation import Generation, document_rows
@@ -14,118 +14,173 @@ from model_code.collection.ledger.states import Backlog
 from model_code.collection.segments.documents import document_from_row
 from model_code.errors import FreshetError
 from model_code.project import Project, sqlite_url
+from model_code.text.documents import Document
 
-URL = "FRESHET_LEDGER"
+# Environment variable with the SQLAlchemy URL of the ledger.
+LEDGER_URL_VARIABLE = "FRESHET_LEDGER"
 
-
-WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
+# Lock file in the folder of the live collections. Whoever changes one of them holds it.
+WRITER_LOCK = "writer.lock"
 
 
 def ledger_url(project: Project) -> str:
-    """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live
-    collections.
+    """Return the SQLAlchemy URL of a project's ledger.
 
-    A relative file of SQLite is meant from the project's root, wherever a command is called and in
-    a workspace, too.
+    The environment variable `FRESHET_LEDGER` names it. Without that it is an SQLite file beside the
+    live collections. A relative path of an SQLite file is relative to the project's root, in any
+    working directory and also in a workspace of the project.
+
+    Args:
+        project: The project.
     """
-    url = os.environ.get(URL) or sqlite_url(project.live / "ledger.sqlite")
-    kind, separator, file = url.partition(":///")
-    if (
-        kind.startswith("sqlite")
-        and separator
-        and file
-        and not file.startswith(("/", ":", "file:"))
-    ):
-        return f"{kind}{sqlite_url(project.home or project.root).removeprefix('sqlite')}/{file}"
-    return url
+    url = os.environ.get(LEDGER_URL_VARIABLE) or sqlite_url(project.live / "ledger.sqlite")
+    driver, separator, path = url.partition(":///")
+    if not driver.startswith("sqlite") or not separator or not path:
+        return url
+    if path.startswith(("/", ":", "file:")):
+        return url
+
+    root_url = sqlite_url(project.home or project.root)
+    return f"{driver}{root_url.removeprefix('sqlite')}/{path}"
 
 
 def ledger_file(project: Project) -> Path | None:
-    """The ledger's file; None where it is on a server."""
+    """Return the file of the ledger, or None if the ledger is on a server."""
     return sqlite_file(ledger_url(project))
 
 
 def open_ledger(project: Project, retriever: str = "") -> Ledger:
-    """The project's log, made if there is none. `with` closes it.
+    """Open the ledger of a project, which is made if it does not exist. `with` closes it.
 
-    retriever: whose drift reports are meant.
+    Args:
+        project: The project.
+        retriever: Retriever whose drift reports are read and written.
     """
     return Ledger.open(ledger_url(project), retriever)
 
 
 def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | None:
-    """The project's log, or None if no document ever arrived: looking makes none."""
+    """Open the ledger of a project, or return None if no document ever arrived.
+
+    Args:
+        project: The project.
+        retriever: Retriever whose drift reports are read and written.
+    """
     database = open_database_if_exists(ledger_url(project))
-    return None if database is None else Ledger(database, retriever)
-
-
-def read_feedback(project: Project) -> list[Feedback]:
-    """What people said of hits, oldest first; looking makes no ledger."""
-    ledger = open_ledger_if_exists(project)
-    return [] if ledger is None else ledger.feedback()
-
-
-def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
-    """What waits for a generation; None where nothing does, or the log is not the one that it
-    stands in.
-    """
-    cursor = generation.cursor
-    if ledger.mismatch(cursor.position) is not None:
+    if database is None:
         return None
-    backlog = ledger.view_at(cursor).backlog()
-    return backlog if backlog.number else None
-
-
-def require_sound(ledger: Ledger, generation: Generation) -> LedgerCursor:
-    """Where a generation stands; FreshetError if that is not in this log: whoever goes on would
-    lose documents.
-    """
-    cursor = generation.cursor
-    if (reason := ledger.mismatch(cursor.position)) is not None:
-        raise FreshetError(_lost(generation, f"this is {reason}"))
-    return cursor
-
-
-def require_no_log(generation: Generation) -> None:
-    """FreshetError if a generation stands in a log, so that it says what it holds: there is none
-    here.
-    """
-    if in_a_log(generation):
-        raise FreshetError(_lost(generation, "there is none here"))
+    return Ledger(database, retriever)
 
 
 def open_matching_ledger(project: Project, generation: Generation) -> Ledger | None:
-    """The log that a generation stands in; None if no document ever arrived. FreshetError if it is
-    lost, or another.
+    """Open the ledger that a generation belongs to, or return None if no document ever arrived.
+
+    Args:
+        project: The project.
+        generation: A generation of one of its retrievers.
+
+    Raises:
+        FreshetError: If the generation belongs to another ledger, or to one that is missing.
     """
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is None:
-        require_no_log(generation)
+        refuse_missing_ledger(generation)
         return None
     try:
-        require_sound(ledger, generation)
+        require_matching_ledger(ledger, generation)
     except FreshetError:
         ledger.close()
         raise
     return ledger
 
 
-def in_a_log(generation: Generation) -> bool:
-    """Whether a generation stands in a log, so that it says what it holds."""
+def read_feedback(project: Project) -> list[Feedback]:
+    """Return all opinions about hits, oldest first. Does not make a ledger."""
+    ledger = open_ledger_if_exists(project)
+    if ledger is None:
+        return []
+    return ledger.feedback()
+
+
+def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
+    """Return the events that a generation has not applied yet.
+
+    Args:
+        ledger: The ledger.
+        generation: The generation.
+
+    Returns:
+        The backlog; None if it is empty, or if the generation belongs to another ledger.
+    """
+    cursor = generation.cursor
+    if ledger.mismatch(cursor.position) is not None:
+        return None
+    backlog = ledger.view_at(cursor).backlog()
+    if backlog.number == 0:
+        return None
+    return backlog
+
+
+def has_ledger_position(generation: Generation) -> bool:
+    """Return whether a ledger existed when the generation was made, so that it belongs to one."""
     return generation.cursor.position.log is not None
 
 
-def _lost(generation: Generation, reason: str) -> str:
-    """What to tell who would go on with a log that is not a generation's own, and why it is not."""
-    consent = " --adopt" if ANOTHER in reason else ""
+def require_matching_ledger(ledger: Ledger, generation: Generation) -> LedgerCursor:
+    """Check that a generation belongs to a ledger, and return its cursor.
+
+    Applying events of any other ledger would lose documents.
+
+    Args:
+        ledger: The ledger.
+        generation: The generation.
+
+    Raises:
+        FreshetError: If the ledger is another one, or an older copy.
+    """
+    cursor = generation.cursor
+    mismatch = ledger.mismatch(cursor.position)
+    if mismatch is not None:
+        raise FreshetError(_mismatch_message(generation, f"this is {mismatch}"))
+    return cursor
+
+
+def refuse_missing_ledger(generation: Generation) -> None:
+    """Check that a generation needs no ledger, because the project has none.
+
+    Args:
+        generation: The generation.
+
+    Raises:
+        FreshetError: If the generation belongs to a ledger, which is missing.
+    """
+    if has_ledger_position(generation):
+        raise FreshetError(_mismatch_message(generation, "there is none here"))
+
+
+def read_contents(generation: Generation, ids: Collection[str]) -> DocumentContents:
+    """Read documents from the files of a generation. Documents that it does not have are left out.
+
+    Args:
+        generation: The generation.
+        ids: Ids of the documents.
+
+    Returns:
+        The documents, by id.
+    """
+    contents: dict[str, Document] = {}
+    for document_id, row in document_rows(generation, ids).items():
+        contents[document_id] = document_from_row(row)
+    return contents
+
+
+def _mismatch_message(generation: Generation, reason: str) -> str:
+    command = "freshet repair"
+    if ANOTHER in reason:
+        command = "freshet repair --adopt"
     return (
-        f"generation {generation.number} of {generation.retriever!r} holds the documents up to event "
-        f"{generation.watermark} of its log, but {reason}: name its log in {URL}, bring it back from a backup, or "
-        f"go on without it by freshet repair{consent}, which keeps all documents"
+        f"generation {generation.number} of {generation.retriever!r} holds the documents up to "
+        f"event {generation.watermark} of its ledger, but {reason}: name its ledger in "
+        f"{LEDGER_URL_VARIABLE}, restore it from a backup, or go on without it by {command}, which "
+        "keeps all documents"
     )
-
-
-def contents(generation: Generation, ids: Ids[str]) -> DocumentContents:
-    """Read those of some documents that a generation holds, by id."""
-    rows = document_rows(generation, ids)
-    return {document_id: document_from_row(row) for document_id, row in rows.items()}

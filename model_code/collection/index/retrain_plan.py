@@ -1,5 +1,6 @@
-"""The plan of a retrain: the live generation whose documents it takes, which stays until it has
-copied them.
+"""The plan of a retrain: the generation whose documents it trains on.
+
+Garbage collection keeps that generation until the retrain has copied its documents.
 """
 
 from __future__ import annotations
@@ -15,16 +16,34 @@ from model_code.collection.ledger.events import Position
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
 
-FOLDER, PLAN, WORKSPACE = "retraining", "plan.json", "project"
+# Folder of all retrains in the project's state.
+FOLDER = "retraining"
+
+# Names in the folder of one retrain.
+PLAN = "plan.json"
+WORKSPACE = "project"
+
+# Fields that only identify the ledger and the generation, so that people are not shown them.
+IDENTITY_FIELDS = ("mark", "log", "origin")
 
 
 @dataclass(frozen=True)
 class RetrainPlan:
-    """A retrain's `key`, the generation whose documents it takes with its watermark, and the
-    documents new to it.
+    """The generation whose documents a retrain trains on.
 
-    mark, log: what tells the watermark's event from another log's (see `Position`); origin: hash of
-    the generation's manifest. Numbers of both begin anew with another log or live collection.
+    If the ledger or the live collection is replaced, numbers of events and generations start again.
+    `mark`, `log` and `origin` tell such numbers from the planned ones.
+
+    Attributes:
+        key: Key of the retrain.
+        retriever: Name of the retriever.
+        generation: Number of the generation.
+        watermark: Last ledger event that the generation holds.
+        documents: Number of documents in the generation.
+        new: Ids of the documents that the present build was not trained on, ascending.
+        mark: Hash of the watermark's event (see `Position`).
+        log: Identity of the ledger; "" if there is none.
+        origin: Hash of the generation's manifest.
     """
 
     key: str
@@ -38,90 +57,143 @@ class RetrainPlan:
     origin: str = ""
 
     def summary(self) -> dict[str, Any]:
-        """The plan as plain values, with the number of new documents in place of their ids."""
-        shown = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("mark", "log", "origin")
-        }
-        return {**shown, "new": len(self.new)}
+        """Return the plan as plain values, with the number of new documents and not their ids."""
+        values = asdict(self)
+        for name in IDENTITY_FIELDS:
+            del values[name]
+        values["new"] = len(self.new)
+        return values
 
     @property
     def snapshot(self) -> Position:
-        """The position in the log of the documents that the retrain trains on."""
-        return Position(self.log, self.watermark, self.mark) if self.watermark else Position()
+        """The ledger position of the documents that the retrain trains on."""
+        if self.watermark == 0:
+            return Position()
+        return Position(self.log, self.watermark, self.mark)
 
 
 def plan_retrain(project: Project, key: str) -> RetrainPlan:
-    """A retrain on what is live now; writes nothing."""
-    generation = GenerationStore(project.live, default_retriever(project.live)).current()
-    ledger = open_ledger_if_exists(project)
-    position = Position() if ledger is None else generation.cursor.position
+    """Plan a retrain on the documents that are live now. Writes nothing.
+
+    Args:
+        project: The project.
+        key: Key of the retrain.
+    """
+    store = GenerationStore(project.live, default_retriever(project.live))
+    generation = store.current()
+    position = Position()
+    if open_ledger_if_exists(project) is not None:
+        position = generation.cursor.position
     return RetrainPlan(
-        key,
-        generation.retriever,
-        generation.number,
-        position.event,
-        generation.manifest["documents"],
+        key=key,
+        retriever=generation.retriever,
+        generation=generation.number,
+        watermark=position.event,
+        documents=generation.manifest["documents"],
         new=tuple(sorted(added_since_training(generation))),
         mark=position.mark,
         log=position.log or "",
-        origin=_origin(generation),
+        origin=_manifest_hash(generation),
     )
 
 
 def is_from_another_collection(project: Project, plan: RetrainPlan) -> bool:
-    """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its
-    key says nothing.
+    """Return whether the ledger or the live collection was replaced since the plan was made.
+
+    The key of such a plan says nothing about the present collection.
+
+    Args:
+        project: The project.
+        plan: A plan that was made earlier.
     """
-    ledger, position = open_ledger_if_exists(project), plan.snapshot
-    if position.log is not None and (ledger is None or ledger.mismatch(position) is not None):
-        return True
-    collection = GenerationStore(project.live, plan.retriever)
-    # none if it was not kept
-    same = [each for each in collection.generations() if each.number == plan.generation]
-    return bool(plan.origin and same and _origin(same[0]) != plan.origin)
+    position = plan.snapshot
+    if position.log is not None:
+        ledger = open_ledger_if_exists(project)
+        if ledger is None or ledger.mismatch(position) is not None:
+            return True
 
-
-def _origin(generation: Generation) -> str:
-    return hash_path(generation.folder / MANIFEST)
+    if not plan.origin:
+        return False
+    store = GenerationStore(project.live, plan.retriever)
+    for generation in store.generations():
+        if generation.number == plan.generation:
+            return _manifest_hash(generation) != plan.origin
+    # The planned generation was deleted by garbage collection.
+    return False
 
 
 def read_plan(project: Project, key: str) -> RetrainPlan | None:
-    """The plan of a retrain that began before; None if there is none of this key."""
+    """Read the plan of a retrain that was begun earlier.
+
+    Args:
+        project: The project.
+        key: Key of the retrain.
+
+    Returns:
+        The plan, or None if there is none with this key.
+    """
     path = retrain_folder(project, key) / PLAN
     if not path.is_file():
         return None
-    stated = read_json(path)
-    return RetrainPlan(**{**stated, "new": tuple(stated["new"])})
+    values = read_json(path)
+    values["new"] = tuple(values["new"])
+    return RetrainPlan(**values)
 
 
 def planned_generations(project: Project, retriever: str) -> set[int]:
-    """The generations of a retriever whose documents a retrain is about to copy, so that they stay
-    until it has.
+    """Return the generations whose documents a retrain has yet to copy, so that they are kept.
+
+    Args:
+        project: The project.
+        retriever: Name of the retriever.
+
+    Returns:
+        Numbers of the generations.
     """
-    keys = [path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}")]
-    plans = [
-        read_plan(project, key) for key in keys if not retrain_workspace(project, key).root.is_dir()
-    ]
-    return {plan.generation for plan in plans if plan is not None and plan.retriever == retriever}
+    numbers: set[int] = set()
+    for path in (project.state / FOLDER).glob(f"*/{PLAN}"):
+        key = path.parent.name
+        # The workspace exists as soon as the documents are copied.
+        if retrain_workspace(project, key).root.is_dir():
+            continue
+        plan = read_plan(project, key)
+        if plan is not None and plan.retriever == retriever:
+            numbers.add(plan.generation)
+    return numbers
 
 
 def save_plan(project: Project, plan: RetrainPlan) -> None:
-    """Write the plan to the retrain's folder."""
+    """Write a plan to the folder of its retrain.
+
+    Args:
+        project: The project.
+        plan: The plan.
+    """
     write_json(retrain_folder(project, plan.key) / PLAN, asdict(plan))
 
 
 def retrain_folder(project: Project, key: str) -> Path:
-    """Where the retrain of a key works."""
+    """Return the folder in which the retrain with a key works."""
     return project.state / FOLDER / key
 
 
 def retrain_workspace(project: Project, key: str) -> Project:
-    """The workspace of the retrain of a key, which holds its copy of the documents."""
+    """Return the workspace of the retrain with a key, which holds its copy of the documents."""
     return Project(retrain_folder(project, key) / WORKSPACE, home=project.root)
 
 
 def read_planned_generation(project: Project, plan: RetrainPlan) -> Generation:
-    """The generation that the plan names; FreshetError if it is deleted meanwhile."""
+    """Return the generation that a plan names.
+
+    Args:
+        project: The project.
+        plan: The plan.
+
+    Raises:
+        FreshetError: If the generation was deleted since.
+    """
     return GenerationStore(project.live, plan.retriever).read(plan.generation)
+
+
+def _manifest_hash(generation: Generation) -> str:
+    return hash_path(generation.folder / MANIFEST)

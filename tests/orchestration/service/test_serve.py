@@ -175,7 +175,7 @@ def test_searcher_and_index_share_the_encoder(tmp_path):
     service = Service(make_project(tmp_path))
 
     def writing():
-        return service.index().writer.searcher
+        return service.index().builder.searcher
 
     assert writing().base is service.searchers.current().base
     service.index().receive([NEW], "test")

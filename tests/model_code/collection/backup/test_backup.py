@@ -64,9 +64,7 @@ def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
         hit.document_id for hit in found.search("word1", 99)
     }
     number = found.generation.number
-    assert rankings(found) == rankings(
-        Searcher(live.live, LiveIndex(live).collection.read(number), {})
-    )
+    assert rankings(found) == rankings(Searcher(live.live, LiveIndex(live).store.read(number), {}))
     again = LiveIndex(restored)
     assert "later" in add(again, row("later", "word3")).added
     again.ledger.close()

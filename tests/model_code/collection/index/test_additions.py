@@ -33,10 +33,10 @@ def told(project: Project) -> dict[str, str]:
 def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(
     own: Project,
 ) -> None:
-    assert type(LiveIndex(own).writer) is GenerationBuilder
+    assert type(LiveIndex(own).builder) is GenerationBuilder
     set_additions(own, "refine=true")
     collection = LiveIndex(own)
-    assert type(collection.writer) is IncDsiGenerationBuilder
+    assert type(collection.builder) is IncDsiGenerationBuilder
     collection.receive(
         [{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test"
     )

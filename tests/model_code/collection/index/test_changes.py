@@ -25,7 +25,7 @@ from tests.live_example import BASE, StandInBuilder, collection_of, make_project
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     writer = property(lambda self: StandInBuilder(self.project.live, self.retriever))
-    monkeypatch.setattr(LiveIndex, "writer", writer)
+    monkeypatch.setattr(LiveIndex, "builder", writer)
     monkeypatch.chdir(tmp_path)
     return make_project(tmp_path)
 

@@ -119,7 +119,7 @@ FAULTS = {
     refused_gate: "gate: refuse version 2: worse: hit@1",
     growing_lag: "4 changes are waiting, the oldest for 12 min",
     empty_vectors: "of add_documents failed: the new generation is refused: document 'new' is of an empty vector",
-    lost_ledger: "holds the documents up to event 1 of its log, but there is none here",
+    lost_ledger: "holds the documents up to event 1 of its ledger, but there is none here",
     expired_schedule: "synced_source: not fresh since",
 }
 

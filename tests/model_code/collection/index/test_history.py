@@ -212,7 +212,7 @@ class History:
         """The newest generations that one may go back to; none that a process left which died
         before the switch.
         """
-        current, every = collection.generation.number, collection.collection.generations()
+        current, every = collection.generation.number, collection.store.generations()
         whole = [each.number for each in every if each.complete and each.number <= current]
         if collection.retriever != self.default:
             return whole[-4:]
@@ -336,7 +336,7 @@ class History:
     def settle(self, allowed: list[State], faulty: bool) -> None:
         """A revert happened or did not; without a fault it did. What waited is applied next."""
         collection = LiveIndex(self.project)
-        collection.begin()
+        collection.recover()
         collection.apply()
         collection.ledger.close()
         found = texts(self.project, IDS, self.default)
@@ -393,13 +393,14 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
     """Whatever receives documents for a client, at any door, acknowledges them; writers and builds
     have no vectors.
     """
-    receive, remove = LiveIndex.receive, LiveIndex.remove
+    record = LiveIndex.record
+    remove = LiveIndex.remove
 
-    def received(self, rows, source, batch=None, only_known=False):
-        cleaned = self.clean_rows(rows, source, only_known)
-        receipt = receive(self, cleaned, source, batch)
+    def recorded(self, documents, source, rejected=(), batch=None):
+        documents = list(documents)
+        receipt = record(self, documents, source, rejected, batch)
         if receipt.events:
-            history.acknowledge([(each.document_id, each.text) for each in cleaned.documents])
+            history.acknowledge([(each.document_id, each.text) for each in documents])
         return receipt
 
     def removed(self, document_ids, source):
@@ -412,7 +413,7 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
         rows = [document_row(Document(one, one, each)) for one, each in documents.items()]
         return make_generation(collection, rows, None, cursor, provenance)
 
-    patch.setattr(LiveIndex, "receive", received)
+    patch.setattr(LiveIndex, "record", recorded)
     patch.setattr(LiveIndex, "remove", removed)
     for module in ("builds", "live_index"):
         writer = f"model_code.collection.index.{module}.make_generation_builder"

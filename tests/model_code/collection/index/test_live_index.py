@@ -242,7 +242,7 @@ def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(
     assert after.apply().added == ("b",)
     assert texts(project, "ab") == {"b": "some text"}
     assert states(after) == {"live": 1, "rolled_back": 1}
-    assert [each.number for each in after.collection.generations()] == [0, 1, 2, 3]
+    assert [each.number for each in after.store.generations()] == [0, 1, 2, 3]
 
 
 def test_a_revert_that_is_asked_for_again_after_it_was_killed_takes_nothing_else_back(
@@ -278,9 +278,9 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_nothing_is_los
         patch.setattr(GenerationStore, "set_current", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             collection.apply()
-    assert (len(collection.collection.generations()), states(collection)) == (2, {"pending": 1})
+    assert (len(collection.store.generations()), states(collection)) == (2, {"pending": 1})
     collection.collect_garbage(keep=9)
-    assert len(collection.collection.generations()) == 1
+    assert len(collection.store.generations()) == 1
     assert collection_of(project).apply().added == ("a",)
 
 
@@ -472,10 +472,10 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, tmp_pat
         lambda: live.revert(0),
         lambda: live.rewind(0),
         lambda: live.collect_garbage(keep=3),
-        live.begin,
+        live.recover,
     ):
         with pytest.raises(
-            FreshetError, match=f"holds the documents up to event 2 of its log, but {wanted}"
+            FreshetError, match=f"holds the documents up to event 2 of its ledger, but {wanted}"
         ) as raised:
             write()
         consent = " --adopt" if kind == "another" else ""

@@ -32,7 +32,7 @@ def project(tmp_path, monkeypatch):
     """Two retrievers are live, "hce" by default."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
     writer = property(lambda self: StandInBuilder(self.project.live, self.retriever))
-    monkeypatch.setattr(LiveIndex, "writer", writer)
+    monkeypatch.setattr(LiveIndex, "builder", writer)
     project = make_project(tmp_path)
     open_build(project, BASE, retriever="other")
     return project

@@ -273,7 +273,7 @@ def test_what_is_added_by_hand_after_it_left_the_source_stays(live):
 
 def test_the_command_counts_and_names(live, monkeypatch):
     monkeypatch.chdir(live.project.root)
-    monkeypatch.setattr(LiveIndex, "writer", property(lambda self, writer=live.writer: writer))
+    monkeypatch.setattr(LiveIndex, "builder", property(lambda self, builder=live.builder: builder))
     write(live, a="one", b=b"\xff")
     done = CliRunner().invoke(app, ["sync"], catch_exceptions=False).output
     assert done.startswith(
