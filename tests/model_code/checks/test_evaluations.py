@@ -52,7 +52,7 @@ def path(tmp_path):
     return tmp_path / "run.test.trec"
 
 
-def test_a_whole_run_passes_and_so_does_an_empty_one(path):
+def test_complete_and_empty_runs_pass(path):
     check_lines(path)
     path.write_text("")
     check_lines(path)
@@ -94,7 +94,7 @@ def test_a_line_of_another_form_is_refused(path, line):
         check_lines(path)
 
 
-def test_a_run_that_is_missing_or_deeper_than_was_asked_for_is_refused(path, tmp_path):
+def test_missing_or_too_deep_runs_are_refused(path, tmp_path):
     with pytest.raises(FreshetError, match="run.dev.trec is missing"):
         check_lines(tmp_path / "run.dev.trec")
     with pytest.raises(FreshetError, match=r"rank breaks .*\(2\).*row 2"):
@@ -171,9 +171,7 @@ def test_whole_outputs_pass_also_where_nobody_judges(places, tmp_path):
         check_contract(stage, place)
 
 
-def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(
-    places, tmp_path
-):
+def test_perfect_ranking_passes_despite_rounding(places, tmp_path):
     relevant = {"a": 3, "b": 3, "c": 2, "d": 2}
     ranked = [(name, 1.0) for name in [*relevant, *"efghij"]]
     score = evaluate_run({"q": ranked}, {"q": relevant}, ["nDCG@10"])["nDCG@10"]["q"]
@@ -312,6 +310,6 @@ def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
         ),
     ],
 )
-def test_what_the_settings_ask_for_must_be_there_and_no_more(places, stage, settings, message):
+def test_evaluation_must_match_settings_exactly(places, stage, settings, message):
     with pytest.raises(FreshetError, match=message):
         check_contract(stage, replace(places[stage], settings=places[stage].settings | settings))

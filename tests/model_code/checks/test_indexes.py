@@ -181,7 +181,7 @@ def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
 
 
 @pytest.mark.parametrize("kind", ["dense", "dsi", "lexical"])
-def test_files_that_the_manifest_does_not_name_are_refused(places, tmp_path, kind):
+def test_unlisted_index_files_are_refused(places, tmp_path, kind):
     assert_refused(
         "index",
         places[kind],

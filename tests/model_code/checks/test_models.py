@@ -122,7 +122,7 @@ def test_a_tree_over_another_corpus_is_refused(places, tmp_path):
         check_contract("hierarchy", replace(places["hierarchy"], inputs={"corpus": tmp_path}))
 
 
-def test_where_no_generator_is_trained_there_must_be_none(places, tmp_path):
+def test_untrained_generator_must_have_no_files(places, tmp_path):
     none = replace(
         places["generator"], settings={"pseudo_queries.training": SimpleNamespace(base=None)}
     )
@@ -152,7 +152,7 @@ def row(number, **changes):
     return json_edited("history.json", lambda rows: rows[number].update(changes))
 
 
-def test_a_perfect_dev_metric_may_be_above_one_by_a_rounding(places, tmp_path):
+def test_perfect_dev_metric_may_round_above_one(places, tmp_path):
     place = copied(places["dense"], tmp_path)
     row(2, **{"nDCG@10": 1.0000000000000002})(place.output)
     check_contract("train", place)

@@ -43,7 +43,7 @@ def naive_vector(encoder: Encoder, text: str) -> np.ndarray:
     return mean / np.linalg.norm(mean)
 
 
-def test_encode_equals_one_text_at_a_time_and_gives_the_same_bytes_again(
+def test_batched_encoding_equals_naive_encoding(
     tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = np.stack([naive_vector(tiny, text) for text in texts])
@@ -88,9 +88,7 @@ def naive_words(encoder: Encoder, text: str, prompt: str) -> tuple[list[list[boo
 
 
 @pytest.mark.parametrize("prompt", ["", "sort: "])
-def test_a_word_has_the_signs_of_the_sum_of_its_pieces_and_what_has_no_letter_has_none(
-    tmp_path, prompt
-) -> None:
+def test_word_signs_come_from_summed_pieces(tmp_path, prompt) -> None:
     """Queries have a word as often as it has pieces; a sign that begins a word is no part of it or
     of the last one.
     """
@@ -192,7 +190,7 @@ def test_bfloat16_stays_close_to_float32(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_query_has_the_vector_that_it_has_alone(
+def test_query_vector_does_not_depend_on_batch(
     tiny_folder: Path, texts: list[str], precision: Precision
 ) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision=precision, device="cpu", for_search=True)
@@ -204,7 +202,7 @@ def test_a_query_has_the_vector_that_it_has_alone(
         )
 
 
-def test_saved_files_hold_no_paths_and_the_original_dropout(tiny: Encoder, tmp_path: Path) -> None:
+def test_saved_files_omit_paths_and_keep_dropout(tiny: Encoder, tmp_path: Path) -> None:
     tiny.tokenizer(
         "state of this call must not be saved", truncation=True, max_length=7, padding=True
     )
@@ -218,9 +216,7 @@ def test_saved_files_hold_no_paths_and_the_original_dropout(tiny: Encoder, tmp_p
     assert tokenizer["truncation"] is None
 
 
-def test_missing_weights_are_refused_but_a_missing_pooler_is_not(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_only_missing_pooler_weights_are_accepted(tiny_folder: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     def without(part: str, folder: Path) -> Path:
@@ -236,12 +232,11 @@ def test_missing_weights_are_refused_but_a_missing_pooler_is_not(
         Encoder.load(without("layer.1.output", tmp_path / "layer"))
 
 
-def test_settings_pool_the_base_but_not_a_trained_encoder(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_pooling_setting_ignores_trained_encoder(tiny_folder: Path, tmp_path: Path) -> None:
     settings = EncoderSettings(base=str(tiny_folder), max_tokens=16, pooling="cls", device="cpu")
     base = Encoder.from_settings(settings)
-    assert (base.pooling, base.max_tokens) == ("cls", 16)
+    assert base.pooling == "cls"
+    assert base.max_tokens == 16
     assert Encoder.from_settings(settings, source=tiny_folder).pooling == "mean"
 
 
@@ -283,7 +278,7 @@ def test_it_changes_with_what_decides_the_vectors(tiny_folder: Path, tmp_path: P
     assert len({encoder.fingerprint() for encoder in (load_tiny(tiny_folder), *others)}) == 5
 
 
-def test_it_does_not_change_with_use_precision_or_folder(
+def test_fingerprint_ignores_use_precision_and_folder(
     tiny_folder: Path, texts: list[str], tmp_path: Path
 ) -> None:
     encoder = load_tiny(tiny_folder)

@@ -87,7 +87,7 @@ def test_nothing_is_rounded_but_what_is_stated(kind, rows, bias):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_multiplies_alike_and_carries_no_packed_weights(kind):
+def test_copied_layer_drops_packed_weights(kind):
     linear, inputs = packed(kind, 16, 8), torch.randn(3, 16)
     with torch.no_grad():
         expected = linear(inputs)
@@ -106,9 +106,7 @@ def test_weights_that_half_precision_cannot_hold_stay():
 
 
 @pytest.mark.parametrize(("kind", "cosine"), [(HalfLinear, 0.99999), (Bfloat16Linear, 0.9995)])
-def test_what_only_searches_has_them_and_keeps_fingerprint_and_vectors(
-    folder, kind, cosine, monkeypatch
-):
+def test_packing_keeps_fingerprint_and_vectors(folder, kind, cosine, monkeypatch):
     monkeypatch.setattr(
         "model_code.encoding.hardware.gains_by_bfloat16", lambda device: kind is Bfloat16Linear
     )
@@ -162,9 +160,7 @@ def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
         (True, True, False, True),
     ],
 )
-def test_bfloat16_is_taken_where_it_is_faster_and_half_precision_elsewhere(
-    monkeypatch, avx512, tiles, amd, gains
-):
+def test_packing_prefers_bfloat16_where_it_is_faster(monkeypatch, avx512, tiles, amd, gains):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
     monkeypatch.setattr("model_code.encoding.hardware._is_amd", lambda: amd)

@@ -56,7 +56,7 @@ def loop_pooled(encoder: Encoder, text: str, number: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls", "t5"])
-def test_each_layer_is_pooled_and_normalised_on_its_own(
+def test_layers_are_pooled_and_normalised_separately(
     deep: Encoder, texts: list[str], kind: str
 ) -> None:
     encoder = make_t5(texts) if kind == "t5" else deep
@@ -72,7 +72,7 @@ def test_each_layer_is_pooled_and_normalised_on_its_own(
     np.testing.assert_allclose(vectors[:, 0].numpy(), encoder.encode(texts), atol=2e-6)
 
 
-def test_projections_see_each_layer_at_the_last_ones_norm(texts: list[str]) -> None:
+def test_projections_receive_layers_with_last_layer_norm(texts: list[str]) -> None:
     torch.manual_seed(1)
     # bends, so that the norm matters
     projection = torch.nn.Sequential(torch.nn.Linear(32, 12), torch.nn.Tanh())
@@ -87,7 +87,7 @@ def test_projections_see_each_layer_at_the_last_ones_norm(texts: list[str]) -> N
     np.testing.assert_allclose(vectors[:, 1].numpy(), encoder.encode(texts), atol=2e-6)
 
 
-def test_layers_are_counted_by_number_and_rows_of_a_text_do_not_depend_on_its_batch(deep, texts):
+def test_layer_rows_do_not_depend_on_batch(deep, texts):
     for numbers in ((2, 1), (1, 2), (3, 2, 1), (2, 3, 1)):
         set_indexed_layers(deep, LayerSettings(numbers=numbers, pooling="multi_vector"))
         assert deep.layers == (1, 2, 3)
@@ -119,7 +119,7 @@ def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> 
         LayerSettings(numbers=(3,), pooling="multi_vector"),
     ],
 )
-def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(deep, texts, settings):
+def test_last_layer_alone_is_an_ordinary_encoder(deep, texts, settings):
     before = deep.fingerprint()
     set_indexed_layers(deep, TWO)
     assert deep.fingerprint() != before

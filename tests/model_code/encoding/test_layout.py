@@ -35,7 +35,7 @@ def make_encoder(kind: str, folder: Path, texts: list[str]) -> Encoder:
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls", "t5"])
-def test_saved_and_loaded_it_is_the_same_and_loads_there_as_the_last_layer(kind, texts, tmp_path):
+def test_saved_encoder_reloads_here_and_in_sentence_transformers(kind, texts, tmp_path):
     encoder = make_encoder(kind, tmp_path / "base", texts)
     vectors = encoder.encode_documents(texts)
     encoder.save(tmp_path / "a")
@@ -79,7 +79,7 @@ def test_our_folder_loads_there(
         ({"prompts": {"query": "q "}, "default_prompt_name": "query"}, "q ", "q "),
     ],
 )
-def test_prompts_of_a_folder_are_kept_and_give_the_vectors_of_there(
+def test_folder_prompts_match_sentence_transformers(
     tiny_folder, texts, tmp_path, config, query, document
 ):
     folder, bare = (
@@ -89,7 +89,8 @@ def test_prompts_of_a_folder_are_kept_and_give_the_vectors_of_there(
     bare.save(folder)
     write_json(folder / "config_sentence_transformers.json", config)
     encoder = Encoder.load(folder, precision="float32", device="cpu")
-    assert (encoder.prompts.query, encoder.prompts.document) == (query, document)
+    assert encoder.prompts.query == query
+    assert encoder.prompts.document == document
     assert encoder.fingerprint() != bare.fingerprint()
     peer = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     asked = peer.encode_query(texts, normalize_embeddings=True)
@@ -99,18 +100,18 @@ def test_prompts_of_a_folder_are_kept_and_give_the_vectors_of_there(
         np.testing.assert_allclose(ours, theirs, atol=2e-6)
     encoder.save(tmp_path / "again")
     again = Encoder.load(tmp_path / "again", precision="float32", device="cpu")
-    assert (again.prompts, again.fingerprint()) == (encoder.prompts, encoder.fingerprint())
+    assert again.prompts == encoder.prompts
+    assert again.fingerprint() == encoder.fingerprint()
 
 
-def test_settings_name_prompts_of_a_base_that_states_none(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_settings_provide_prompts_missing_in_base(tiny_folder: Path, tmp_path: Path) -> None:
     prompts = PromptSettings(query="query: ")
     settings = EncoderSettings(
         base=str(tiny_folder), max_tokens=32, prompts=prompts, precision="float32", device="cpu"
     )
     base = Encoder.from_settings(settings)
-    assert (base.prompts.query, base.prompts.document) == ("query: ", "")
+    assert base.prompts.query == "query: "
+    assert base.prompts.document == ""
     base.save(tmp_path)
     other = settings.replace(prompts=PromptSettings(query="other: "))
     assert Encoder.from_settings(other, tmp_path).fingerprint() == base.fingerprint(), (
@@ -128,9 +129,7 @@ def test_a_default_prompt_without_a_text_is_refused(tiny_folder: Path, tmp_path:
         Encoder.load(tmp_path)
 
 
-def test_a_t5_encoder_with_a_projection_made_there_loads_here(
-    texts: list[str], tmp_path: Path
-) -> None:
+def test_t5_with_projection_matches_sentence_transformers(texts: list[str], tmp_path: Path) -> None:
     """The shape of GTR, the papers' base: T5, mean pooling, a linear projection without bias."""
     from sentence_transformers import models
     from transformers import T5Config, T5EncoderModel
@@ -154,7 +153,8 @@ def test_a_t5_encoder_with_a_projection_made_there_loads_here(
         str(tmp_path / "peer")
     )
     encoder = Encoder.load(tmp_path / "peer", precision="float32", device="cpu")
-    assert (encoder.dimension, encoder.max_tokens) == (24, 20)
+    assert encoder.dimension == 24
+    assert encoder.max_tokens == 20
     expected = peer_vectors(tmp_path / "peer", texts)
     np.testing.assert_allclose(encoder.encode(texts), expected, atol=2e-6)
     encoder.save(tmp_path / "ours")
@@ -173,9 +173,7 @@ def test_minilm_is_the_official_model_and_survives_saving(texts: list[str], tmp_
 
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet", "xlm-roberta", "modernbert"])
-def test_bases_of_other_layouts_load_and_give_the_vectors_that_they_give_there(
-    texts, tmp_path, kind
-):
+def test_plain_transformers_folders_match_sentence_transformers(texts, tmp_path, kind):
     """Plain transformers folders of MPNet, E5's and GTE's bases; a trained one is the same as it
     was.
     """

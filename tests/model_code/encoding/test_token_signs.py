@@ -21,9 +21,7 @@ def texts(width: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("width", [5, 64, 96])
 @pytest.mark.parametrize("at_once", [1, 30, token_signs.MAX_TOKEN_PAIRS_AT_ONCE])
-def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(
-    width, at_once, monkeypatch
-):
+def test_similarity_is_mean_of_best_sign_cosines(width, at_once, monkeypatch):
     monkeypatch.setattr(token_signs, "MAX_TOKEN_PAIRS_AT_ONCE", at_once)
     own, query = texts(width), RNG.standard_normal((4, width))
     whole = -(-width // 64) * 64  # numbers beyond the width count as equal ones
@@ -61,7 +59,7 @@ def test_chosen_and_joined_texts_keep_their_tokens(tmp_path):
     assert (again.starts == joined.starts).all()
 
 
-def test_a_text_without_tokens_has_one_that_is_zero_and_is_similar_to_nothing_not_even_to_another():
+def test_text_without_tokens_is_similar_to_nothing():
     kept, words = (
         TokenSigns.of([pack_signs(np.empty((0, 70))), pack_signs(np.ones((2, 70)))]),
         pack_signs(np.ones((1, 70))),
@@ -72,7 +70,7 @@ def test_a_text_without_tokens_has_one_that_is_zero_and_is_similar_to_nothing_no
     assert TokenSigns.of([words]).similarities(kept[:1])[0] < 1
 
 
-def test_texts_of_which_only_some_have_tokens_are_not_joined():
+def test_partly_missing_tokens_cannot_be_concatenated():
     own = TokenSigns.of([pack_signs(np.ones((1, 70)))])
     assert TokenSigns.concatenate([None, None]) is None
     with pytest.raises(FreshetError, match="some passages have tokens and others have none"):

@@ -45,7 +45,7 @@ def overlap(found: list[Ranking], expected: list[Ranking]) -> float:
     )
 
 
-def test_rankings_are_nearly_those_of_exact_search_and_depend_on_no_batch() -> None:
+def test_approximate_rankings_nearly_equal_exact_search() -> None:
     """An inverted file has other centroids where the order of insertion is another."""
     vectors, queries = make_vectors()
     rows, chance = np.arange(PASSAGES), np.random.default_rng(1)
@@ -63,7 +63,7 @@ def test_rankings_are_nearly_those_of_exact_search_and_depend_on_no_batch() -> N
     )
 
 
-def test_equal_passages_are_found_together_and_tie_by_id() -> None:
+def test_equal_passages_tie_by_document_id() -> None:
     vectors, _ = make_vectors()
     index = build(vectors, np.random.default_rng(2).permutation(PASSAGES), APPROXIMATE)
     for row, ranking in enumerate(index.search(vectors[:TWINS], 10, "f")):

@@ -69,7 +69,7 @@ def test_nothing_in_common_and_nothing_at_all() -> None:
     assert Bm25Index.build(["", "!"], ["x", "y"]).search(["sort"], k=1) == [[]]
 
 
-def test_equal_documents_tie_by_id_k_cuts_and_allowed_ones_are_ranked_as_among_all() -> None:
+def test_bm25_breaks_ties_and_filters_consistently() -> None:
     index = Bm25Index.build(TEXTS, DOCUMENTS)
     assert [document for document, _ in index.search(["read file"], k=2)[0]] == ["c", "d"]
     whole = index.search(["sort table numbers read"], 9)[0]
@@ -79,7 +79,7 @@ def test_equal_documents_tie_by_id_k_cuts_and_allowed_ones_are_ranked_as_among_a
         assert found == [hit for hit in whole if hit[0] in allowed][:2]
 
 
-def test_scores_are_those_of_bm25s_on_the_same_terms() -> None:
+def test_scores_equal_bm25s() -> None:
     draw = random.Random(1)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(200)]
     peer = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
@@ -95,7 +95,7 @@ def test_scores_are_those_of_bm25s_on_the_same_terms() -> None:
 WORDS = [f"word{i}" for i in range(60)]
 
 
-def test_changes_in_any_segments_are_a_rebuild_to_the_bit(tmp_path: Path) -> None:
+def test_bm25_changes_equal_rebuild(tmp_path: Path) -> None:
     """500 random additions, changes and deletions; segments are merged, saved and loaded on the
     way.
     """
@@ -145,7 +145,7 @@ def saved(segment: Bm25Segment, folder: Path) -> Bm25Segment:
     return Bm25Segment.load(folder)
 
 
-def test_a_merged_segment_is_the_built_one_byte_for_byte(tmp_path: Path) -> None:
+def test_merged_bm25_segment_equals_built_segment(tmp_path: Path) -> None:
     one = Bm25Segment.build(TEXTS[:2], DOCUMENTS[:2], "english")
     other = Bm25Segment.build(
         [*TEXTS[2:], "gone with the wind"], [*DOCUMENTS[2:], "gone"], "english"
@@ -163,7 +163,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         Bm25Segment.load(tmp_path)
 
 
-def test_shares_of_terms_sum_to_the_score_and_unknown_documents_are_refused() -> None:
+def test_bm25_term_shares_sum_to_score() -> None:
     index = Bm25Index.build(TEXTS, DOCUMENTS)
     text = "sorted tables and numbers"
     assert index.can_explain, "else nobody may ask"

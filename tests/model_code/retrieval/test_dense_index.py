@@ -61,9 +61,7 @@ def test_rankings_equal_the_double_loop(
 
 
 @pytest.mark.parametrize("flat_below", KINDS)
-def test_several_vectors_per_passage_rank_by_the_best_and_are_counted_as_one(
-    flat_below: int, tmp_path: Path
-) -> None:
+def test_best_of_several_passage_vectors_ranks(flat_below: int, tmp_path: Path) -> None:
     chance, each, passages = np.random.default_rng(0), 3, ["b", "a", "b", "c", "a", "b"]
     rows = [document for document in passages for _ in range(each)]
     raw, queries = (
@@ -76,12 +74,11 @@ def test_several_vectors_per_passage_rank_by_the_best_and_are_counted_as_one(
         require_close(index.search(queries, k, "f"), oracle(queries, vectors, rows, k), 2e-7)
     index.save(tmp_path)
     manifest, loaded = read_json(tmp_path / "manifest.json"), DenseIndex.load(tmp_path)
-    assert (manifest["vectors_per_passage"], manifest["passages"], manifest["documents"]) == (
-        each,
-        6,
-        3,
-    )
-    assert (loaded.vectors_per_passage, loaded.passages) == (each, 6)
+    assert manifest["vectors_per_passage"] == each
+    assert manifest["passages"] == 6
+    assert manifest["documents"] == 3
+    assert loaded.vectors_per_passage == each
+    assert loaded.passages == 6
     for row, document in enumerate(rows):
         assert loaded.best_passage(vectors[row], document) == passages[: row // each].count(
             document
@@ -118,7 +115,7 @@ def test_save_and_load_is_identity(vectors, document_ids, queries, flat_below, t
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b") == hash_path(tmp_path / "c")
 
 
-def test_tokens_are_kept_and_absent_where_nobody_gave_any(vectors, document_ids, queries, tmp_path):
+def test_dense_index_keeps_optional_tokens(vectors, document_ids, queries, tmp_path):
     rng = np.random.default_rng(0)
     tokens = TokenSigns.of(
         [pack_signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids]
@@ -136,7 +133,7 @@ def test_tokens_are_kept_and_absent_where_nobody_gave_any(vectors, document_ids,
     assert DenseIndex.load(tmp_path / "b").tokens is None
 
 
-def test_another_encoder_and_what_makes_no_sense_are_refused(
+def test_other_encoders_and_invalid_requests_are_refused(
     vectors: np.ndarray, document_ids: list[str]
 ) -> None:
     index, one = build(vectors, document_ids), vectors[:1]
@@ -180,7 +177,7 @@ def test_a_damaged_or_foreign_folder_is_refused(
 
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("flat_below", KINDS)
-def test_searching_among_some_gives_what_is_left_of_all(
+def test_search_among_equals_filtered_search(
     vectors, document_ids, queries, flat_below, few, monkeypatch
 ):
     """Whether they are scored one by one or searched for, and whatever number of products is in
@@ -267,7 +264,7 @@ def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, 
             use([unknown])
 
 
-def test_what_is_added_beside_an_approximate_index_is_searched_exactly() -> None:
+def test_additions_to_approximate_index_are_searched_exactly() -> None:
     """However many passages a document has that comes first, and however many are equally near."""
     chance, near = np.random.default_rng(0), np.eye(16, dtype=np.float32)[:2]
     base = chance.standard_normal((3000, 16)).astype(np.float32) / 8
@@ -294,9 +291,7 @@ def test_what_is_added_beside_an_approximate_index_is_searched_exactly() -> None
         ]
 
 
-def test_nothing_is_found_in_an_index_without_documents_or_with_none_left(
-    vectors, document_ids, queries
-):
+def test_empty_index_returns_no_hits(vectors, document_ids, queries):
     empty, whole = (
         (DenseIndex.build(vectors[:0], [], "f"), frozenset[str]()),
         build(vectors, document_ids),
@@ -310,7 +305,7 @@ def test_nothing_is_found_in_an_index_without_documents_or_with_none_left(
     ) == whole.search(queries, 9, "f")
 
 
-def test_many_allowed_documents_are_searched_for_not_all_ranked(
+def test_large_allowed_sets_are_not_scored_exhaustively(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vectors = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)
@@ -326,7 +321,7 @@ def test_many_allowed_documents_are_searched_for_not_all_ranked(
     assert max(scored) < 100
 
 
-def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same() -> None:
+def test_approximate_misses_fall_back_to_exact_search() -> None:
     """A query of one topic among documents of others: the lists that are visited hold none of them."""
     chance = np.random.default_rng(0)
     topics = 10 * np.eye(16, dtype=np.float32)[:10]
@@ -341,9 +336,7 @@ def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same() ->
     assert all(len(ranking) == 10 for ranking in exact)
 
 
-def test_only_an_approximate_index_needs_faiss_and_says_so(
-    vectors, document_ids, queries, tmp_path, monkeypatch
-):
+def test_only_approximate_index_needs_faiss(vectors, document_ids, queries, tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     expected = DenseIndex.build(vectors, document_ids, "f").search(queries, 10, "f")
     build(vectors, document_ids, 1).save(tmp_path / "approximate")

@@ -141,7 +141,7 @@ def test_scores_are_those_of_the_equation(fused: FusedRetriever) -> None:
         )
 
 
-def test_a_document_has_one_score_at_every_k_under_every_filter(fused: FusedRetriever) -> None:
+def test_fused_score_ignores_k_and_filter(fused: FusedRetriever) -> None:
     whole = [dict(fused.search([query], 50)[0]) for query in QUERIES]
     few = [name for name in OLD if name.endswith(("1", "3"))]
     for i, query in enumerate(QUERIES):
@@ -173,9 +173,7 @@ def test_shares_sum_to_the_score(fused: FusedRetriever) -> None:
     assert sum(share.weight for share in shares) == pytest.approx(score, abs=1e-12)
 
 
-def test_a_scale_is_the_mean_and_deviation_of_all_products_which_for_one_document_is_rounding() -> (
-    None
-):
+def test_score_normalizer_uses_moments_of_all_products() -> None:
     vectors = TABLE.standard_normal((200, 8)).astype(np.float32)
     query = TABLE.standard_normal(8).astype(np.float32)
     products = vectors.astype(np.float64) @ query.astype(np.float64)

@@ -89,7 +89,7 @@ def test_settings_that_a_kind_cannot_use_are_refused(group: dict, message: str) 
         parse_retriever(group, SAFE_TRAINING, "retrievers.x")
 
 
-def test_a_new_kind_needs_one_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kind_is_added_by_one_registry_line(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = replace(trained_kind("dense"), name="other", open_folders=lambda *folders, **options: 1)
     monkeypatch.setitem(sys.modules, "other_package.kind", SimpleNamespace(KIND=kind))
     monkeypatch.setitem(TRAINED_KINDS, "other", "other_package.kind")

@@ -23,7 +23,7 @@ def naive_ranking(scores: list[float], document_ids: list[str]) -> list[tuple[st
     return sorted(best.items(), key=lambda item: (-item[1], item[0]))
 
 
-def test_against_the_full_sort_for_every_k_and_order() -> None:
+def test_top_k_equals_full_sort() -> None:
     chance = random.Random(0)
     for passages in (1, 2, 7, 60):
         scores = [chance.choice([-1.0, 0.0, 0.25, 0.5]) for _ in range(passages)]
@@ -35,12 +35,12 @@ def test_against_the_full_sort_for_every_k_and_order() -> None:
             assert found == expected[:k]
 
 
-def test_one_document_with_most_passages_does_not_hide_the_others() -> None:
+def test_many_passages_do_not_hide_other_documents() -> None:
     scores = np.array([0.9] * 50 + [0.5, 0.4])
     assert top_k(scores, ["long"] * 50 + ["b", "a"], k=3) == [("long", 0.9), ("b", 0.5), ("a", 0.4)]
 
 
-def test_the_best_rows_of_many_are_all_that_reach_the_last_of_the_best() -> None:
+def test_best_rows_include_ties_with_the_last() -> None:
     chance = np.random.default_rng(0)
     for passages in (1, 5, 300, 5000):
         orders = (
@@ -65,7 +65,7 @@ def test_scores_that_are_no_numbers_are_no_results():
     assert top_k(np.full(1000, np.nan), [str(row) for row in range(1000)], k=1) == []
 
 
-def test_passages_that_lie_anywhere_are_ranked_as_if_they_were_all() -> None:
+def test_top_k_of_some_rows_equals_all() -> None:
     chance = np.random.default_rng(0)
     ids, scores = (
         [f"d{i}" for i in chance.integers(75, size=300)],
@@ -81,7 +81,7 @@ def test_passages_that_lie_anywhere_are_ranked_as_if_they_were_all() -> None:
 @pytest.mark.parametrize("many", [0, selection.MIN_SCORES_FOR_GROUPS])
 @pytest.mark.parametrize("passages", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_scores_of_zero_are_left_out_where_they_mean_nothing(
+def test_zero_scores_can_be_left_out(
     seed: int, passages: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "MIN_SCORES_FOR_GROUPS", many)
@@ -127,7 +127,8 @@ def test_the_nearest_are_those_of_a_full_sort(
         order = np.argsort(-products, axis=1, kind="stable")
         for count in (1, 10, 100, 1000):
             scores, rows = nearest_rows(queries, np.array_split(vectors, 3), count)
-            assert (scores.dtype, rows.dtype) == (np.float32, np.int64)
+            assert scores.dtype == np.float32
+            assert rows.dtype == np.int64
             np.testing.assert_array_equal(rows, order[:, :count])
             np.testing.assert_array_equal(scores, np.take_along_axis(products, rows, axis=1))
             left = order[order % 5 > 0].reshape(asked, passages - -(-passages // 5))
@@ -151,9 +152,7 @@ def test_the_nearest_are_those_of_a_full_sort(
         (60, 16, [16]),
     ],
 )
-def test_a_large_search_goes_in_blocks_that_a_matrix_product_is_worth(
-    passages, asked, blocks, monkeypatch
-):
+def test_large_searches_use_blocks_of_queries(passages, asked, blocks, monkeypatch):
     """A block of fewer than FEW queries would go through all vectors once for each of them."""
     monkeypatch.setattr(selection, "MAX_SCORES_IN_MEMORY", 16 * 60)
     chance = np.random.default_rng(0)

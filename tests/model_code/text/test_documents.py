@@ -25,11 +25,11 @@ WHOLE = Document("a", "T", "text", {"n": 1, "m": [2]}, ("why?", "how?"), DATE)
         {"queries": ("why?", "how?", DATE), "date": None},
     ],
 )
-def test_the_content_hash_changes_with_every_part_of_the_content(other):
+def test_content_hash_depends_on_all_content(other):
     assert replace(WHOLE, **other).content_hash != WHOLE.content_hash
 
 
-def test_the_content_hash_is_of_neither_the_id_nor_the_order_of_fields():
+def test_content_hash_ignores_id_and_field_order():
     assert (
         replace(WHOLE, document_id="b", fields={"m": [2], "n": 1}).content_hash
         == WHOLE.content_hash
@@ -44,12 +44,13 @@ def test_the_content_hash_is_of_neither_the_id_nor_the_order_of_fields():
 def test_a_document_comes_back_from_its_payload(document):
     stored = json.loads(json.dumps(document.payload))
     again = Document.from_payload(document.document_id, stored)
-    assert (again, again.content_hash) == (document, document.content_hash)
+    assert again == document
+    assert again.content_hash == document.content_hash
 
 
 @pytest.mark.parametrize(
     ("values", "message"), [(("", "T", "text"), "needs an id"), (("a", "", ""), "neither title")]
 )
-def test_what_cannot_be_named_or_found_is_no_document(values, message):
+def test_document_needs_valid_id_and_text(values, message):
     with pytest.raises(SettingsError, match=message):
         Document(*values)

@@ -13,7 +13,7 @@ from model_code.text.settings import PassageSettings
 
 @pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 8, 9, 10, 23])
 @pytest.mark.parametrize(("words", "stride"), [(1, 1), (4, 4), (5, 3), (6, 1), (7, 6)])
-def test_windows_cover_every_word_with_no_window_too_many(length, words, stride):
+def test_windows_cover_all_words_without_excess(length, words, stride):
     text = [f"w{i}" for i in range(length)]
     found = [window.split() for window in cut_passages(" ".join(text), words, stride)]
     assert {word for window in found for word in window} == set(text)
@@ -23,13 +23,13 @@ def test_windows_cover_every_word_with_no_window_too_many(length, words, stride)
         assert text[-1] not in found[-2]
 
 
-def test_a_short_document_stays_as_it_is_and_zero_words_never_cut():
+def test_short_documents_are_not_cut():
     text = "one  two\nthree"
     assert cut_passages(text, 3, 1) == cut_passages(text, 0, 1) == [text]
     assert cut_passages("", 3, 1) == cut_passages("", 0, 1) == [""]
 
 
-def test_rows_count_a_documents_passages_and_carry_its_title():
+def test_passage_rows_have_numbers_and_titles():
     documents = [Document("a", "A", "one two three"), Document("b", "B", "one")]
     rows = passage_rows(documents, PassageSettings(words=2, stride=1))
     assert [(row["document_id"], row["ordinal"], row["title"], row["text"]) for row in rows] == [
@@ -40,7 +40,7 @@ def test_rows_count_a_documents_passages_and_carry_its_title():
 
 
 @pytest.mark.parametrize("by", get_args(Cut))
-def test_a_passage_is_its_slice_of_the_text_after_what_it_is_a_part_of(by):
+def test_passage_is_prefix_and_text_slice(by):
     text = "One two three.\n\n# A\n\nfour five six\nseven eight\n\n## B\n\nnine ten eleven"
     found = passage_spans(text, 2, 2, by)
     assert found

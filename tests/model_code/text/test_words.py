@@ -18,7 +18,7 @@ def test_with_blanks_words_are_as_split_has_them() -> None:
     assert [text[start:end] for start, end in word_spans(text)] == text.split()
 
 
-def test_a_text_without_blanks_has_windows_spans_and_words() -> None:
+def test_text_without_blanks_is_split_into_words() -> None:
     assert "".join(cut_passages(CHINESE, 5, 5)) == CHINESE
     assert len(cut_passages(CHINESE, 5, 5)) == 5
     cloze = InverseCloze("short_cloze", ClozeSettings(per_document=3, min_words=3, max_words=6))
