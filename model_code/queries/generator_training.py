@@ -229,7 +229,7 @@ class GeneratorTrainer(TrainingLoop):
             total += batch_tokens * float(loss)
             tokens += batch_tokens
         if tokens:
-            self.state.evaluated(METRIC, -total / tokens, self._trained_weights())
+            self.state.record_evaluation(METRIC, -total / tokens, self._trained_weights())
 
     def _loss(self, pairs: Sequence[GeneratorPair]) -> tuple[Tensor, int]:
         """Return the mean cross-entropy of the queries' tokens, and the number of tokens.

@@ -6,6 +6,7 @@ resumes sees the same batches.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -43,9 +44,12 @@ class PairStream:
         seed: Seed of the order.
         leaves: Leaf node of each pair's passage, (n,).
 
-    >>> stream = PairStream(np.array([7, 7, 8, 8]), size=2, seed=0)
-    >>> [sorted((stream.batch(number) // 2).tolist()) for number in range(4)]  # pairs 0, 1 are of document 7; 2, 3 of 8
-    [[0, 1], [0, 1], [0, 1], [0, 1]]
+    Pairs 0 and 1 are of document 7, pairs 2 and 3 of document 8. Each batch has both documents:
+
+    >>> documents = np.array([7, 7, 8, 8])
+    >>> stream = PairStream(documents, size=2, seed=0)
+    >>> [sorted(documents[stream.batch(number)].tolist()) for number in range(4)]
+    [[7, 8], [7, 8], [7, 8], [7, 8]]
     """
 
     def __init__(
@@ -66,7 +70,11 @@ class PairStream:
         self._batches: list[np.ndarray] = []
 
     def batch(self, number: int) -> np.ndarray:
-        """Return the pairs of batch `number` (0, 1, ...): positions in `documents`, (size,) int64."""
+        """Return the pairs of a batch, as positions in `documents`, (size,) int64.
+
+        Args:
+            number: Number of the batch, from 0, counted through all epochs.
+        """
         if not self.per_epoch:
             return np.empty(0, dtype=np.int64)
 
@@ -89,7 +97,8 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
 
     A pair waits for the next batch if its document is in this batch already.
 
-    >>> [batch.tolist() for batch in distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), 2)]
+    >>> batches = distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), size=2)
+    >>> [batch.tolist() for batch in batches]
     [[0, 2], [1, 3]]
     """
     waiting = deque(order.tolist())
@@ -172,7 +181,7 @@ class BatchSchedule:
                 pair_leaves = leaves[pairs.passages]
             self._streams.append(PairStream(documents, sizes[kind], [seed, kind], pair_leaves))
 
-        # An epoch is one of the supervised pairs, if there are any.
+        # An epoch is one pass over the supervised pairs or, without any, over the pseudo-queries.
         supervised, unsupervised = self._streams
         main = supervised if supervised.per_epoch else unsupervised
         # Batches of a step, over all processes.
@@ -185,13 +194,13 @@ class BatchSchedule:
     def _warn_if_short(
         self, supervised: int, unsupervised: int, settings: TrainingSettings
     ) -> None:
-        """Warn if an epoch of few supervised pairs is short and pseudo-queries would train longer."""
+        """Warn if the supervised pairs make training short and pseudo-queries would not."""
         alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
         if self.steps < min(MIN_USEFUL_STEPS, alone):
             warnings.warn(
-                f"training takes {self.steps} steps, as an epoch is one of the {supervised} "
-                f"supervised pairs; the {unsupervised:,} pseudo-queries alone would make {alone}. "
-                "Set training.steps, or supervision: unsupervised",
+                f"training takes only {self.steps} steps, because an epoch is one pass over the "
+                f"{supervised} supervised pairs. The {unsupervised:,} pseudo-queries alone would "
+                f"take {alone} steps. Set training.steps, or supervision: unsupervised",
                 stacklevel=3,
             )
 
@@ -286,7 +295,7 @@ class Collator:
 
         rng = np.random.default_rng([self.seed, number])
         drawn = self.negatives.draw(pairs, relevant_passages, rng)
-        extra = sorted({passage for row in drawn for passage in row})
+        extra = sorted(set(itertools.chain.from_iterable(drawn)))
 
         texts = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
         documents = self.tokenize(

@@ -1,9 +1,9 @@
 """Training data: passages, and pairs of a query and a passage that answers it.
 
 Judgements are per document, training is per passage. A pair takes the passage of its document that
-shares most of the query's words, of equals the first. Search ranks a document by its best passage,
-so this is the passage to bring closer to the query. For a pseudo-query it is the passage that it
-was cut from.
+shares most of the query's words, and the first of several such passages. Search ranks a document by
+its best passage, so this is the passage to bring closer to the query. For a pseudo-query it is the
+passage that it was cut from.
 """
 
 from __future__ import annotations
@@ -59,9 +59,12 @@ class Passages:
         return np.concatenate([self.of(document) for document in sorted(documents)])
 
     def best(self, document: int, query: str) -> int:
-        """Return the passage of a document that shares most words with a query, of equals the first.
+        """Return the passage of a document that shares most words with a query.
 
-        >>> Passages(["sort a list", "open a file"], np.array([0, 0])).best(0, "opening and closing a file")
+        Of several such passages, the first is returned.
+
+        >>> passages = Passages(["sort a list", "open a file"], np.array([0, 0]))
+        >>> passages.best(0, "opening and closing a file")
         1
         """
         candidates = self.of(document)
@@ -104,8 +107,13 @@ def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]
 
     >>> corpus = Passages(["sort a list", "open a file"], np.array([0, 1]))
     >>> pairs = make_pairs(corpus, [("ordering", [0]), ("files", [1]), ("ordering", [1])])
-    >>> pairs.passages.tolist(), [sorted(documents) for documents in TrainingData(corpus, pairs, pairs).pairs.relevant]
-    ([0, 1, 1], [[0, 1], [1], [0, 1], [0, 1], [1], [0, 1]])
+    >>> pairs.passages.tolist()
+    [0, 1, 1]
+    >>> [sorted(documents) for documents in pairs.relevant]
+    [[0], [1], [1]]
+    >>> both = TrainingData(corpus, pairs, pairs).pairs
+    >>> [sorted(documents) for documents in both.relevant]
+    [[0, 1], [1], [0, 1], [0, 1], [1], [0, 1]]
     """
     queries: list[str] = []
     best_passages: list[int] = []

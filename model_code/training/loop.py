@@ -50,12 +50,12 @@ class TrainingState:
         step: Number of steps taken.
         history: Rows by step. A row of training has `loss`, its parts and `learning_rate`: means
             over the steps since the row before. An evaluation adds the dev metric under its name.
-        best_step: Step of the best evaluation: 0 if none was better than that of the start, the
-            last step if there was none.
+        best_step: Step of the best evaluation. 0 if none was better than the one at the start. The
+            last step if nothing was evaluated.
         best_metric: Its dev metric.
         best_interval: The interval of that metric over dev queries.
-        best_groups: That metric apart for dev queries of documents that training asks for, and for
-            the others, see `DevEvaluator.groups`.
+        best_groups: The metric of two groups of dev queries: queries with a document that training
+            asks for, and the others. See `DevEvaluator.groups`.
         evaluations_since_best: Evaluations in a row that were not better.
         reclustered_at: Steps at which co-training clustered again.
         best_weights: The weights at the best step, on the CPU.
@@ -96,7 +96,7 @@ class TrainingState:
         if not math.isfinite(means["loss"]):
             raise FreshetError(
                 f"the loss is {means['loss']} at step {self.step}; lower learning_rate or, "
-                "of a dense retriever, raise temperature"
+                "for a dense retriever, raise temperature"
             )
         self.window = []
         row = self.row()
@@ -109,7 +109,7 @@ class TrainingState:
             self.history.append({"step": self.step})
         return self.history[-1]
 
-    def evaluated(
+    def record_evaluation(
         self,
         metric: str,
         value: float,
@@ -212,7 +212,9 @@ def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | No
 
 
 class TrainingLoop:
-    """Trains `trained` in place. Subclasses define `take_step` and `_evaluate`, which update `state`.
+    """Trains a model in place.
+
+    Subclasses define `take_step` and `_evaluate`, which update `state`.
 
     Attributes:
         trained: The model that is trained.

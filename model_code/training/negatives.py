@@ -2,7 +2,7 @@
 
 BM25 negatives are passages that rank high for the query although they are not known to answer it.
 Ranks are counted among the passages of documents that are not known to answer the query: rank 0 is
-the best of those. Of equal scores the passage with the lower number ranks first.
+the best of them. Of equal scores the passage with the lower number ranks first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from model_code.retrieval.bm25_index import Bm25Index
 from model_code.training.data import ContainsAnswer, TrainingData
 from model_code.training.settings import TrainingSettings
 
-# Candidates that are drawn in addition where some may contain an answer, so that too few hardly
-# ever remain.
+# Additional candidates that are drawn if some may contain an answer. With so many, too few
+# negatives remain only rarely.
 EXTRA_CANDIDATES = 256
 
 
@@ -93,7 +93,7 @@ def sample_passages(
         contains_answer: Tells whether a candidate contains an answer and so is no negative. It is
             asked about no more candidates than needed.
     """
-    # Enough are drawn for all banned passages to be among them.
+    # `count` passages remain even if all banned passages are drawn.
     drawn_count = count + len(banned)
     if contains_answer is not None:
         drawn_count += EXTRA_CANDIDATES
@@ -124,11 +124,11 @@ class SiblingNegatives(NegativeSampler):
         tree = self.hierarchy
         if tree is None:
             raise FreshetError(
-                "siblings are drawn from a hierarchy, and there is none; set negatives to another "
-                "kind"
+                "negatives: siblings needs a hierarchy, and none was given; build one, or set "
+                "negatives: bm25"
             )
-        highest = min(self.settings.hierarchy_levels or tree.depth, tree.depth)
-        levels = range(tree.depth, highest - 1, -1)
+        top_level = min(self.settings.hierarchy_levels or tree.depth, tree.depth)
+        levels = range(tree.depth, top_level - 1, -1)
         path = tree.path(int(self.data.pairs.passages[pair]))
         contains_answer = self._contains_answer(pair)
 

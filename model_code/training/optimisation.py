@@ -1,4 +1,4 @@
-"""What learns, how fast, and by which arithmetic: frozen layers, optimiser, attention, accelerator."""
+"""Decide which weights learn, and how: frozen layers, optimiser, attention and accelerator."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from model_code.errors import SettingsError
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 
-# In longer texts the fused attention is as fast as plain products, and it keeps no (T, T)
-# probabilities.
+# Largest number of tokens for which plain products are used. In longer texts the fused attention is
+# as fast, and it keeps no (T, T) probabilities.
 MAX_EAGER_ATTENTION_TOKENS = 128
-# The settings that say how long texts are.
+# The settings with the maximum length of texts.
 LENGTH_SETTINGS = ("query_max_tokens", "document_max_tokens")
 
 

@@ -1,4 +1,4 @@
-"""From a corpus's tables to training data and the evaluator that chooses the best checkpoint."""
+"""Turn the tables of a corpus into training data, and evaluate checkpoints on dev."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from model_code.training.settings import TrainingSettings
 
 # Documents that are ranked for a metric without a cutoff.
 DEFAULT_DEPTH = 100
-# Of the written dev metric.
+# Decimals of the dev metric in the history.
 DEV_DECIMALS = 4
 
 
 class DevEvaluator:
     """Computes the mean of one metric over dev queries.
 
-    If the corpus has more passages than `most_passages`, the relevant ones and a sample of the
+    If the corpus has more passages than `max_passages`, the relevant ones and a sample of the
     others are ranked. Then the values of checkpoints can be compared with each other, but not with
     those of the final evaluation.
 
@@ -43,8 +43,8 @@ class DevEvaluator:
         dev: Texts of queries, each with {document number: relevance}.
         metric: Name of the metric.
         seed: Seed of the samples.
-        most_queries: Largest number of queries, a sample of `dev`.
-        most_passages: Largest number of passages. None: all.
+        max_queries: Maximum number of queries. If `dev` has more, a sample of them is evaluated.
+        max_passages: Maximum number of ranked passages. None: all.
         asked_in_training: Positions in `dev` of queries with a relevant document that a judged
             training query asks for, too.
 
@@ -63,12 +63,12 @@ class DevEvaluator:
         dev: Sequence[tuple[str, Mapping[int, int]]],
         metric: str,
         seed: int,
-        most_queries: int,
-        most_passages: int | None = None,
+        max_queries: int,
+        max_passages: int | None = None,
         asked_in_training: Sequence[int] = (),
     ) -> None:
         rng = np.random.default_rng(seed)
-        sample = np.sort(rng.permutation(len(dev))[:most_queries])
+        sample = np.sort(rng.permutation(len(dev))[:max_queries])
         queries = [dev[position] for position in sample]
 
         self.metric = metric
@@ -79,7 +79,7 @@ class DevEvaluator:
             self.qrels[str(row)] = {str(document): grade for document, grade in judged.items()}
 
         required = {document for _, judged in queries for document in judged}
-        self.rows = _sample_rows(passages, required, most_passages, rng)
+        self.rows = _sample_rows(passages, required, max_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
         self._is_asked = np.isin(sample, list(asked_in_training))
         self.interval: list[float] | None = None
@@ -115,26 +115,27 @@ class DevEvaluator:
 
     def _group_means(self, values: np.ndarray) -> dict[str, dict[str, float]]:
         groups = {}
-        for name, part in (
-            (ASKED_IN_TRAINING, values[self._is_asked]),
-            (NOT_ASKED_IN_TRAINING, values[~self._is_asked]),
+        for name, is_member in (
+            (ASKED_IN_TRAINING, self._is_asked),
+            (NOT_ASKED_IN_TRAINING, ~self._is_asked),
         ):
-            if len(part):
-                mean = round(float(part.mean()), DEV_DECIMALS)
-                groups[name] = {"queries": len(part), self.metric: mean}
+            members = values[is_member]
+            if len(members):
+                mean = round(float(members.mean()), DEV_DECIMALS)
+                groups[name] = {"queries": len(members), self.metric: mean}
         return groups
 
 
 def _sample_rows(
-    passages: Passages, required: set[int], most: int | None, rng: np.random.Generator
+    passages: Passages, required: set[int], limit: int | None, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the passages of the required documents, and a sample of the others."""
     all_rows = np.arange(len(passages.texts))
-    if most is None or most >= len(all_rows):
+    if limit is None or limit >= len(all_rows):
         return all_rows
     is_required = np.isin(passages.documents, list(required))
     others = rng.permutation(all_rows[~is_required])
-    missing = max(0, most - int(is_required.sum()))
+    missing = max(0, limit - int(is_required.sum()))
     return np.sort(np.concatenate([all_rows[is_required], others[:missing]]))
 
 

@@ -1,8 +1,8 @@
 """The dense objective, and the trainer of encoders.
 
 accelerate provides mixed precision, accumulation and several devices. With n processes, each takes
-every n-th batch of a step, with in-batch negatives of its own. The step's gradient is the mean over
-its batches, whatever the number of processes.
+every n-th batch of a step and uses the in-batch negatives of that batch. The step's gradient is the
+mean over its batches, whatever the number of processes.
 
 A method that represents documents otherwise, such as MLR, replaces the contrastive loss alone, see
 `PairLoss`. The hierarchy loss is a loss of queries, which are one vector as before, and extra
@@ -56,7 +56,9 @@ GPU_BATCH_TOKENS = 16_384
 
 
 class Objective(nn.Module):
-    """The loss of a dense retriever. Everything that learns is a parameter of it.
+    """The loss of a dense retriever.
+
+    Everything that learns is a parameter of this module.
 
     With contrastive losses C_i and hierarchy losses H_i, summed over levels, of the pairs i of a
     batch, the loss of a pair is L_i = C_i + `hierarchy_weight` H_i (HCE, equation 6). The loss of
@@ -127,7 +129,9 @@ class Objective(nn.Module):
 
 
 class Trainer(TrainingLoop):
-    """Trains an encoder in place. `fit` leaves it with the weights of the best evaluated step.
+    """Trains an encoder in place.
+
+    `fit` leaves the encoder with the weights of the best evaluated step.
 
     Args:
         encoder: The encoder to train.
@@ -145,7 +149,7 @@ class Trainer(TrainingLoop):
         FreshetError: If there is no pair, or if the hierarchy or what co-training needs is missing.
     """
 
-    # The settings that say how long texts are.
+    # The settings with the maximum length of texts.
     length_settings: Sequence[str] = LENGTH_SETTINGS
 
     def __init__(
@@ -245,7 +249,7 @@ class Trainer(TrainingLoop):
         )
 
     def take_step(self) -> None:
-        """Take one step of the optimiser: forward and backward through its batches, and the update."""
+        """Take one step of the optimiser: all batches of the step, then the update."""
         accelerator = self.accelerator
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
 
@@ -271,7 +275,7 @@ class Trainer(TrainingLoop):
             return
         index = self._index_dev_passages(self.dev)
         value = self._score_dev(self.dev, index)
-        is_best = self.state.evaluated(
+        is_best = self.state.record_evaluation(
             self.dev.metric, value, self._trained_weights(), self.dev.interval, self.dev.groups
         )
 

@@ -156,7 +156,7 @@ def test_cotraining_clusters_last_layer_vectors(tmp_path: Path, dev_passages: in
     trainer = make_layer_trainer(
         tmp_path, make_layers("multi_vector"), cotraining=True, cluster=make_tree
     )
-    trainer.dev = make_dev(trainer.data.passages, most_queries=3, most_passages=dev_passages)
+    trainer.dev = make_dev(trainer.data.passages, max_queries=3, max_passages=dev_passages)
     say_dev(trainer, 0.1, 0.2, 0.2, 0.2)
     clustered = []
 

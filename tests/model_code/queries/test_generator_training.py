@@ -139,7 +139,7 @@ def test_best_step_is_kept_and_patience_ends(tmp_path: Path):
 
     def evaluate() -> None:
         at_step[trainer.state.step] = loaded[0].shared.weight.detach().clone()
-        trainer.state.evaluated(METRIC, next(values), trainer._trained_weights())
+        trainer.state.record_evaluation(METRIC, next(values), trainer._trained_weights())
 
     trainer._evaluate = evaluate
     result = trainer.fit()

@@ -56,7 +56,7 @@ def held(answers: Answers, queries: Sequence[str], passages: Sequence[int]) -> l
 def make_dev(passages: Passages, **options: int | None) -> DevEvaluator:
     """Words 2, 3 and 4 of each document ask for it."""
     queries = [(" ".join(ask(text)[1:4]), {i: 1}) for i, text in enumerate(passages.texts)]
-    return DevEvaluator(passages, queries, "MRR@10", seed=0, **({"most_queries": 100} | options))
+    return DevEvaluator(passages, queries, "MRR@10", seed=0, **({"max_queries": 100} | options))
 
 
 def make_tree(vectors: np.ndarray) -> Hierarchy:

@@ -66,7 +66,7 @@ def test_short_epochs_are_warned_about():
     )
     with pytest.warns(
         UserWarning,
-        match="an epoch is one of the 10 supervised pairs; the 380 pseudo-queries alone",
+        match="the 10 supervised pairs. The 380 pseudo-queries alone would take",
     ):
         assert BatchSchedule(data, settings, seed=0).steps < 20
     with warnings.catch_warnings():

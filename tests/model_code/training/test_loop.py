@@ -85,7 +85,7 @@ def test_first_of_equal_evaluations_is_best():
     for step, value in [(0, 0.3), (5, 0.5), (10, 0.5), (15, 0.4)]:
         state.step = step
         weight.fill_(step)
-        improved.append(state.evaluated("hit@1", value, {"w": weight}))
+        improved.append(state.record_evaluation("hit@1", value, {"w": weight}))
     assert improved == [True, True, False, False]
     assert state.best_step == 5
     assert state.best_metric == 0.5
@@ -97,7 +97,7 @@ def test_first_of_equal_evaluations_is_best():
 def test_loss_and_metric_share_a_row():
     state = TrainingState(window=[parts(1 / 3)], step=1, reclustered_at=[1])
     state.log(0.1)
-    state.evaluated("hit@1", 0.1 + 0.2, {"w": torch.zeros(1)})
+    state.record_evaluation("hit@1", 0.1 + 0.2, {"w": torch.zeros(1)})
     assert len(state.history) == 1
     again = TrainingState(**json.loads(json.dumps(state.to_json())))
     assert again.to_json() == state.to_json()

@@ -214,7 +214,7 @@ def test_siblings_in_the_batch_are_not_drawn():
 
 def test_siblings_without_a_tree_are_refused():
     sampler = make_negative_sampler(one_pair_per_passage(make_passages()), make_settings())
-    with pytest.raises(FreshetError, match="there is none; set negatives"):
+    with pytest.raises(FreshetError, match="none was given; build one"):
         sampler.draw(np.array([0]), [np.array([0])], np.random.default_rng(0))
 
 

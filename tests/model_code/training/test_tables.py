@@ -87,7 +87,7 @@ PASSAGES = Passages(["a1", "b", "a2", "c"], np.array([0, 1, 0, 2]))
 )
 def test_documents_are_ranked_by_their_best_passage(metric: str, value: float):
     """x is nearest to a2, so document 0 is first; y is nearest to b, and its document 2 second."""
-    dev = DevEvaluator(PASSAGES, [("x", {0: 1}), ("y", {2: 1})], metric, seed=0, most_queries=10)
+    dev = DevEvaluator(PASSAGES, [("x", {0: 1}), ("y", {2: 1})], metric, seed=0, max_queries=10)
     encoder = Lookup(VECTORS)
     assert dev.score(
         encoder.encode(dev.queries), encoder.encode_documents(dev.texts)
@@ -99,7 +99,7 @@ def test_a_sample_of_passages_keeps_the_relevant_ones():
     passages = Passages([str(i) for i in range(100)], np.arange(100) // 2)
     queries = [("q", {7: 1}), ("r", {20: 2, 21: 1})]
     for seed in range(5):
-        dev = DevEvaluator(passages, queries, "hit@1", seed=seed, most_queries=10, most_passages=30)
+        dev = DevEvaluator(passages, queries, "hit@1", seed=seed, max_queries=10, max_passages=30)
         assert len(dev.rows) == 30
         assert {14, 15, 40, 41, 42, 43} <= set(dev.rows.tolist())
 
@@ -108,12 +108,12 @@ def test_queries_are_a_fixed_sample():
     many = [(f"q{i}", {i: 1}) for i in range(50)]
     passages = Passages(["text"] * 50, np.arange(50))
     chosen = [
-        DevEvaluator(passages, many, "hit@1", seed=seed, most_queries=7).queries
+        DevEvaluator(passages, many, "hit@1", seed=seed, max_queries=7).queries
         for seed in (0, 0, 1)
     ]
     assert len(set(chosen[0])) == 7
     assert chosen[0] == chosen[1] != chosen[2]
-    dev = DevEvaluator(passages, many, "hit@1", seed=0, most_queries=7)
+    dev = DevEvaluator(passages, many, "hit@1", seed=0, max_queries=7)
     assert [dev.qrels[str(row)] for row in range(7)] == [{query[1:]: 1} for query in dev.queries]
 
 
@@ -124,7 +124,7 @@ def test_groups_of_training_documents_are_scored_apart():
         [("x", {0: 1}), ("y", {2: 1})],
         "MRR@10",
         seed=0,
-        most_queries=10,
+        max_queries=10,
         asked_in_training=[1],
     )
     encoder = Lookup(VECTORS)
@@ -142,7 +142,7 @@ def test_groups_follow_the_query_sample():
     passages = Passages(["text"] * 50, np.arange(50))
     queries = [(f"q{i}", {i: 1}) for i in range(50)]
     dev = DevEvaluator(
-        passages, queries, "hit@1", seed=0, most_queries=7, asked_in_training=range(0, 50, 2)
+        passages, queries, "hit@1", seed=0, max_queries=7, asked_in_training=range(0, 50, 2)
     )
 
     dev.mean([[(query[1:], 1.0)] if int(query[1:]) % 2 == 0 else [] for query in dev.queries])
