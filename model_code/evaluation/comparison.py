@@ -22,7 +22,7 @@ from model_code.evaluation.significance import (
 
 # In a smaller group an interval is too wide to say anything.
 MIN_GROUP_QUERIES = 20
-# What an interval is over.
+# The two values of "over": the differences between samples that an interval covers.
 QUERIES = "queries"
 QUERIES_AND_SEEDS = "queries and seeds"
 
@@ -48,10 +48,16 @@ def compare_systems(
         seed: Seed of the resamples.
 
     Returns:
-        {"split", "queries", "systems": {system: {metric: {"value", "low", "high", "over", "trainings",
-        "queries"}}}, "differences": [{"system", "reference", "metric", "difference", "low", "high",
-        "over", "trainings", "p", "p_holm"}]}. "over" is "queries" or "queries and seeds". "trainings"
-        is 0 for a system that is not trained, and of a difference the smaller number of trainings.
+        A dict with these keys:
+
+        - "split" and "queries": the split and its number of queries.
+        - "systems": {system: {metric: cell}}. A cell has "value", "low", "high", "over",
+          "trainings" and "queries".
+        - "differences": rows of "system", "reference", "metric", "difference", "low", "high",
+          "over", "trainings", "p" and "p_holm".
+
+        "over" is "queries" or "queries and seeds". "trainings" is 0 for a system that is not
+        trained. For a difference it is the smaller number of both systems' trainings.
 
     Raises:
         FreshetError: If the systems were scored on different queries or metrics.
@@ -76,7 +82,7 @@ def compare_systems(
 
 
 def sort_systems(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
-    """Return the references first, in their order, then other systems and then variants, by name."""
+    """Return the references in their order, then other systems by name, then variants by name."""
     rank = {name: i for i, name in enumerate(references)}
 
     def key(scores: SystemScores) -> tuple[bool, int, str]:
@@ -87,7 +93,7 @@ def sort_systems(systems: Sequence[SystemScores], references: Sequence[str]) -> 
 
 
 def is_variant(system: str) -> bool:
-    """Tell whether a system is another search of a system that is compared, too.
+    """Tell whether a name is that of a variant: another search of a compared system.
 
     No retriever's name contains a dot.
 
@@ -110,12 +116,11 @@ def _differences(
 ) -> list[Cell]:
     """Return the paired differences, metric by metric."""
     plain = [system for system in systems if not is_variant(system.system)]
-    pairs = [
-        (system, reference)
-        for i, system in enumerate(plain)
-        for reference in plain[:i]
-        if reference.system in settings.references
-    ]
+    pairs = []
+    for i, system in enumerate(plain):
+        for reference in plain[:i]:
+            if reference.system in settings.references:
+                pairs.append((system, reference))
     if not pairs:
         return []
 
@@ -135,8 +140,8 @@ def _differences(
                 "system": system.system,
                 "reference": reference.system,
                 "metric": metric,
-                **cells[i][metric],
             }
+            row.update(cells[i][metric])
             row["p"] = round(float(p[i, j]), SCORE_DECIMALS)
             row["p_holm"] = round(float(p_holm[i, j]), SCORE_DECIMALS)
             rows.append(row)
@@ -149,21 +154,25 @@ def _cells(
     """Return the mean of each metric, or its difference from a reference, with its interval."""
     metrics = list(system.values.columns)
     table = system.values
-    trained = [count_trainings(system)]
-    name = "value"
+    training_counts = [count_trainings(system)]
+    mean_key = "value"
     lowest = 0.0
     if reference is not None:
         table = table - reference.values
-        trained.append(count_trainings(reference))
-        name = "difference"
+        training_counts.append(count_trainings(reference))
+        mean_key = "difference"
         lowest = -1.0
 
     values = np.ascontiguousarray(table[metrics].to_numpy())
-    trainings = min((number for number in trained if number), default=0)
+    trainings = min((count for count in training_counts if count), default=0)
     is_over_seeds = trainings >= MIN_SEEDS and len(values) >= MIN_BOOTSTRAP_QUERIES
     if is_over_seeds:
-        others = None if reference is None else reference.runs(metrics)
-        bounds = interval_over_seeds(system.runs(metrics), others, settings.confidence, lowest)
+        reference_runs = None
+        if reference is not None:
+            reference_runs = reference.runs(metrics)
+        bounds = interval_over_seeds(
+            system.runs(metrics), reference_runs, settings.confidence, lowest
+        )
         over = QUERIES_AND_SEEDS
     else:
         samples = settings.bootstrap_samples
@@ -174,7 +183,7 @@ def _cells(
     cells: dict[str, Cell] = {}
     for i, metric in enumerate(metrics):
         cells[metric] = {
-            name: _round(means[i]),
+            mean_key: _round(means[i]),
             "low": _round(bounds[0][i]),
             "high": _round(bounds[1][i]),
             "over": over,

@@ -56,7 +56,8 @@ def look_up_gains(run: Run, qrels: Qrels) -> Gains:
     Raises:
         FreshetError: If a ranking contains a document twice.
 
-    >>> gains = look_up_gains({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1, "c": 2}, "unanswered": {"a": 1}})
+    >>> qrels = {"q": {"b": 1, "c": 2}, "unanswered": {"a": 1}}
+    >>> gains = look_up_gains({"q": [("a", 2.0), ("b", 1.0)]}, qrels)
     >>> gains.retrieved.tolist(), gains.ideal.tolist()
     ([[0.0, 1.0], [0.0, 0.0]], [[2.0, 1.0], [1.0, 0.0]])
     """
@@ -162,11 +163,14 @@ def parse_metric(name: str) -> tuple[Metric, int | None]:
     (10, None)
     >>> parse_metric("ndcg")
     Traceback (most recent call last):
-    model_code.errors.SettingsError: 'ndcg' is not a metric; write one of nDCG@k, R@k, MRR@k, hit@k, MAP with k >= 1
+    model_code.errors.SettingsError: 'ndcg' is not a metric;
+        write nDCG@k, R@k, MRR@k or hit@k with k >= 1, or MAP
     """
     match = METRIC_NAME.fullmatch(name)
-    allowed = ", ".join(f"{prefix}@k" for prefix in METRICS_WITH_CUTOFF)
-    require(match is not None, f"{name!r} is not a metric; write one of {allowed}, MAP with k >= 1")
+    require(
+        match is not None,
+        f"{name!r} is not a metric; write nDCG@k, R@k, MRR@k or hit@k with k >= 1, or MAP",
+    )
     assert match is not None
     if match[1] is None:
         return average_precision, None

@@ -1,4 +1,4 @@
-"""The gate: may a challenger replace the champion?"""
+"""The gate: decide whether a challenger may replace the champion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class PairedDifference:
     """Challenger minus champion on one metric.
 
     Attributes:
-        metric: Name of the metric, with the group of queries in brackets if it is a part of them.
+        metric: Name of the metric, followed by the group of queries in brackets if only a group
+            was compared.
         challenger: Mean score of the challenger.
         champion: Mean score of the champion.
         difference: Mean difference.
@@ -38,16 +39,18 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision of the gate, with its reasons and numbers. The promotion history keeps all of it.
+    """The decision of the gate, with its reasons and numbers.
+
+    The promotion history keeps all of it.
 
     Attributes:
         passed: Whether the challenger may be promoted.
         reasons: One sentence each.
         queries: Number of queries that were judged.
         intervals: The differences that the decision is based on.
-        by_training_documents: The same differences apart for the queries that ask for documents
-            which judged training queries ask for, too ("asked_in_training"), and for the others
-            ("not_asked_in_training"). They are for readers: nothing is decided by them.
+        by_training_documents: The same differences for two groups of queries. "asked_in_training"
+            has the queries with a relevant document that a judged training query asks for,
+            "not_asked_in_training" the others. They inform readers; the decision ignores them.
     """
 
     passed: bool
@@ -144,19 +147,19 @@ def judge_retrain(
         return replace(verdict, reasons=(reason, *verdict.reasons))
 
     check_comparable([challenger, champion])
-    old = _paired_differences_of(old_queries, challenger, champion, settings, seed)
-    recent = _paired_differences_of(new_queries, challenger, champion, settings, seed)
-    reasons = [f"old documents: {text}" for text in _losses(old, settings)]
-    reasons += [f"new documents: {text}" for text in _missing_gain(recent, settings)]
+    old_differences = _paired_differences_of(old_queries, challenger, champion, settings, seed)
+    new_differences = _paired_differences_of(new_queries, challenger, champion, settings, seed)
+    reasons = [f"old documents: {text}" for text in _losses(old_differences, settings)]
+    reasons += [f"new documents: {text}" for text in _missing_gain(new_differences, settings)]
     passed = not reasons
     if passed:
-        gain = _difference_text(recent[settings.metric])
+        gain = _difference_text(new_differences[settings.metric])
         reasons = [f"new documents: better: {gain}; old documents: no loss"]
     return Verdict(
         passed,
         tuple(reasons),
         challenger.queries,
-        (*_name_group("old", old), *_name_group("new", recent)),
+        (*_name_group("old", old_differences), *_name_group("new", new_differences)),
         _by_training_documents(challenger, champion, settings, seed),
     )
 
@@ -171,8 +174,8 @@ def judge_pilot(
 ) -> Verdict:
     """Pass a challenger that was trained on a sample if it finds the new documents better.
 
-    A document counts once, by the mean over its queries, which share its fate. The lower bound of
-    the bootstrap interval at 1 - 2 alpha must lie above `margin`. The loss on other queries is
+    A document counts once, by the mean over its queries, which are not independent. The lower bound
+    of the bootstrap interval at 1 - 2 alpha must lie above `margin`. The loss on other queries is
     reported and decides nothing: the challenger was trained on a part of their documents.
 
     Args:
@@ -180,31 +183,32 @@ def judge_pilot(
         champion: The champion's scores on the same queries.
         settings: Metrics and alpha.
         targets: New document id by the id of the query that asks for it.
-        margin: Gain that two trainings may differ by through luck. No interval over documents
-            tells.
+        margin: Difference that two trainings can have by chance. An interval over documents does
+            not cover it.
         seed: Seed of the resamples.
 
     Raises:
         FreshetError: As `judge_promotion`.
     """
     check_comparable([challenger, champion])
-    recent = _paired_differences(
+    new_differences = _paired_differences(
         _average_by_document(challenger, targets),
         _average_by_document(champion, targets),
         settings,
         seed,
     )
-    goal = recent[settings.metric]
-    rows = _name_group("new", recent)
+    goal = new_differences[settings.metric]
+    rows = _name_group("new", new_differences)
     passed = goal.low > margin
     outcome = "better" if passed else f"not better by more than {margin}"
     reasons = [f"new documents: {outcome}: {_difference_text(goal)}"]
 
     old_queries = [query for query in challenger.values.index if query not in targets]
     if old_queries:
-        old = _paired_differences_of(old_queries, challenger, champion, settings, seed)
-        reasons.append(f"old documents: {_difference_text(old[settings.metric])}")
-        rows = _name_group("old", old) + rows
+        old_differences = _paired_differences_of(old_queries, challenger, champion, settings, seed)
+        old_goal = old_differences[settings.metric]
+        reasons.append(f"old documents: {_difference_text(old_goal)}")
+        rows = _name_group("old", old_differences) + rows
     return Verdict(passed, tuple(reasons), len(targets), tuple(rows))
 
 

@@ -1,4 +1,4 @@
-"""The comparison for readers: a summary sentence, tables as data frames of texts, and an HTML page."""
+"""Present a comparison: a summary sentence, tables as data frames of texts, and an HTML page."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ GROUP_TITLES = {
     "unseen": "Queries none of whose relevant documents answers a query of another split",
     "seen": "Queries with a relevant document that also answers a query of another split",
 }
-UNJUDGED = "nobody has judged dev or test queries of this corpus, so that no system can be compared"
+UNJUDGED = "this corpus has no judged dev or test queries, so no system can be compared"
 RELEVANT_MARK = "✓"
 TRAININGS_TEXT = {1: "one training", 2: "two trainings"}
 
 
 def summary_sentence(comparison: Mapping[str, Any]) -> str:
-    """Return which system is best, by how much, and on what; before it, what limits the comparison.
+    """Return which system is best, by how much, and on which queries.
+
+    Sentences on the limits of the comparison come first: systems that were left out, and missing
+    judgements.
 
     Args:
         comparison: Content of `comparison.json`.
@@ -53,7 +56,7 @@ def summary_sentence(comparison: Mapping[str, Any]) -> str:
 
 
 def headline_metrics(comparison: Mapping[str, Any]) -> list[str]:
-    """Return the main metric and then those of `HEADLINE_METRICS` that were measured."""
+    """Return the main metric, then the measured metrics of `HEADLINE_METRICS`."""
     measured = next(iter(comparison["systems"].values()), {})
     others = [name for name in HEADLINE_METRICS if name in measured]
     return list(dict.fromkeys([comparison["main_metric"], *others]))
@@ -69,7 +72,7 @@ def format_interval(cell: Mapping[str, float], key: str = "value", sign: str = "
 
 
 def describe_interval(cell: Mapping[str, Any]) -> str:
-    """Tell what an interval is over.
+    """Describe the differences between samples that an interval covers.
 
     An interval over the queries of one or two trainings does not say how far another training would
     lie, so the number of trainings is named.
@@ -132,11 +135,13 @@ def differences_table(group: Mapping[str, Any], metric: str) -> pd.DataFrame:
 
 
 def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
-    """Return the queries that the best system won or lost, with the first documents of both systems.
+    """Return the queries that the best system won or lost by most against the next best system.
+
+    Each query has the first documents of both systems.
 
     Args:
         comparison: Content of `comparison.json`.
-        outcome: "won" or "lost", against the next best system.
+        outcome: "won" or "lost".
     """
     examples = comparison["examples"]
     names = [examples["system"], examples["reference"]]
@@ -167,7 +172,7 @@ def format_p_value(p: float) -> str:
 
 
 def report_tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return the tables of the report by title, leaving out those without a row."""
+    """Return the tables of the report by title, without empty tables."""
     main = comparison["main_metric"]
     tables = {
         "Results": systems_table(comparison),
@@ -191,7 +196,8 @@ def report_tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
 PAGE_STYLE = """
 :root { color-scheme: light dark }
 body { margin: 2rem auto; padding: 0 1rem; max-width: 70rem; font: 16px/1.5 system-ui, sans-serif }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto }
+table { border-collapse: collapse; display: block; overflow-x: auto }
+table { font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .8rem; border-bottom: 1px solid #8884; text-align: left }
 img { max-width: 100% }
 """
@@ -200,7 +206,9 @@ img { max-width: 100% }
 def render_page(
     title: str, sentences: Sequence[str], picture: bytes, tables: Mapping[str, pd.DataFrame]
 ) -> str:
-    """Return one HTML file without scripts or external addresses, light or dark as the reader's system.
+    """Return the report as one HTML file without scripts or external addresses.
+
+    The page is light or dark as the reader's system.
 
     Args:
         title: Title and heading.

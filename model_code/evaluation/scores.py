@@ -58,13 +58,16 @@ class SystemScores:
         return len(self.values)
 
     def restrict_to(self, query_ids: Iterable[str]) -> SystemScores:
-        """Return the scores on those of the queries that were scored."""
+        """Return the scores of the given queries. Queries without scores are ignored."""
         values = self.values[self.values.index.isin(list(query_ids))]
         seeds = tuple(table.loc[values.index] for table in self.seeds)
         return replace(self, values=values, seeds=seeds)
 
     def by_training_documents(self) -> dict[str, SystemScores]:
-        """Return the scores apart for both groups of queries, leaving out a group without queries."""
+        """Return the scores of each group of queries that has any.
+
+        The groups are the queries in `asked_in_training`, and all others.
+        """
         others = set(self.values.index) - self.asked_in_training
         groups = {
             ASKED_IN_TRAINING: self.restrict_to(self.asked_in_training),
@@ -74,7 +77,10 @@ class SystemScores:
 
 
 def load_scores(folder: Path, split: str) -> SystemScores:
-    """Read one split of an evaluation folder. A split without judged queries gives zero rows."""
+    """Read one split of an evaluation folder.
+
+    A split without judged queries has zero rows.
+    """
     summary = read_json(folder / "metrics.json")
     table = pd.read_parquet(folder / "scores.parquet")
     table = table[table["split"] == split]
@@ -88,7 +94,7 @@ def load_scores(folder: Path, split: str) -> SystemScores:
 
 
 def load_gate_scores(folder: Path) -> SystemScores:
-    """Read the scores that promotions are judged by: those of gate, or of test if gate has none."""
+    """Read the scores for the gate: of the split gate, or of test if gate has no queries."""
     scores = load_scores(folder, GATE)
     if scores.queries:
         return scores
@@ -141,12 +147,12 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
             )
 
 
-# The suffix stands before the dot that begins a variant's name.
+# The suffix precedes the dot that begins a variant's name.
 SEED_SUFFIX = re.compile(r"_seed\d+(?=\.|$)")
 
 
 def strip_seed(system: str) -> str:
-    """Return a system's name without the suffix that tells its training seed.
+    """Return a system's name without the suffix of its training seed.
 
     >>> strip_seed("hce_seed1.rrf"), strip_seed("hce")
     ('hce.rrf', 'hce')

@@ -27,7 +27,7 @@ UNTRAINED_SYSTEMS = ("bm25", "bm25_generated", "zero_shot", "untrained")
 class EvaluationSettings(Settings):
     """The metrics, the number of queries, and the confidence of intervals."""
 
-    # Every system is tested against these.
+    # Every system is tested against these systems.
     references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")
 
     metrics: tuple[str, ...] = Field(
@@ -51,7 +51,7 @@ class EvaluationSettings(Settings):
         description="Also evaluate the other searches of each build and its fusion with BM25 by "
         "reciprocal ranks.",
     )
-    # Of reciprocal rank fusion: the larger it is, the less a first rank counts.
+    # Constant of reciprocal rank fusion. The larger it is, the less a first rank counts.
     fusion_constant: int = constant_field(60, ge=0)
 
     def check(self) -> None:

@@ -81,8 +81,9 @@ def interval_of_means(
     Returns:
         Lower and upper bounds, (c,) each.
 
-    >>> [bound.round(2).tolist() for bound in interval_of_means(np.ones((4, 1)), 2000, 0.95, seed=0)]
-    [[0.32], [1.0]]
+    >>> low, high = interval_of_means(np.ones((4, 1)), 2000, 0.95, seed=0)
+    >>> low.round(2).tolist(), high.round(2).tolist()
+    ([0.32], [1.0])
     """
     if len(values) >= MIN_BOOTSTRAP_QUERIES:
         return bootstrap_interval(values, samples, confidence, seed)
@@ -204,7 +205,13 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
 
 
 def _count_reached(patterns: np.ndarray, differences: np.ndarray, enough: np.ndarray) -> np.ndarray:
-    """Count the sign patterns (rows, n) of 0 and 1 under which each column's sum is large enough."""
+    """Count the sign patterns under which each column's sum is large enough, (c,).
+
+    Args:
+        patterns: Rows of 0 and 1, (rows, n). 1 flips the sign of a difference.
+        differences: Paired differences, (n, c).
+        enough: Absolute sum that counts, (c,).
+    """
     signs = 1.0 - 2.0 * patterns
     return (np.abs(signs @ differences) >= enough).sum(axis=0)
 

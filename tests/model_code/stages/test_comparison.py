@@ -107,9 +107,7 @@ def test_where_nobody_judged_nothing_is_compared_and_what_was_left_out_is_said(t
         0,
     )
     assert content["left_out"] == {"hce": "hce is not trained"}
-    assert summary_sentence(content).startswith(
-        "Nobody has judged dev or test queries of this corpus"
-    )
+    assert summary_sentence(content).startswith("This corpus has no judged dev or test queries")
     assert read_json(tmp_path / "output" / "metrics.json") == {}
 
 
