@@ -1,3 +1,1 @@
-"""The stage table, running its stages through DVC, the runs that MLflow keeps of them, and what
-came of them.
-"""
+"""The stage table, its execution by DVC, and the runs that MLflow keeps."""

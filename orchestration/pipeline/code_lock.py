@@ -1,9 +1,9 @@
 """`code.lock.json`: a hash of each stage's code, for a project whose code is installed elsewhere.
 
 DVC compares it by key. An edit of the code, or another version, therefore reruns exactly the stages
-that depend on what changed. Every command that calls DVC writes it first, and a bare `dvc repro` by
-the stage `code_lock`. A stage refuses a lock that does not match the code that runs: DVC would
-record the output under the wrong code, and restore it later.
+that depend on what changed. Every command that calls DVC writes it first. For a bare `dvc repro`,
+the stage `code_lock` writes it. A stage refuses a lock that does not match the code that runs: DVC
+would record the output under the wrong code, and restore it later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ hash_once = cache(hash_path)
 
 
 def code_root(root: Path) -> Path:
-    """Return where a project's code is: installed elsewhere if it has a lock, else in its folder."""
+    """Return the folder of a project's code.
+
+    A project with a lock uses the installed code. A clone has no lock and contains the code.
+    """
     if (root / NAME).is_file():
         return INSTALLED
     return root
@@ -50,7 +53,7 @@ def write(root: Path, new: bool = False) -> None:
     for name in PACKAGES:
         _require_own_package(name)
 
-    # The process may have run for long, so hashes that it remembers may be old.
+    # The code may have changed since this process cached the hashes.
     hash_once.cache_clear()
     hashes = {stage.name: code_hash(stage) for stage in TABLE}
     path = root / NAME
@@ -67,8 +70,8 @@ def _require_own_package(name: str) -> None:
     if spec is not None:
         location = spec.origin or list(spec.submodule_search_locations or [])
     raise FreshetError(
-        f"the package {name!r} that Python finds is not Freshet's ({location}): install Freshet in "
-        "an environment of its own, or rename the other one"
+        f"Python finds another package {name!r} than Freshet's ({location}). Install Freshet in a "
+        "separate environment, or rename the other package"
     )
 
 
@@ -87,7 +90,7 @@ def require_current(stage: Stage, root: Path) -> None:
     path = root / NAME
     if path.is_file() and read_json(path).get(stage.name) != code_hash(stage):
         raise FreshetError(
-            f"{NAME} is of another version of Freshet than this one: `freshet run` writes it again"
+            f"{NAME} belongs to another version of Freshet; `freshet run` writes it again"
         )
 
 

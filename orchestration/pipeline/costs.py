@@ -1,4 +1,4 @@
-"""What effectiveness costs: query times, index sizes, and the recorded times of training and indexing.
+"""Measure costs: query times, index sizes, and the recorded times of training and indexing.
 
 None of this is an artifact. Numbers that differ from run to run stay out of everything that is
 hashed.
@@ -25,7 +25,7 @@ from orchestration.pipeline import runs, stage_key, stages
 
 # Documents per timed query.
 TIMED_DEPTH = 10
-# Queries that are asked before the clock counts.
+# Queries that are searched before any is timed.
 WARM_UP_QUERIES = 3
 COLUMNS = (
     "system",
@@ -71,7 +71,10 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
 
 
 def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:
-    """Return the median and the 95th percentile of query times in milliseconds, one query at a time."""
+    """Return the median and the 95th percentile of query times, in milliseconds.
+
+    Queries are searched one at a time.
+    """
     for text in texts[:WARM_UP_QUERIES]:
         search([text], TIMED_DEPTH)
 

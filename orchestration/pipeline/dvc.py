@@ -1,4 +1,4 @@
-"""DVC: its process, the files that it leaves, and the last line of a stage that it runs.
+"""Run DVC, and read and repair its files.
 
 The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave
 this file half-written, and notes about outputs in use. Both are repaired before the next build.
@@ -27,8 +27,8 @@ from orchestration.pipeline import code_lock
 
 # DVC's configuration files, in the folder `.dvc`.
 CONFIG_FILES = ("config", "config.local")
-# Variable in DVC's environment with the name of the build, whose run in MLflow is above the stages'
-# runs.
+# Variable in DVC's environment with the name of the build. The build's run in MLflow is the parent
+# of the stages' runs.
 BUILD_NAME = "FRESHET_BUILD"
 # Variable in DVC's environment: the process that started DVC records the stages that have ended.
 RECORDER = "FRESHET_RECORDER"
@@ -64,7 +64,7 @@ def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[st
 def error_reason(stderr: str) -> str:
     """Return DVC's error without its warnings and advice, or everything if it names no error.
 
-    >>> error_reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
+    >>> error_reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles?")
     'params.yaml is broken'
     """
     for line in stderr.splitlines():
@@ -104,7 +104,7 @@ def initialise(project: Project) -> None:
 
 
 def uses_git(root: Path) -> bool:
-    """Return whether DVC follows git in `root`: it is in a repository, and no configuration forbids it."""
+    """Return whether DVC follows git: in a repository, unless its configuration forbids it."""
     if not in_git(root.resolve()):
         return False
     return not any(_forbids_git(root / ".dvc" / name) for name in CONFIG_FILES)
@@ -198,7 +198,7 @@ def _read_lock(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
     stages = _valid_stages(path)
     if stages is None:
         raise FreshetError(
-            f"{LOCK} is not whole: run `freshet run`, which restores the last whole one"
+            f"{LOCK} was cut off: run `freshet run`, which restores the last complete one"
         )
     return stages
 
@@ -225,7 +225,7 @@ def _valid_stages(path: Path) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=1)
 def _parse_yaml(text: str) -> Any:
-    """Parse the lock. Callers must not change the result, which is cached because every asset asks."""
+    """Parse the lock. The result is cached for all assets, so callers must not change it."""
     return YAML(typ="safe").load(text)
 
 
@@ -251,7 +251,10 @@ def remove_stale_notes(root: Path) -> bool:
 
 
 def _noted_pids(path: Path) -> list[int]:
-    """Return the process numbers in DVC's notes. Notes that were cut off give one that no process has."""
+    """Return the process numbers in DVC's notes.
+
+    For notes that were cut off, the result is -1, which no process has.
+    """
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
         pids = [writer["pid"] for writer in notes.get("write", {}).values()]

@@ -1,4 +1,7 @@
-"""Write `dvc.yaml` from the declarations of the stages: `python -m orchestration.pipeline.dvc_file`."""
+"""Write `dvc.yaml` from the declarations of the stages.
+
+Run it with `python -m orchestration.pipeline.dvc_file`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look at the corpus's source and write `corpus.lock.json`, through which all stages read that source."""
+"""Hash the corpus's source and write `corpus.lock.json`, on which the stages depend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestration import parameters
 
 
 def ingest(project: Project) -> dict[str, Any]:
-    """Look at the source and return the lock.
+    """Read the source, write its lock if it changed, and return the lock.
 
     The file is written only if something changed, so that no stage runs again without a reason.
     """
@@ -36,13 +36,13 @@ def read_lock(project: Project) -> dict[str, Any] | None:
     lock = _read_json_or_none(project.corpus_lock)
     if not isinstance(lock, dict) or not {"source", "content_hash"} <= lock.keys():
         raise FreshetError(
-            f"{project.corpus_lock.name} is not whole: run `freshet ingest`, which writes it again"
+            f"{project.corpus_lock.name} is damaged: run `freshet ingest`, which writes it again"
         )
     return lock
 
 
 def _read_json_or_none(path: Path) -> Any:
-    """Return the JSON in a file, or None if it is missing, cut off or has conflict markers of git."""
+    """Return the JSON in a file, or None if it is missing, cut off or has conflict markers."""
     try:
         return read_json(path)
     except (FileNotFoundError, ValueError):

@@ -1,5 +1,6 @@
-"""`freshet init`: a project of one's own, beside the code, in a folder that may be moved and
-copied.
+"""Make a new project: `freshet init`.
+
+The folder of the project is separate from the code, and may be moved and copied.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from orchestration import parameters
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import in_git, initialise
 
-DOCUMENTS = "documents"  # the source where none is named
-PARAMS = Path(__file__).with_suffix(".yaml")  # `params.yaml`, but for the source
-FILES = {
+# The source of a project that names no other one: a folder in the project.
+DEFAULT_SOURCE = "documents"
+# The template of `params.yaml`, with SOURCE in place of the source's path.
+PARAMS_TEMPLATE = Path(__file__).with_suffix(".yaml")
+# Kinds of ignored files that the description of a folder counts, the most frequent first.
+MAX_LISTED_KINDS = 8
+PROJECT_FILES = {
     ".gitignore": "/.freshet/\n/artifacts/\n/live/\n/inbox/\n__pycache__/\n",
     ".dvcignore": ".freshet\nlive\n__pycache__\n",
     "pyproject.toml": """\
@@ -41,68 +46,103 @@ code_location_name = "freshet"
 
 
 def make_project(folder: Path, source: str | None = None, cwd: Path | None = None) -> str:
-    """Make a project in `folder` for the documents of `source`, and say what that is.
+    """Make a project for the documents of a source, and return a description of the source.
 
-    source: a folder, a file, a BEIR folder or a hub data set, as seen from `cwd`; by default the
-    project's own folder `documents`. A `params.yaml` that lies there alone stays, and names the
-    source. FreshetError if there is a project already, or no such source, or two.
+    If the folder already has a `params.yaml`, that file is kept and names the source.
+
+    Args:
+        folder: Folder of the project, relative to `cwd`.
+        source: A folder, a file, a BEIR folder or a hub data set. Paths are relative to `cwd`.
+            None: the folder `documents` in the project.
+        cwd: Working directory. None: that of this process.
+
+    Raises:
+        FreshetError: If the folder is a project already, if the source does not exist, or if both
+            `source` and `params.yaml` name one. Nothing is written then.
     """
-    root = ((cwd or Path.cwd()) / folder).resolve()
-    params = root / "params.yaml"
+    if cwd is None:
+        cwd = Path.cwd()
+    root = (cwd / folder).resolve()
     if (root / "dvc.yaml").exists():
-        raise FreshetError(
-            f"{root / 'dvc.yaml'} is there already: this folder is a project, which is left as it "
-            "is"
-        )
-    if params.exists():
-        if source is not None:
-            raise FreshetError(
-                f"{params} names a source already: leave out --from, or take that file away first"
-            )
-        settings = resolve_source_kind(parameters.load(params).corpus, root)
-        open_source(settings, root)  # before anything is written
+        raise FreshetError(f"{root} is a project already: it has a dvc.yaml. Choose another folder")
+
+    if (root / "params.yaml").exists():
+        corpus = _read_source(root / "params.yaml", source)
     else:
-        settings = CorpusSettings(
-            path=DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd())
+        corpus = _write_params(root, source, cwd)
+    _write_project_files(root)
+    return _describe_source(corpus, root)
+
+
+def _read_source(params: Path, source: str | None) -> CorpusSettings:
+    """Return the source in an existing `params.yaml`, after checking that it can be opened."""
+    if source is not None:
+        raise FreshetError(
+            f"{params} names a source already: leave out --from, or move that file away first"
         )
-        if source is not None:
-            settings = resolve_source_kind(settings, root)
-        (root if source else root / DOCUMENTS).mkdir(parents=True, exist_ok=True)
-        path = json.dumps(settings.path, ensure_ascii=False)
-        write_text(params, PARAMS.read_text(encoding="utf-8").replace("SOURCE", path, 1))
+    corpus = resolve_source_kind(parameters.load(params).corpus, params.parent)
+    open_source(corpus, params.parent)
+    return corpus
+
+
+def _write_params(root: Path, source: str | None, cwd: Path) -> CorpusSettings:
+    """Write `params.yaml` from the template, and return the source that it names."""
+    if source is None:
+        corpus = CorpusSettings(path=DEFAULT_SOURCE)
+        (root / DEFAULT_SOURCE).mkdir(parents=True, exist_ok=True)
+    else:
+        corpus = CorpusSettings(path=_path_from_project(root, source, cwd))
+        # This fails if there is no such source, so it comes before anything is written.
+        corpus = resolve_source_kind(corpus, root)
+        root.mkdir(parents=True, exist_ok=True)
+
+    template = PARAMS_TEMPLATE.read_text(encoding="utf-8")
+    # Text in JSON is valid in YAML, whatever characters the path has.
+    path = json.dumps(corpus.path, ensure_ascii=False)
+    write_text(root / "params.yaml", template.replace("SOURCE", path, 1))
+    return corpus
+
+
+def _path_from_project(root: Path, source: str, cwd: Path) -> str:
+    """Return the source as `corpus.path` names it.
+
+    A path inside the project is relative to it, so that the project can be moved. Other paths are
+    absolute. A source that is no path, such as a hub data set, keeps its name.
+    """
+    path = (cwd / Path(source).expanduser()).resolve()
+    if not path.exists():
+        return source
+    if path != root and path.is_relative_to(root):
+        return path.relative_to(root).as_posix()
+    return str(path)
+
+
+def _write_project_files(root: Path) -> None:
     (root / "inbox").mkdir(exist_ok=True)
     dvc_file.write(root / "dvc.yaml", has_own_code=False)
-    for name, text in FILES.items():
+    for name, text in PROJECT_FILES.items():
         if not (root / name).exists():
             write_text(root / name, text)
+
     if not in_git(root):
         subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     code_lock.write(root, new=True)
     initialise(Project(root))
-    return _source_text(settings, root)
 
 
-def _path(root: Path, source: str, cwd: Path) -> str:
-    """The source as `corpus.path` names it: inside of the project as seen from there, so that it
-    moves along.
-    """
-    place = (cwd / Path(source).expanduser()).resolve()
-    if not place.exists():
-        return source
-    return (
-        place.relative_to(root).as_posix()
-        if place.is_relative_to(root) and place != root
-        else str(place)
-    )
+def _describe_source(corpus: CorpusSettings, root: Path) -> str:
+    if corpus.source == "auto":
+        suffixes = ", ".join(DOCUMENT_SUFFIXES)
+        return f"documents: put files ({suffixes}) into {corpus.path}/"
 
-
-def _source_text(settings: CorpusSettings, root: Path) -> str:
-    """The kind of source in words."""
-    if settings.source == "auto":
-        return f"documents: put files ({', '.join(DOCUMENT_SUFFIXES)}) into {settings.path}/"
-    source = open_source(settings, root)
+    source = open_source(corpus, root)
     if not isinstance(source, FolderSource):
-        return f"source: {', '.join(filter(None, (settings.source, settings.path)))}"
-    files = f"source: a folder, {len(source.files):,} documents"
-    others = ", ".join(f"{number:,} {kind}" for kind, number in source.passed_over.most_common(8))
-    return files + (f"; passed over: {others}" if others else "")
+        names = [name for name in (corpus.source, corpus.path) if name]
+        return f"source: {', '.join(names)}"
+
+    description = f"source: a folder, {len(source.files):,} documents"
+    ignored = source.passed_over.most_common(MAX_LISTED_KINDS)
+    if ignored:
+        counts = ", ".join(f"{number:,} {kind}" for kind, number in ignored)
+        description += f"; passed over: {counts}"
+    return description

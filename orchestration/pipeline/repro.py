@@ -43,7 +43,7 @@ PrintLine = Callable[[str], None]
 
 
 class StageRefused(FreshetError):
-    """A stage failed with a reason of its own. The same run would fail again."""
+    """A stage raised an error with a reason. The same run would fail again."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,10 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
         changes = ["it never ran"]
         if address in recorded:
             changes = describe_changes(status.get(address, ()))
-        upstream = [
-            planned[earlier.address]
-            for earlier in stages.upstream(stage, table)
-            if earlier.address in planned
-        ]
+        upstream = []
+        for earlier in stages.upstream(stage, table):
+            if earlier.address in planned:
+                upstream.append(planned[earlier.address])
         planned[address] = plan_stage(address, changes, upstream)
     return list(planned.values())
 
@@ -111,7 +110,7 @@ def print_to_stderr(text: str) -> None:
 
 
 class PlannedBuild:
-    """A build that is planned once, with the settings of that moment, and runs each stage once.
+    """A build that is planned once, with the settings at that time, and runs each stage once.
 
     Args:
         project: The project.
@@ -138,7 +137,9 @@ class PlannedBuild:
         if dagster_run:
             self.environment["FRESHET_DAGSTER_RUN"] = dagster_run
 
-        backup_folder = project.root / ".dvc" / "tmp" if project.home else project.state
+        backup_folder = project.state
+        if project.home:
+            backup_folder = project.root / ".dvc" / "tmp"
         self.lock_backup = backup_folder / dvc.LOCK
 
         dvc.initialise(project)
@@ -164,7 +165,9 @@ class PlannedBuild:
             FreshetError: If a stage fails, or if the settings changed since the plan was made.
         """
         required = set(required_stages(self.project, address))
-        for name in [name for name in self.waiting if name in required]:
+        for name in list(self.waiting):
+            if name not in required:
+                continue
             with self.project.lock():
                 if hash_path(self.project.params_file) != self.settings_hash:
                     raise FreshetError(
@@ -182,7 +185,8 @@ class PlannedBuild:
         """Repair what a killed DVC left, and remove outputs that params.yaml no longer names."""
         if dvc.restore_lock(self.project.root, self.lock_backup):
             print_to_stderr(
-                "dvc.lock was half-written by a DVC that was killed: the last whole one is restored"
+                "dvc.lock was half-written by a DVC that was killed; the last complete one is "
+                "restored"
             )
         if dvc.remove_stale_notes(self.project.root):
             print_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
@@ -213,8 +217,8 @@ class PlannedBuild:
         stage_error = None
         dvc_error = "see the lines above"
 
-        # In a session of its own, DVC does not receive Ctrl-C in the terminal. This process does,
-        # and ends DVC below.
+        # DVC runs in a separate session, so Ctrl-C in the terminal does not reach it. This process
+        # receives Ctrl-C, and ends DVC below.
         with subprocess.Popen(
             command,
             cwd=self.project.root,
@@ -318,7 +322,7 @@ def required_rows(table: Sequence[Stage], targets: Sequence[str]) -> list[Stage]
     addresses = set()
     for target in targets:
         addresses.update(stage.address for stage in stages.find(target, table))
-    # Later stages come first, so that the needs of their needs are found in one pass.
+    # Later stages come first, so that one pass finds all stages that they depend on.
     for stage in reversed(table):
         if stage.address in addresses:
             addresses.update(earlier.address for earlier in stages.upstream(stage, table))

@@ -90,8 +90,8 @@ def _execute(
         check_contract(stage.name, context)
     except FreshetError as error:
         raise FreshetError(
-            f"stage {stage.address} made an output that breaks its contract, so nothing is put in "
-            f"place: {error}"
+            f"the output of stage {stage.address} breaks its contract, so it is not put in place: "
+            f"{error}"
         ) from error
     finally:
         # An edit of an input is the more important reason, also if it made the output break its
@@ -107,8 +107,8 @@ def _require_unchanged(stage: Stage, project: Project, inputs: StageInputs) -> N
     if changed:
         raise FreshetError(
             f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC "
-            "would record the new version as what made the old output, so the output is thrown "
-            "away: run it again"
+            "would record the new version as the input of this output, so the output is deleted: "
+            "run the stage again"
         )
 
 
@@ -177,8 +177,8 @@ def make_stage_record(
     commit, is_dirty = git_state(project.root)
     systems = {system: collect_numbers(metrics) for system, metrics in evaluated_systems(report)}
 
-    # The metrics of evaluated systems go to runs of their own. The stage's run has those of its
-    # retriever.
+    # Each evaluated system gets a separate run with its metrics. The stage's run has the metrics of
+    # the stage's retriever.
     if systems:
         metrics = dict(systems.get(stage.retriever or "", {}))
     else:
@@ -231,7 +231,7 @@ def evaluated_systems(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
 
 
 def collect_numbers(report: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a nested report by dotted keys. Booleans are no numbers."""
+    """Return the numbers of a nested report by dotted keys. Booleans do not count as numbers."""
     numbers = {}
     for key, value in flatten(report).items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):

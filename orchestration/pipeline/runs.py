@@ -153,14 +153,14 @@ def run_store(project: Project) -> RunStore:
 
 
 def find_run(project: Project, key: str) -> str | None:
-    """Return the newest finished run of a stage key, or None if there is none or tracking is off."""
+    """Return the newest finished run of a stage key, or None without one or without tracking."""
     if not tracking_is_on():
         return None
     return run_store(project).find_run(key)
 
 
 def run_page(project: Project, run: str) -> str:
-    """Return the URL of a run: at the tracking server, or where `freshet ui` opens MLflow's page."""
+    """Return the URL of a run at the tracking server, or at the address of `freshet ui`."""
     uri = tracking_uri(project)
     server = uri if uri.startswith("http") else PAGE
     return f"{server}/#/experiments/{run_store(project).experiment}/runs/{run}"
@@ -225,7 +225,7 @@ class RunStore:
 
         The run counts as finished when everything is stored. An unfinished run of the same stage,
         which a crash left, is deleted and made again. Each system that the stage evaluated has a
-        run of its own, so that one column of MLflow's page sorts all systems.
+        separate run, so that one column of MLflow's page sorts all systems.
         """
         started_ms = int(record.started * 1000)
         ended_ms = int(record.ended * 1000)
@@ -362,7 +362,7 @@ def valid_name(name: str) -> str:
 
 
 def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
-    """Open the project's store. The store and the project's experiment are made if they are missing.
+    """Open the project's store, and create the store and the experiment if they are missing.
 
     Two processes that initialise a SQLite store at the same time would break it, so one waits.
 
@@ -398,7 +398,7 @@ def _configure_mlflow(uri: str) -> None:
 
     has_pool_settings = any(name.startswith(POOL) for name in os.environ)
     if uri.startswith("sqlite:") and not has_pool_settings:
-        # Without a pool, no file stays open between two looks of a daemon.
+        # Without a pool, no file stays open between two queries of a daemon.
         os.environ[f"{POOL}CLASS"] = "NullPool"
 
 
@@ -411,8 +411,7 @@ def _create_own_store(folder: Path, uri: str, artifact_root: str) -> None:
     has_allowed_path = set("?#%").isdisjoint(str(folder))
     require(
         has_allowed_path,
-        f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the "
-        "path",
+        f"MLflow loses models below {folder}: move the project to a path without ?, # and %",
     )
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -449,7 +448,7 @@ def _find_or_create_experiment(
 
 
 def _rewrite_artifact_paths(folder: Path, old: str, new: str) -> None:
-    """Let a store that was moved or copied with its project name its own artifacts."""
+    """Correct the artifact paths in a store that was moved or copied with its project."""
     with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
         for table, column in ARTIFACT_PATH_COLUMNS:
             statement = (
@@ -460,7 +459,10 @@ def _rewrite_artifact_paths(folder: Path, old: str, new: str) -> None:
 
 
 def spool_record(project: Project, record: StageRecord) -> None:
-    """Put a record with copies of its files into the spool, atomically. Nothing if tracking is off."""
+    """Put a record with copies of its files into the spool, atomically.
+
+    Nothing is written if tracking is off.
+    """
     if not tracking_is_on():
         return
     staging = project.state / "staging" / f"{record.stage}.record"
@@ -479,10 +481,10 @@ def spool_record(project: Project, record: StageRecord) -> None:
 
 
 def record_all(project: Project) -> None:
-    """Record every spooled stage, in the order in which they started. Nothing if tracking is off.
+    """Record every spooled stage, in the order in which they started.
 
-    A record leaves the spool when its run is complete, and the same record twice is one run.
-    Therefore a crash neither loses nor doubles a run.
+    Nothing is recorded if tracking is off. A record leaves the spool when its run is complete, and
+    recording it twice gives one run. Therefore a crash neither loses nor doubles a run.
     """
     if not tracking_is_on() or not _spool_entries(project):
         return
@@ -511,8 +513,8 @@ def try_record_all(project: Project) -> bool:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         print(
-            f"not recorded in MLflow yet ({type(error).__name__}: {reason}); the next build does "
-            "it",
+            f"not recorded in MLflow yet ({type(error).__name__}: {reason}); the next build "
+            "records it",
             file=sys.stderr,
         )
         return False

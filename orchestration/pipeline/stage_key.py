@@ -1,4 +1,4 @@
-"""The identity of a stage before it runs: a hash of its command, everything that it reads, and its settings."""
+"""The key of a stage before it runs: a hash of its command, inputs, code and settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_stage_inputs(stage: Stage, root: Path) -> StageInputs:
             remedy = "run the stages before it (`freshet run`)"
             if name == "lock":
                 remedy = "run `freshet ingest`"
-            raise FreshetError(f"stage {stage.address} reads {path}, which is not there: {remedy}")
+            raise FreshetError(f"stage {stage.address} reads {path}, which is missing: {remedy}")
 
     hashes = {path: hash_path(root / path) for path in stage.inputs.values()}
     code = code_root(root)

@@ -46,7 +46,7 @@ def test_a_package_of_our_name_that_is_anothers_is_noticed(tmp_path, monkeypatch
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: other if name == "assets" else found(name)
     )
-    with pytest.raises(FreshetError, match="'assets' that Python finds is not Freshet's"):
+    with pytest.raises(FreshetError, match="Python finds another package 'assets' than Freshet's"):
         code_lock.write(tmp_path, new=True)
 
 

@@ -80,7 +80,7 @@ def test_a_broken_lock_is_one_line_with_the_remedy_and_is_removed_where_there_is
     tmp_path, content
 ):
     (tmp_path / "dvc.lock").write_bytes(content)
-    with pytest.raises(FreshetError, match="^dvc.lock is not whole: run `freshet run`"):
+    with pytest.raises(FreshetError, match="^dvc.lock was cut off: run `freshet run`"):
         dvc.stages_that_ran(tmp_path)
     assert dvc.restore_lock(tmp_path, tmp_path / "copy")
     assert not (tmp_path / "dvc.lock").exists()

@@ -51,7 +51,7 @@ def test_a_broken_lock_is_one_line_with_the_remedy_which_mends_it(project, conte
     project.corpus_lock.write_bytes(content)
     for act in (read_lock, project_status):
         with pytest.raises(
-            FreshetError, match="^corpus.lock.json is not whole: run `freshet ingest`"
+            FreshetError, match="^corpus.lock.json is damaged: run `freshet ingest`"
         ):
             act(project)
     lock = ingest(project)

@@ -1,6 +1,4 @@
-"""Guards what `freshet init` writes: settings that parse, a source as it is seen from where the
-command is typed.
-"""
+"""Guards what `freshet init` writes: valid settings, and a source path relative to the project."""
 
 from __future__ import annotations
 
@@ -13,87 +11,119 @@ from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.new_project import make_project
 from orchestration.pipeline.repro import PlannedBuild, plan
 
+SHORT_PARAMS = "corpus:\n  path: notes  # mine\npseudo_queries:\nretrievers: {hce: {}}\n"
+
 
 @pytest.fixture
 def notes(tmp_path):
+    """A working directory with a folder `notes` of one document."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.md").write_text("# A\n\nmoss")
     return tmp_path
 
 
-def test_a_source_outside_is_named_in_full_and_one_inside_moves_along(notes, monkeypatch):
-    assert make_project("search", "notes", cwd=notes) == "source: a folder, 1 documents"
-    assert parameters.load(notes / "search/params.yaml").corpus.path == str(notes / "notes")
-    make_project(".", "notes", cwd=notes)
-    assert parameters.load(notes / "params.yaml").corpus.path == "notes"
-    assert Project.find(notes / "search").root == notes / "search"
-    monkeypatch.setenv("FRESHET_PROJECT", str(notes / "search"))
-    assert Project.find().root == notes / "search"
-
-
 def require_every_group(params):
-    """DVC refuses a group that params.yaml lacks."""
-    written, settings = parameters.read_mapping(params), parameters.load(params)
+    """Require every group that a stage reads, because DVC refuses a missing group."""
+    mapping = parameters.read_mapping(params)
+    settings = parameters.load(params)
     for stage in stages.expand(settings.retrievers, settings.fusions):
         for group in stage.groups:
-            value = written
+            value = mapping
             for key in group.split("."):
                 assert key in value, group
                 value = value[key]
 
 
-def test_every_group_that_a_stage_reads_is_in_the_settings(notes):
+def test_source_outside_the_project_has_absolute_path(notes):
+    description = make_project("search", "notes", cwd=notes)
+
+    assert description == "source: a folder, 1 documents"
+    assert parameters.load(notes / "search/params.yaml").corpus.path == str(notes / "notes")
+
+
+def test_source_inside_the_project_has_relative_path(notes):
+    make_project(".", "notes", cwd=notes)
+    assert parameters.load(notes / "params.yaml").corpus.path == "notes"
+
+
+def test_new_project_is_found(notes, monkeypatch):
+    make_project("search", "notes", cwd=notes)
+    assert Project.find(notes / "search").root == notes / "search"
+
+    monkeypatch.setenv("FRESHET_PROJECT", str(notes / "search"))
+    assert Project.find().root == notes / "search"
+
+
+def test_new_params_have_every_group_of_a_stage(notes):
     make_project("search", cwd=notes)
+
     require_every_group(notes / "search/params.yaml")
     assert (notes / "search/documents").is_dir()
 
 
-def test_what_short_settings_leave_out_is_written_into_them_and_said_once_by_the_first_build(
-    notes, capsys, monkeypatch
-):
-    short = "corpus:\n  path: notes  # mine\npseudo_queries:\nretrievers: {hce: {}}\n"
+def test_plan_leaves_short_params_as_they_are(notes, capsys, monkeypatch):
     params = notes / "params.yaml"
-    params.write_text(short)
+    params.write_text(SHORT_PARAMS)
+
     make_project(".", cwd=notes)
-    assert params.read_text() == short
-    before = parameters.load(params)
+    assert params.read_text() == SHORT_PARAMS
+
     assert "corpus" in {stage.address for stage in plan(Project(notes))}
-    assert (params.read_text(), capsys.readouterr().err) == (short, ""), "a plan only tells"
-    with monkeypatch.context() as patch:
-        patch.setattr(dvc, "stages_that_ran", lambda root: {"corpus"})
-        corpus, *_ = plan(Project(notes))
-    assert (corpus.action, "params.yaml lacks acceptance={}" in corpus.reasons[0]) == (
-        "maybe",
-        True,
-    )
+    assert params.read_text() == SHORT_PARAMS
+    assert capsys.readouterr().err == ""
+
+    monkeypatch.setattr(dvc, "stages_that_ran", lambda root: {"corpus"})
+    corpus, *_ = plan(Project(notes))
+    assert corpus.action == "maybe"
+    assert "params.yaml lacks acceptance={}" in corpus.reasons[0]
+
+
+def test_first_build_completes_short_params_once(notes, capsys):
+    params = notes / "params.yaml"
+    params.write_text(SHORT_PARAMS)
+    make_project(".", cwd=notes)
+    settings = parameters.load(params)
+
     PlannedBuild(Project(notes))
+    completed = params.read_text()
     assert "seed=0, training={}" in capsys.readouterr().err
     require_every_group(params)
-    assert parameters.load(params) == before
-    assert "path: notes  # mine" in (text := params.read_text())
+    assert parameters.load(params) == settings
+    assert "path: notes  # mine" in completed
+
     PlannedBuild(Project(notes))
-    assert (params.read_text(), capsys.readouterr().err) == (text, "")
+    assert params.read_text() == completed
+    assert capsys.readouterr().err == ""
 
 
-def test_settings_that_lie_there_alone_stay_and_name_the_source(notes):
+def test_existing_params_name_the_source(notes):
     (notes / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}  # mine")
     with pytest.raises(FreshetError, match="params.yaml names a source already: leave out --from"):
         make_project(".", "notes", cwd=notes)
+
     assert make_project(".", cwd=notes) == "source: a folder, 1 documents"
     assert (notes / "params.yaml").read_text().endswith("# mine")
     assert Project.find(notes).root == notes
-    with pytest.raises(FreshetError, match="dvc.yaml is there already: this folder is a project"):
+
+
+def test_existing_project_is_refused(notes):
+    make_project(".", "notes", cwd=notes)
+    with pytest.raises(FreshetError, match="is a project already: it has a dvc.yaml"):
         make_project(".", cwd=notes)
 
 
-def test_an_absent_source_makes_and_leaves_nothing(notes):
+def test_missing_source_leaves_no_files(notes):
     with pytest.raises(FreshetError, match="does not exist"):
         make_project("search", "nowhere", cwd=notes)
     assert not (notes / "search").exists()
+
+
+def test_missing_source_in_params_leaves_no_files(notes):
     (notes / "params.yaml").write_text(
         "{corpus: {source: folder, path: nowhere}, retrievers: {hce: {}}}"
     )
     before = sorted(notes.rglob("*"))
+
     with pytest.raises(FreshetError, match="nowhere"):
         make_project(".", cwd=notes)
     assert sorted(notes.rglob("*")) == before

@@ -182,7 +182,7 @@ def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(
     assert list(repro(one_stage)) == ["make"]
     assert len(asked) == 1
     assert (
-        "not recorded in MLflow yet (OSError: the store is away); the next build does it"
+        "not recorded in MLflow yet (OSError: the store is away); the next build records it"
         in capsys.readouterr().err
     )
 

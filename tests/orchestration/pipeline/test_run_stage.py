@@ -141,7 +141,7 @@ def write_a_word(context):
         (
             write_a_word,
             FreshetError,
-            "^stage summing made an output that breaks its contract.*must hold a number",
+            "^the output of stage summing breaks its contract.*must hold a number",
         ),
         (lambda context: {}, FreshetError, "cannot be read: FileNotFoundError: .*sum.txt"),
         (lambda context: add_up(context) and {"where": context.output}, TypeError, "JSON"),
@@ -216,7 +216,7 @@ def test_a_missing_input_names_the_remedy(project, stage):
     (project.root / "input" / "numbers.txt").unlink()
     (project.root / "input").rmdir()
     with pytest.raises(
-        FreshetError, match=r"reads input, which is not there: run the stages before it"
+        FreshetError, match=r"reads input, which is missing: run the stages before it"
     ):
         run_stage.run_stage(stage, project)
 

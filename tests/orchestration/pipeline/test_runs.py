@@ -58,7 +58,7 @@ def test_two_processes_can_make_the_store_at_once_and_say_nothing(tracked_projec
 
 
 def test_a_folder_that_mlflow_fails_at_is_refused(tmp_path):
-    with pytest.raises(FreshetError, match=r"no \?, # or % is in the path"):
+    with pytest.raises(FreshetError, match=r"a path without \?, # and %"):
         run_store(Project(tmp_path / "100%"))
 
 
