@@ -1,4 +1,4 @@
-"""Count the changes that are recorded and not searchable yet, or searchable and not measured yet."""
+"""Count the changes that are not searchable yet, or not yet measured by a drift check."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _close_checks_without_documents(ledger: Ledger, watermark: int) -> None:
 def batches_to_measure(
     ledger: Ledger, window: int, watermark: int, last_trained: int = 0
 ) -> list[EventRange]:
-    """Return the events of the last reports, and those that no report covers.
+    """Return the events of the last reports, and the events that no report covers.
 
     Args:
         ledger: The ledger, opened for the retriever.
@@ -262,7 +262,7 @@ class BatchReader:
         return status is not None and bool(refined_statuses([status]))
 
     def _sample_ids(self, document_ids: Iterable[str]) -> list[str]:
-        """Sample as many documents as a report measures, because searching for more is wasted."""
+        """Sample as many documents as a report measures. Searching for more would be wasted."""
         drift = self.settings.drift
         return probes.sample_texts(document_ids, drift.largest_batch, drift.seed)
 

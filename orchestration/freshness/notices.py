@@ -1,4 +1,4 @@
-"""Find what is wrong with a project, and send it to the person who looks after it."""
+"""Find the problems of a project, and notify the person who maintains it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SEND_TIMEOUT_SECONDS = 10.0
 
 
 def find_problems(project: Project) -> dict[str, str]:
-    """Return everything that is wrong now.
+    """Return the current problems of a project.
 
-    Found are a full disk, damaged collections, changes that are stuck, drift, failed tasks, and a
-    refused promotion.
+    Problems are a full disk, damaged collections, changes that are stuck, drift, failed tasks, and
+    a refused promotion.
 
     Returns:
         A message for each problem. The key identifies the occurrence: the same problem has another

@@ -1,4 +1,4 @@
-"""Decide what a drift check leads to: no action, a pilot or a retrain.
+"""Decide the next step after a drift check: no action, a pilot or a retrain.
 
 Everything in this module is a pure function of its arguments. A drift check calls `decide`, whether
 a Dagster job or the command line started it; so does the drift benchmark.
@@ -59,7 +59,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class PastDecision:
-    """The decision for an earlier batch, and what became of it.
+    """The decision for an earlier batch, and how it was carried out.
 
     Attributes:
         action: The decision, or `RETRAIN` for a retrain that a pilot or a person started.
@@ -113,7 +113,7 @@ def decide(
     gate_can_judge: bool = True,
     dry_run: bool = False,
 ) -> Decision:
-    """Decide what a drift report leads to.
+    """Decide the next step after a drift report.
 
     Args:
         report: The measures of the newest batch and of the window.

@@ -1,4 +1,4 @@
-"""Run a retrain: train on everything that is live, ask the gate, and promote the result if it passes.
+"""Run a retrain: train on all live documents, ask the gate, and promote the result if it passes.
 
 A retrain has three steps, and each can be run alone:
 

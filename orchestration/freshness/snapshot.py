@@ -1,4 +1,4 @@
-"""Export what a retrain trains on: the live documents, and the judged queries that still have one."""
+"""Export the training data of a retrain: the live documents and their judged queries."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def live_documents(generation: Generation) -> Iterator[Row]:
 def gate_has_queries(project: Project, generation: Generation) -> bool:
     """Return whether a retrain on this generation has judged queries for the gate.
 
-    True as well if the corpus is not built. The answer is not known then, and `export_snapshot`
+    Also return True if the corpus is not built. The answer is unknown then, and `export_snapshot`
     raises an error that says so.
     """
     if not has_corpus_queries(project.artifacts):
@@ -207,7 +207,7 @@ def _merge_qrels(
 def _query_rows(
     corpus_queries: pd.DataFrame, relevance: Mapping[str, Mapping[str, int]], qrels: list[Row]
 ) -> list[Row]:
-    """Return a row for each query of `qrels`: its id, its text, and the answers that people gave."""
+    """Return a row for each query of `qrels`, with its id, text and known answers."""
     text_by_id = {arrival_query_id(text): text for text in relevance}
     text_by_id.update(zip(corpus_queries["query_id"], corpus_queries["text"], strict=True))
 

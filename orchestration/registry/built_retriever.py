@@ -61,7 +61,7 @@ class BuiltRetriever:
         evaluation: The folder of its scores.
         key: The key of the stage that evaluated it.
         corpus: The hash of the corpus.
-        text: The rules by which it cut documents into passages, as JSON (see `TextRules`).
+        text: The rules by which documents were cut into passages, as JSON (see `TextRules`).
         snapshot: The ledger position of the documents that it was trained on.
     """
 
@@ -251,7 +251,7 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
 
 
 def best_untrained(project: Project, settings: Parameters) -> str:
-    """Choose the baseline with the best promotion metric on dev; without dev queries, the fusion."""
+    """Choose the baseline with the best promotion metric on dev, or the fusion if dev is empty."""
     scores = {name: _dev_scores(project, name) for name in parameters.BASELINES}
     if not all(dev.get("queries") for dev in scores.values()):
         return parameters.BASELINES[-1]

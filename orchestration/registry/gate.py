@@ -1,4 +1,4 @@
-"""The gate: decide whether a challenger may replace the champion, on the judged queries of today."""
+"""The gate: decide whether a challenger may replace the champion, on the current judged queries."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Version:
         return self.project not in ("", project.identity)
 
     def is_same(self, other: Version | None) -> bool:
-        """Return whether both are the same registered version, whatever was noted on it meanwhile."""
+        """Return whether both are the same registered version, even if its tags differ."""
         return other is not None and other.version == self.version
 
 
