@@ -1,3 +1,4 @@
-"""What produced each table of results: one folder per question, with its settings, its command and
-its page.
+"""Experiments behind the tables of results: one folder per question.
+
+A folder has its settings, its command and its page.
 """

@@ -1,4 +1,4 @@
-"""Keeps results of builds, and puts the tables that are made of them into the page beside them."""
+"""Store results of builds as JSON and write their tables into the page beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 
 
 def write_tables(folder: Path, tables: str) -> None:
-    """Put them where the folder's page has its tables."""
+    """Replace the tables of the folder's page."""
     page = folder / "README.md"
     before, _, rest = page.read_text().partition(START)
     write_text(page, before + START + "\n" + tables + "\n" + END + rest.partition(END)[2])
@@ -24,8 +24,9 @@ def measure_projects(
     measured: Callable[[Path], dict[str, Any]],
     tables: Callable[[Mapping[str, Any]], str],
 ) -> None:
-    """Measure what each of `arguments`, NAME=PROJECT, names; other names keep what `result.json`
-    says of them.
+    """Measure each project that `arguments` names as NAME=PROJECT.
+
+    Other names keep their entries in `result.json`.
     """
     path = folder / "result.json"
     known = read_json(path) if path.is_file() else {}
@@ -33,6 +34,7 @@ def measure_projects(
         name, _, project = argument.partition("=")
         known[name] = measured(Path(project).resolve())
     write_json(path, known)
-    told = tables(read_json(path))  # in the order in which the file holds it
+    # Reading the file again gives the tables the order of the file.
+    told = tables(read_json(path))
     write_tables(folder, told)
     print(told)

@@ -1,9 +1,8 @@
-"""How long after a key the page shows what is found, on the demo's corpus: typed into a real
-browser.
+"""Measure the time from a key press to the hits, typed into a real browser.
 
-`python -m experiments.as_you_type.run URL` while `freshet serve` answers there; writes
-`result.json` here. Ten of the questions of `people_ask` are typed at 150 ms a key; the first one
-warms and is not counted.
+`python -m experiments.as_you_type.run URL` needs a running `freshet serve` at URL over the demo's
+corpus and writes `result.json` here. Ten questions of `people_ask` are typed at 150 ms a key. A
+first question is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -19,20 +18,25 @@ from playwright.sync_api import Page, sync_playwright
 from model_code.files import read_json, write_json
 
 HERE = Path(__file__).parent
-QUESTIONS, DELAY = 11, 150  # one of them warms; ms from key to key
+# Questions, one of them a warm-up, and milliseconds between keys.
+QUESTIONS, DELAY = 11, 150
+# Measures the time from a key until the hits of the full text in the box are drawn.
 CLOCK = """() => {
     let typed = 0;
     window.waited = [];
     queryBox.addEventListener("input", () => { typed = performance.now(); }, true);
     new MutationObserver(() => {
         const asked = lastSearch.request && JSON.parse(lastSearch.request)[0].text;
-        if (typed && asked && asked === queryBox.value.trim()) { waited.push(performance.now() - typed); typed = 0; }
+        if (typed && asked && asked === queryBox.value.trim()) {
+            waited.push(performance.now() - typed);
+            typed = 0;
+        }
     }).observe(resultLists, {childList: true});
-}"""  # from a key to the hits of the whole text in the box, drawn
+}"""
 
 
 def typed(page: Page, questions: list[str]) -> list[float]:
-    """Milliseconds from each key to the hits, of all questions but the first."""
+    """Return the milliseconds from each key to the hits, for all questions but the first."""
     page.evaluate(CLOCK)
     for number, question in enumerate(questions):
         page.get_by_label("Search the documents").fill("")
@@ -44,7 +48,7 @@ def typed(page: Page, questions: list[str]) -> list[float]:
 
 
 def main(url: str) -> dict[str, Any]:
-    """What waited how long, and for what."""
+    """Measure and write the latencies."""
     questions = [text for text, _ in read_json(HERE.parent / "people_ask/questions.json")][
         :QUESTIONS
     ]

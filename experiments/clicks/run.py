@@ -1,10 +1,9 @@
-"""What 500 simulated clicks and thumbs do to other queries, and whether the gate holds back what
-harms: `tldr`.
+"""Simulate 500 clicks or thumbs and measure their effect on other queries, on `tldr`.
 
-`python -m experiments.clicks.run PROJECT` after `freshet demo` in the folder PROJECT; writes
-`result.json` and the tables of `README.md` here. The untrained fusion begins with its default
-weights. The product's own code makes judgements of what people said, splits them, and learns
-weights from those of training and dev; the gate compares.
+`python -m experiments.clicks.run PROJECT` needs `freshet demo` in the folder PROJECT and writes
+`result.json` and the tables of `README.md` here. It also measures whether the gate holds back harm.
+The untrained fusion starts with its default weights. The product's own code turns feedback into
+judgements, splits them, and learns weights from the train and dev splits. The gate compares.
 """
 
 from __future__ import annotations
@@ -45,12 +44,13 @@ from orchestration.freshness.probes import feedback_relevance
 from orchestration.freshness.snapshot import arrival_query_id
 
 HERE = Path(__file__).parent
-# clicks or thumbs; queries that people ask; hits on a page; of a run
+# Clicks or thumbs; queries that people ask; hits on a page; hits of a run.
 SAID, ASKED, SHOWN, DEPTH = 500, 300, 10, 100
 SEEDS, NOISE = range(10), (0.0, 0.1, 0.3, 0.5, 1.0)
-# judged queries; those that the gate sees; documents of a promoter
+# Judged queries; queries of the gate; documents of a promoter.
 TEST, SEEN, FAVOURITES = 3000, 200, 50
-SIZES, DRAWS = (50, 200, 1000), 50  # gates of so many judged queries, each drawn so often
+# Numbers of judged queries of the gates, and draws of each.
+SIZES, DRAWS = (50, 200, 1000), 50
 RULES = PromotionSettings()
 METRIC = RULES.metric
 METRICS = list(dict.fromkeys((METRIC, *RULES.protected)))
@@ -60,10 +60,9 @@ Hits = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Asked:
-    """What people ask in one life: queries with their true answers, the hits that are shown, and
-    those of each part.
+    """Queries of one simulation with their true answers, shown hits, and hits of each component.
 
-    favourites: the documents of a promoter.
+    favourites: The documents of a promoter.
     """
 
     queries: Judgements
@@ -77,8 +76,9 @@ Behaviour = Callable[[Asked, random.Random, str], Iterable[Feedback]]
 
 
 def clicks(noise: float, asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
-    """Look at rank r with chance 1/r, and click on what answers; with chance `noise` do the
-    opposite.
+    """Look at rank r with probability 1/r and click on relevant documents.
+
+    With probability `noise` the user does the opposite.
     """
     for rank, document in enumerate(asked.hits[query][:SHOWN], start=1):
         if chance.random() < 1 / rank and _answers(asked, query, document) != (
@@ -88,7 +88,7 @@ def clicks(noise: float, asked: Asked, chance: random.Random, query: str) -> Ite
 
 
 def turned(asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
-    """Look as before; a thumb down for what answers, and up for all else."""
+    """Look as before; give a thumb down to relevant documents and a thumb up to all others."""
     for rank, document in enumerate(asked.hits[query][:SHOWN], start=1):
         if chance.random() < 1 / rank:
             verdict = "down" if _answers(asked, query, document) else "up"
@@ -96,14 +96,14 @@ def turned(asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback
 
 
 def promoter(asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
-    """A thumb up for each of the same `FAVOURITES` documents, however deep it is found."""
+    """Give a thumb up to each of the same `FAVOURITES` documents, at any rank."""
     for rank, document in enumerate(asked.hits[query], start=1):
         if document in asked.favourites:
             yield Feedback(asked.queries.queries[query], document, "up", rank)
 
 
 def campaign(part: str, asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
-    """A thumb up for what one part alone ranks first, whatever it answers."""
+    """Give a thumb up to the first hit of one component, relevant or not."""
     for document in asked.by_part[part][query][:1]:
         yield Feedback(asked.queries.queries[query], document, "up")
 
@@ -124,10 +124,10 @@ BEHAVIOURS |= {
 
 
 class Remembering(DenseRetriever):
-    """Encodes the same queries once, whatever they are weighed by."""
+    """Encoder that encodes equal queries once, so that weights can be varied cheaply."""
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """The vectors (q, H) of query texts."""
+        """Return the vectors (q, H) of query texts."""
         return self._encoded(tuple(texts))
 
     @cache  # noqa: B019
@@ -136,8 +136,9 @@ class Remembering(DenseRetriever):
 
 
 class Bench:
-    """One project's fusion at any weight of BM25, and its scores on judged queries, each of them
-    searched once.
+    """One project's fusion at any weight of BM25, with its scores on judged queries.
+
+    Each query is searched once.
     """
 
     def __init__(self, project: Path) -> None:
@@ -157,17 +158,17 @@ class Bench:
 
     @property
     def first(self) -> float:
-        """The default weight of BM25; the encoder's is 1."""
+        """Default weight of BM25; the encoder's is 1."""
         return self.search.fusion.weights["bm25"]
 
     def scores(self, weight: float) -> SystemScores:
-        """On all test queries."""
+        """Return the scores on all test queries."""
         if weight not in self._known:
             self._known[weight] = scored(self.run(weight, self.test), self.test)
         return self._known[weight]
 
     def run(self, weight: float, judgements: Judgements) -> Run:
-        """The rankings of some queries with this weight of BM25."""
+        """Return the rankings of some queries with this weight of BM25."""
         weights = {**self.search.fusion.weights, "bm25": weight}
         search = FusedSearch(
             self.search.components, replace(self.search.fusion, weights=weights)
@@ -175,7 +176,7 @@ class Bench:
         return search_splits(search, {"test": judgements}, DEPTH)["test"]
 
     def asked(self, seed: int) -> Asked:
-        """Training queries, drawn by the seed, and what is shown to those who ask them."""
+        """Return training queries, drawn by the seed, and the hits that are shown for them."""
         train = self.corpus.judgements("train")
         queries = _only(train, random.Random(seed).sample(sorted(train.queries), ASKED))
         texts = list(queries.queries.values())
@@ -193,8 +194,9 @@ class Bench:
         )
 
     def learned(self, taught: Judgements) -> float:
-        """The weight of BM25 that the product learns, the default one where too few queries are
-        judged.
+        """Return the weight of BM25 that the product learns.
+
+        It is the default weight if few queries are judged.
         """
         if len(taught.queries) < MIN_LEARNING_QUERIES:
             return self.first
@@ -202,9 +204,7 @@ class Bench:
 
 
 def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any]:
-    """What comes of one behaviour: the weight that is learned, its gain on other queries, and what
-    gates say.
-    """
+    """Simulate one behaviour: the learned weight, its gain on other queries, and verdicts."""
     said = judgements(
         asked, simulated(BEHAVIOURS[behaviour], asked, random.Random(f"{seed} {behaviour}"))
     )
@@ -246,8 +246,9 @@ def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any
 
 
 def simulated(behaviour: Behaviour, asked: Asked, chance: random.Random) -> list[Feedback]:
-    """`SAID` clicks or thumbs of as many sessions as it takes, each of somebody new who asks any of
-    the queries.
+    """Return `SAID` clicks or thumbs from as many sessions as necessary.
+
+    Each session is a new user who asks any of the queries.
     """
     said: list[Feedback] = []
     while len(said) < SAID:
@@ -256,8 +257,9 @@ def simulated(behaviour: Behaviour, asked: Asked, chance: random.Random) -> list
 
 
 def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
-    """What the product makes of it: a retrain leaves out queries that nothing answers, and 0 is no
-    answer.
+    """Return the product's judgements of the feedback.
+
+    A retrain leaves out queries without a relevant document, and grade 0 is not relevant.
     """
     found = {
         text: {id_: value for id_, value in own.items() if value}
@@ -272,7 +274,7 @@ def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
 
 
 def gates(bench: Bench) -> list[dict[str, Any]]:
-    """For each weight of the grid, what it is worth, and how often gates of three sizes promote it."""
+    """Return the gain of each weight of the grid and how often gates of three sizes promote it."""
     ours = {weight: bench.scores(weight) for weight in WEIGHT_GRID if weight != bench.first}
     theirs, rows = bench.scores(bench.first), []
     for weight, scores in ours.items():
@@ -297,21 +299,21 @@ def gates(bench: Bench) -> list[dict[str, Any]]:
 
 
 def gate_draw(bench: Bench, size: int, seed: int) -> tuple[list[str], list[str]]:
-    """Judged queries that a gate sees, and all others."""
+    """Return the judged queries of a gate, and all others."""
     queries = sorted(bench.test.queries)
     seen = set(random.Random(f"gate {seed}").sample(queries, size))
     return sorted(seen), [query for query in queries if query not in seen]
 
 
 def scored(run: Run, judgements: Judgements) -> SystemScores:
-    """The metrics of the gate."""
+    """Return the metrics of the gate."""
     return SystemScores(
         "fused", "test", pd.DataFrame(evaluate_run(run, judgements.qrels, METRICS)).sort_index()
     )
 
 
 def joined(*scores: SystemScores) -> SystemScores:
-    """The scores of different queries, as one test split has them."""
+    """Join the scores of different queries into one test split."""
     return replace(scores[0], values=pd.concat([own.values for own in scores]).sort_index())
 
 
@@ -328,7 +330,7 @@ def _only(judgements: Judgements, queries: Iterable[str]) -> Judgements:
 
 
 def main(project: Path) -> dict[str, Any]:
-    """All lives, and all weights of the grid."""
+    """Run all simulations and all weights of the grid."""
     bench, rows = Bench(project), []
     for seed in SEEDS:
         asked = bench.asked(seed)
@@ -348,7 +350,7 @@ def main(project: Path) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """The page's three: what each behaviour comes to, what gates do with it, and with any weight."""
+    """Return the page's tables: results of each behaviour, the gates' verdicts, and any weight."""
     return "\n".join(
         [_behaviours(result["lives"]), _verdicts(result["lives"]), _sizes(result["gates"])]
     )
@@ -356,18 +358,21 @@ def tables(result: Mapping[str, Any]) -> str:
 
 def _behaviours(lives: Sequence[Mapping[str, Any]]) -> str:
     lines = [
-        "| what people do | judgements right | weight of BM25 | gain, lowest to highest | better, same, worse |"
+        "| what people do | judgements right | weight of BM25 | gain, lowest to highest | "
+        "better, same, worse |"
     ]
     lines.append("|---|---|---|---|---|")
     for behaviour in BEHAVIOURS:
         own = [life for life in lives if life["behaviour"] == behaviour]
         gains = [life["gain"] for life in own]
         weights = Counter(life["weight"] for life in own)
+        better = sum(gain > 0 for gain in gains)
+        worse = sum(gain < 0 for gain in gains)
         lines.append(
             f"| {behaviour.replace('0.', '.')} | {np.mean([life['right'] for life in own]):.2f} | "
             f"{', '.join(f'{weight:g} ({times})' for weight, times in sorted(weights.items()))} | "
             f"{_signed(min(gains))} to {_signed(max(gains))} | "
-            f"{sum(gain > 0 for gain in gains)}, {gains.count(0)}, {sum(gain < 0 for gain in gains)} |"
+            f"{better}, {gains.count(0)}, {worse} |"
         )
     return "\n".join(lines) + "\n"
 

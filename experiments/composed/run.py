@@ -1,9 +1,8 @@
-"""Trained fusions beside every baseline: each corpus is built by the settings here, and this table
-made of the builds.
+"""Compare trained fusions with every baseline, from builds by the settings in this folder.
 
-`python -m experiments.composed.run docstrings=PROJECT tldr=PROJECT ...` after `freshet run` in each
-PROJECT, whose `params.yaml` is the one of that name here; writes `result.json` and the tables of
-`README.md`.
+`python -m experiments.composed.run docstrings=PROJECT tldr=PROJECT ...` needs `freshet run` in each
+PROJECT, whose `params.yaml` is the file of that name here. It writes `result.json` and the tables
+of `README.md`.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ METRICS = ("nDCG@10", "hit@1", "R@100")
 
 
 def measured(project: Path) -> dict[str, Any]:
-    """What this experiment keeps of a build: means, and differences on the main metric, with their
-    intervals.
-    """
+    """Return the means of a build and the differences on the main metric, with intervals."""
     found = load_comparison(Project(project))
     systems = {
         name: {metric: own[metric] for metric in METRICS} for name, own in found["systems"].items()
@@ -44,8 +41,9 @@ def measured(project: Path) -> dict[str, Any]:
 
 
 def _group(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of the queries that ask for documents of training queries, `seen`, and of the
-    others.
+    """Return results of `seen` queries and of the others.
+
+    A `seen` query asks for a document of a training query.
     """
     gains = {(row["system"], row["reference"], row["metric"]): row for row in found["differences"]}
     means = {name: own[METRICS[0]]["value"] for name, own in found["systems"].items()}
@@ -58,7 +56,10 @@ def _group(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def less_its_part(evaluations: Path) -> dict[str, Any]:
-    """`fused` less its trained part `hce`, paired over queries and seeds, which no report compares."""
+    """Compare `fused` with its trained component `hce`, paired over queries and seeds.
+
+    No report makes this comparison.
+    """
     folders = [
         folder for folder in sorted(evaluations.iterdir()) if strip_seed(folder.name) in PAIR
     ]
@@ -78,10 +79,11 @@ def less_its_part(evaluations: Path) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """The page's tables: a corpus each, then all differences from the untrained fusion."""
+    """Return the page's tables: one per corpus, then all differences from the untrained fusion."""
     blocks = [_corpus(name, own) for name, own in sorted(result.items())]
     rows = [
-        f"| {name} | {row['system']} | {row['reference']} | {_difference(row)} | {row['p']:.4f} | {row['p_holm']:.4f} |"
+        f"| {name} | {row['system']} | {row['reference']} | {_difference(row)} | "
+        f"{row['p']:.4f} | {row['p_holm']:.4f} |"
         for name, own in sorted(result.items())
         for row in sorted(own["differences"], key=lambda row: (row["reference"], row["difference"]))
         if row["reference"] in ("untrained", PAIR[1]) and row["system"] not in ("bm25", "zero_shot")

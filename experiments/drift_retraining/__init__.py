@@ -1,1 +1,1 @@
-"""Whether a retrain was due, told by retraining."""
+"""Compare drift checks with real retrains."""

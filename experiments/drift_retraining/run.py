@@ -1,17 +1,20 @@
-"""Whether a retrain was due, by retraining: `python -m experiments.drift_retraining.run`.
+"""Compare drift checks with real retrains: `python -m experiments.drift_retraining.run`.
 
-A retriever is trained on old documents. Others arrive, of which a share is from elsewhere, and are
-added by their encodings; beside that, another retriever is trained on all. A retrain is due where
-it finds the new documents better (MRR@10), by queries that people wrote and neither training saw.
-The table sets that beside what drift says, which trains nothing: how much worse new documents are
-found than old ones, and for how many batches of them the ladder calls for a retrain. Batches are
-drawn out of the new documents again and again, and are no independent draws.
+A retriever is trained on old documents. New documents arrive, of which a share is from another
+source, and are added by their encodings. Another retriever is trained on all documents. A retrain
+is due if it finds the new documents better (MRR@10). The queries for this are written by people and
+occur in neither training.
 
-Every other old document is known: both trainings learn a query that was cut out of it, and its
-written one. The second, as long as the first, also has the new documents' cut-out queries and, with
-`--queries`, the written ones of every other. Documents of which no written query was learned are
-measured, and are what drift compares with. How far apart two trainings are anyway is the first row:
-the second one learns what the first did, with another seed.
+The table compares that with the drift check, which trains nothing. It shows how much worse new
+documents are found than old ones, and for how many batches the drift check requests a retrain.
+Batches are drawn repeatedly from the new documents and are not independent draws.
+
+Every second old document is known: both trainings use a query that was cut out of it, and its
+written query. The second training has as many steps. It also uses the cut-out queries of the new
+documents and, with `--queries`, the written queries of every second one. Documents whose written
+query is in no training are measured, and the drift check compares with them. The first row shows
+how far two
+trainings differ by chance: the second training repeats the first with another seed.
 """
 
 from __future__ import annotations
@@ -60,27 +63,30 @@ SETTINGS: dict[str, Any] = {
     "hierarchy_weight": 0.0,
     "negatives_per_query": 0,
 }
-ROUNDS = 4  # orders in which new documents are cut into batches
-# documents whose written queries are learned, and measured
+# Orders in which new documents are cut into batches.
+ROUNDS = 4
+# Documents whose written queries are trained on, and documents that are measured.
 KNOWN, OTHERS = slice(0, None, 2), slice(1, None, 2)
-AGAIN = "trained again"  # a source from which nothing comes
+# Source without documents, for a second training on the same ones.
+AGAIN = "trained again"
 
 
 class Shift(NamedTuple):
-    """New documents of which a share is from `source`."""
+    """New documents with a share from `source`."""
 
     source: str
     share: float
 
     def __str__(self) -> str:
-        """As the table names it."""
+        """Return the name in the table."""
         return f"{self.share:.0%} {self.source}" if self.share else f"none {self.source}".rstrip()
 
 
 @dataclass(frozen=True)
 class RetrainingTrial:
-    """How many old and new documents there are, and steps of training. drift: of the batches that
-    the ladder judges.
+    """Numbers of old and new documents, and steps of training.
+
+    drift: Plan of the batches that the drift check judges.
     """
 
     old: int = 1500
@@ -91,7 +97,7 @@ class RetrainingTrial:
 
 
 class Ranks(NamedTuple):
-    """Reciprocal ranks of the old and of the new documents that are measured: (o,) and (n,)."""
+    """Reciprocal ranks of the measured old documents (o,) and new documents (n,)."""
 
     old: np.ndarray
     new: np.ndarray
@@ -99,16 +105,14 @@ class Ranks(NamedTuple):
 
 @dataclass
 class Effect:
-    """What is found where new documents are added, and where a retriever is trained on all; an
-    entry per seed.
-    """
+    """Results with new documents added and with a retriever trained on all, one entry per seed."""
 
     added: list[Ranks] = field(default_factory=list)
     retrained: list[Ranks] = field(default_factory=list)
     batches: CellCounts = field(default_factory=CellCounts)
 
     def line(self, name: str) -> list[str]:
-        """A row of the table, under `HEAD`."""
+        """Return a row of the table, under `HEAD`."""
         added, retrained = (
             Ranks(*map(np.concatenate, zip(*each, strict=True)))
             for each in (self.added, self.retrained)
@@ -137,9 +141,10 @@ class Effect:
 
 
 class Champion:
-    """A retriever that was trained on old documents, and what drift compares with.
+    """Retriever that was trained on old documents, and the reference of the drift check.
 
-    old: documents (o); fresh: others of the same home that may still arrive.
+    old: Documents (o).
+    fresh: Others of the same home that may still arrive.
     """
 
     def __init__(self, home: Triples, trial: RetrainingTrial, base: str | Path, seed: int) -> None:
@@ -156,7 +161,7 @@ class Champion:
         self.calibration = calibrate(self.vectors, trial.drift, np.arange(trial.old)[OTHERS])
 
     def meets(self, shift: Shift, away: Triples, effect: Effect) -> None:
-        """Adds to `effect` what becomes of new documents, a share of them from `away`."""
+        """Add the results of new documents, with a share from `away`, to `effect`."""
         fresh, away = self._not_asked(self.fresh), self._not_asked(away)
         new = arriving(fresh, away, shift.share, self.trial.new, self.chance)
         vectors = encode(self.encoder, new)
@@ -175,7 +180,7 @@ class Champion:
         return train(self.old + new, self.known + new, written, self.trial, self.base, self.seed)
 
     def _not_asked(self, documents: Triples) -> Triples:
-        """Those whose written query is none of a known document."""
+        """Return the documents whose written query does not belong to a known document."""
         asked = {query for _, _, query in self.known}
         return [one for one in documents if one[2] not in asked]
 
@@ -183,11 +188,12 @@ class Champion:
 def arriving(
     fresh: Triples, away: Triples, share: float, size: int, chance: np.random.Generator
 ) -> Triples:
-    """`size` documents in a random order, of which a share is from `away`."""
+    """Return `size` documents in random order, with a share from `away`."""
     shifted = round(share * size)
     if len(away) < shifted or len(fresh) < size - shifted:
         raise FreshetError(
-            f"{size} new documents need as many; a source has {len(away)}, the home {len(fresh)} left"
+            f"{size} new documents need as many; "
+            f"a source has {len(away)}, the home {len(fresh)} left"
         )
     drawn = [away[i] for i in chance.permutation(len(away))[:shifted]]
     drawn += [fresh[i] for i in chance.permutation(len(fresh))[: size - shifted]]
@@ -202,8 +208,9 @@ def train(
     base: str | Path,
     seed: int,
 ) -> Any:
-    """An encoder that learned the cut-out queries of `cut` and the written ones of `written`, all
-    among `documents`.
+    """Train an encoder on the cut-out queries of `cut` and the written queries of `written`.
+
+    All queries search among `documents`.
     """
     from model_code.encoding.encoder import Encoder
     from model_code.training.data import Passages, TrainingData, make_pairs
@@ -223,7 +230,7 @@ def train(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the table of each home after each seed."""
+    """Print the table of each home after each seed."""
     given = _parser().parse_args(arguments)
     require(
         given.new >= StudyPlan().batch,
@@ -285,7 +292,7 @@ def _ranks(old: Vectors, new: Vectors, trial: RetrainingTrial) -> Ranks:
 
 
 def _batches(count: int, size: int, chance: np.random.Generator) -> list[np.ndarray]:
-    """Rows of whole batches, out of `ROUNDS` orders of them all."""
+    """Return the rows of whole batches, from `ROUNDS` orders of all documents."""
     most = count - count % size
     return [
         rows for _ in range(ROUNDS) for rows in chance.permutation(count)[:most].reshape(-1, size)
@@ -293,7 +300,7 @@ def _batches(count: int, size: int, chance: np.random.Generator) -> list[np.ndar
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[str, float]:
-    """The mean difference with its 95 % interval, and the interval's lower end."""
+    """Return the mean difference with its 95 % interval, and the interval's lower end."""
     change = ours - theirs
     low, high = (
         float(bound[0]) for bound in bootstrap_interval(change[:, None], 2000, 0.95, seed=0)

@@ -1,4 +1,4 @@
-"""Fused search beside dense search, both over HTTP: nothing else to do, and while documents arrive.
+"""Compare fused with dense search over HTTP, idle and while documents arrive.
 
 `python -m experiments.fused_live.run` writes `result.json` and the table of `README.md`.
 """
@@ -26,15 +26,16 @@ from model_code.project import Project
 
 HERE = Path(__file__).parent
 BASE, DOCUMENTS, FEEDBACK = "sentence-transformers/all-MiniLM-L6-v2", 10_000, 0.3
-ROUNDS, WARM, IDLE, ARRIVING = 8, 2.0, 5.0, 15.0  # seconds of each kind in a round
-# documents of a request, seconds from one to the next, words of a document
+# Number of rounds, and seconds of each kind in a round.
+ROUNDS, WARM, IDLE, ARRIVING = 8, 2.0, 5.0, 15.0
+# Documents of a request, seconds between requests, words of a document.
 TOGETHER, EVERY, WORDS = 5, 0.25, 40
 KINDS = {"dense": None, "fused": FEEDBACK}
 COLUMNS, QUANTILES = ("idle", "arriving", "added"), {"p50": 0.5, "p99": 0.99}
 
 
 def read(client: Client, texts: Sequence[str], seconds: float) -> list[float]:
-    """Search one after the other for so long; the milliseconds of each search."""
+    """Search one query after the other for some seconds; return the milliseconds of each search."""
     took, end = [], time.monotonic() + seconds
     for text in cycle(texts):
         started = time.perf_counter()
@@ -46,8 +47,9 @@ def read(client: Client, texts: Sequence[str], seconds: float) -> list[float]:
 
 
 class Arrivals(threading.Thread):
-    """Adds documents at a steady pace until `stop`; `took`: milliseconds of each request, after
-    which all are found.
+    """Thread that adds documents at a steady pace until `stop`.
+
+    took: Milliseconds of each request, after which all its documents are found.
     """
 
     def __init__(self, client: Client, texts: Sequence[str]) -> None:
@@ -56,7 +58,7 @@ class Arrivals(threading.Thread):
         self.stop = threading.Event()
 
     def run(self) -> None:
-        """Of the thread."""
+        """Run the thread."""
         due = time.monotonic()
         while not self.stop.wait(max(0.0, due - time.monotonic())):
             numbers = range(self.next, self.next + TOGETHER)
@@ -71,8 +73,9 @@ class Arrivals(threading.Thread):
 
 
 def one_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
-    """Search alone, then beside arrivals; the first addition of a process, which loads what it
-    needs, is left out.
+    """Search alone, then beside arrivals.
+
+    The first addition of a process loads libraries and is excluded.
     """
     asked = [" ".join(text.split()[:8]) for text in texts[:400]]
     read(client, asked, WARM)
@@ -89,8 +92,9 @@ def one_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
 
 
 def measure() -> dict[str, Any]:
-    """Rounds of both kinds in turns, each by a service and on a copy of its own; p50 and p99 in
-    milliseconds.
+    """Run rounds of both kinds in turn; return p50 and p99 in milliseconds.
+
+    Each round has its own service and its own copy of the project.
     """
     texts = mixed_texts(DOCUMENTS)
     encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
@@ -110,13 +114,13 @@ def measure() -> dict[str, Any]:
 
 
 def _copied(project: Project, folder: Path) -> Project:
-    """The project as it was built, so that every round begins with as many documents."""
+    """Copy the project as it was built, so that every round starts with equally many documents."""
     shutil.rmtree(folder, ignore_errors=True)
     return Project(shutil.copytree(project.root, folder))
 
 
 def _stated(rounds: Sequence[Mapping[str, list[float]]], column: str) -> dict[str, Any]:
-    """The quantiles of all rounds together, and each round's."""
+    """Return the quantiles of all rounds together, and of each round."""
     together = [milliseconds for own in rounds for milliseconds in own[column]]
     each = {
         f"{name} of each round": [_quantile(own[column], q) for own in rounds]
@@ -134,8 +138,9 @@ def _quantile(milliseconds: Sequence[float], quantile: float) -> float:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """The page's table: all rounds together, and the ratio of the two kinds, with the least and the
-    largest round's.
+    """Return the page's table: all rounds together, and the ratio of the two kinds.
+
+    The ratio has the smallest and the largest round's.
     """
     rows = []
     for column, quantile in [(column, quantile) for column in COLUMNS for quantile in QUANTILES]:

@@ -1,8 +1,7 @@
-"""Feedback and hubness in the untrained fusion, on dev and train queries: `result_500.json`, and
-its table in the page.
+"""Measure feedback and hubness in the untrained fusion, on dev and train queries.
 
-`python -m experiments.hubness.run NAME=PROJECT:SPLIT ...` where PROJECT has run the stage
-`base_index`.
+`python -m experiments.hubness.run NAME=PROJECT:SPLIT ...` needs the stage `base_index` in each
+PROJECT. It writes `result_500.json` and its table in the page.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from model_code.retrieval.bm25_index import Bm25Index
 HERE = Path(__file__).parent
 BASE, TOKENS = "sentence-transformers/all-MiniLM-L6-v2", 256
 QUERIES, BANK, NEAREST, DEPTH, BEST, FEEDBACK, WORDS = 1000, 500, 5, 100, 3, 0.3, 3.0
-WEIGHTS = (0.2, 0.4)  # of hubness
+# Weights of the hubness correction.
+WEIGHTS = (0.2, 0.4)
 
 
 class Collection:
-    """A built corpus: the base encoder's vectors of its passages, BM25, and how much of a hub each
-    document is.
-    """
+    """A built corpus: base encoder's passage vectors, BM25, and hubness of each document."""
 
     def __init__(self, artifacts: Path) -> None:
         self.corpus, index = load_corpus(artifacts / "corpus"), artifacts / "base_index" / "index"
@@ -49,7 +47,10 @@ class Collection:
         )
 
     def _hubness(self, made: pd.DataFrame) -> np.ndarray:
-        """(documents,): the mean product of each with its nearest made queries, its own left out."""
+        """Return the mean product (documents,) of each document with its nearest pseudo-queries.
+
+        Its own pseudo-queries are left out.
+        """
         spans = made.groupby("document_id", sort=False)["text"].first()
         chosen = sorted(spans.index, key=lambda name: hash_text(f"hub {name}"))[:BANK]
         products = self.by_document(
@@ -59,11 +60,11 @@ class Collection:
         return np.partition(products, len(chosen) - NEAREST, axis=0)[-NEAREST:].mean(axis=0)
 
     def by_document(self, scores: np.ndarray) -> np.ndarray:
-        """(..., documents) of scores (..., passages): each document's best."""
+        """Reduce scores (..., passages) to each document's best (..., documents)."""
         return np.maximum.reduceat(scores[..., self.order], self.starts, axis=-1)
 
     def rankings(self, text: str, vector: np.ndarray) -> Iterator[tuple[str, list[str]]]:
-        """Each variant's best documents for a query."""
+        """Return each variant's best documents for a query."""
         products = self.vectors @ vector
         words = self.by_document(self.bm25.scores(text))
         words = words / max(words.max(), 1e-9)
@@ -101,8 +102,9 @@ class Collection:
 
 
 def measured(project: Path, split: str) -> dict[str, Any]:
-    """Means of nDCG@10 less that of the plain fusion, with the middle 95 % of 1,000 draws of the
-    queries.
+    """Return means of nDCG@10 less the plain fusion's.
+
+    Intervals are the middle 95 % of 1,000 draws of the queries.
     """
     collection, draw = Collection(project / "artifacts"), np.random.default_rng(0)
     asked = collection.corpus.judgements(split)

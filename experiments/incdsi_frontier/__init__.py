@@ -1,3 +1,4 @@
-"""IncDSI against its alternatives on a judged collection: what new documents gain, and what old
-ones pay.
+"""Compare IncDSI with its alternatives on a judged collection.
+
+The comparison covers the gain of new documents and the loss of old ones.
 """

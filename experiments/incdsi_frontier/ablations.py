@@ -1,8 +1,8 @@
-"""What IncDSI's own choices are worth (its Tables 2 to 4), for `run.py --ablations`.
+"""Measure IncDSI's own choices (its Tables 2 to 4), for `run.py --ablations`.
 
-One choice is changed at a time: how much old documents weigh where settings are chosen (beta), how
-many queries a new document has. The rest is as the best F-beta with beta 5 on the tuning split
-says; what is reported are test queries, all documents added in their own order.
+One choice changes at a time: the weight of old documents in the choice of settings (beta), or the
+number of queries of a new document. The other settings have the best F-beta with beta 5 on the
+tuning split. Results are on test queries, with all documents added in their own order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from experiments.incdsi_frontier.ranks import Quality
 from experiments.incdsi_frontier.tuning import TrialBench, Way, f_beta
 
 BETAS = (1.0, 3.0, 5.0, 10.0)
-QUERIES = (1, 2, 4)  # beside all of them
+# Numbers of queries per new document, besides all.
+QUERIES = (1, 2, 4)
 
 
 @dataclass(frozen=True)
 class Ablated:
-    """One `choice`: reciprocal ranks of old and of new documents' queries, and seconds per added
-    document.
-    """
+    """One `choice`: reciprocal ranks of old and of new queries, and seconds per added document."""
 
     choice: str
     found: Found
@@ -35,19 +34,20 @@ class Ablated:
 
     @property
     def qualities(self) -> tuple[Quality, Quality]:
-        """Of old and of new documents."""
+        """Return the quality of old and of new documents."""
         old, new = self.found
         return Quality.of(old), Quality.of(new)
 
     def less(self, other: Ablated) -> tuple[Difference, Difference]:
-        """MRR@10 less that of `other`, of old and of new documents, paired over queries."""
+        """Return MRR@10 less that of `other`, of old and new documents, paired over queries."""
         (old, new), (old_before, new_before) = self.found, other.found
         return Difference.of(old, old_before), Difference.of(new, new_before)
 
 
 def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
-    """By what is changed, its choices, measured with settings from those that `protocol` tries for
-    `method`.
+    """Measure each choice, by the setting that changes.
+
+    Settings come from the trials of `protocol` for `method`.
     """
     plan, judge, bench = protocol.plan, protocol.arrivals.judge, protocol.bench
     trials = tried(method, bench, plan.trials, protocol.space.seed)
@@ -65,13 +65,13 @@ def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
 
 
 def with_queries(judge: TrialBench, count: int) -> TrialBench:
-    """The same split, its documents made from at most `count` queries each, those that come first."""
+    """Return the split with documents made from their first `count` queries each."""
     documents = [replace(one, queries=one.queries[:count]) for one in judge.split.documents]
     return TrialBench(judge.state, replace(judge.split, documents=documents), judge.beta)
 
 
 def measure(judge: TrialBench, choice: str, settings: Way) -> Ablated:
-    """Add all documents of `judge` with `settings`, and look for everything."""
+    """Add all documents of `judge` with `settings`, and search for all of them."""
     start = time.perf_counter()
     added = judge.add(settings)
     seconds = (time.perf_counter() - start) / len(added)

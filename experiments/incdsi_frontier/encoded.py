@@ -1,6 +1,4 @@
-"""The vectors of a judged collection under one encoder, and the splits that ways of adding are
-tried and judged on.
-"""
+"""Vectors of a judged collection under one encoder, and the tuning and test splits."""
 
 from __future__ import annotations
 
@@ -28,24 +26,25 @@ class Encoded:
 
     @cached_property
     def number(self) -> dict[str, int]:
-        """The row of each document."""
+        """Row of each document."""
         return {name: row for row, name in enumerate(self.pages.ids)}
 
     def asks(self, row: int) -> np.ndarray:
-        """A document's train queries, or itself where it has none: (m, H)."""
+        """Return a document's train queries (m, H), or the document itself if it has none."""
         own = self.pages.asked.get("train", {}).get(self.pages.ids[row], ())
         return self.queries[list(own)] if own else self.documents[row : row + 1]
 
     def asking(self, rows: Sequence[int], split: str) -> tuple[np.ndarray, np.ndarray]:
-        """The queries (m, H) of `split` that look for the documents `rows`, and for which of them
-        by position (m).
+        """Return the queries (m, H) of `split` for the documents `rows`.
+
+        Also return the position (m) of each query's document in `rows`.
         """
         place = {self.pages.ids[row]: i for i, row in enumerate(rows)}
         found, owners = self.pages.of(list(place), split)
         return self.queries[found], np.array([place[one] for one in owners], np.int64)
 
     def split(self, new: Sequence[int], old_split: str, *new_splits: str) -> Split:
-        """The documents of the rows `new`, to be found by the queries of `new_splits`."""
+        """Return the split of the documents `new`, with the queries of `new_splits` for them."""
         pages = self.pages
         old, old_targets = pages.of(pages.ids[: pages.old], old_split)
         asked, targets = pages.of([pages.ids[row] for row in new], *new_splits)
@@ -55,8 +54,10 @@ class Encoded:
         return Split(documents, self.queries[old], old_targets, self.queries[asked], targets)
 
     def splits(self) -> tuple[Split, Split]:
-        """The tuning split, with the dev and test queries of its documents and the dev queries of
-        old ones; the test split, with the test queries of its documents and of old ones.
+        """Return the tuning split and the test split.
+
+        The tuning split has the dev and test queries of its documents and the dev queries of old
+        ones. The test split has the test queries of its documents and of old ones.
         """
         return self.split(self.pages.rows(TUNING), "dev", "dev", "test"), self.split(
             self.new, "test", "test"
@@ -64,14 +65,14 @@ class Encoded:
 
     @property
     def new(self) -> list[int]:
-        """The rows of the documents of the test split."""
+        """Rows of the documents of the test split."""
         return self.pages.rows(NEW)
 
 
 def encode(
     pages: Pages, base: str | Path = BASE, max_tokens: int = 128, cache: Path | None = None
 ) -> Encoded:
-    """Encode documents and queries; vectors are kept in the folder `cache`, if one is given."""
+    """Encode documents and queries; cache the vectors in the folder `cache`, if given."""
     texts = (pages.texts, pages.queries, pages.written)
     documents, queries, written = (_vectors(own, base, max_tokens, cache) for own in texts)
     return Encoded(pages, documents, np.concatenate([queries, written]))

@@ -1,10 +1,9 @@
-"""IncDSI's protocol: how well old and new documents are found as documents come, for each way of
-adding them.
+"""IncDSI's protocol: quality of old and new documents during additions, for each way of adding.
 
-Every method is shown as a whole trade-off: on a tuning split its settings are tried, and of those
-that no other beats in both MRR@10 some are chosen; only these are then measured on the test split,
-after a few, many and all additions, in several orders of arrival. No setting is chosen by what it
-does on the test split.
+Every method is shown as a whole trade-off. Its settings are tried on a tuning split. Some of those
+that no other setting beats in both MRR@10 are chosen. Only these are measured on the test split,
+after a few, many and all additions, in several orders of arrival. The test split chooses no
+setting.
 """
 
 from __future__ import annotations
@@ -29,12 +28,13 @@ Found = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Point:
-    """One method with the settings chosen for one purpose, after `added` additions, means over
-    `orders`.
+    """One method with settings for one purpose, after `added` additions; means over `orders`.
 
-    chosen_for: "best F-beta", or the loss of old documents' MRR@10 that was allowed on the tuning
-    split. settings: None for ways that are not IncDSI's. before, old, new: old documents before any
-    addition; old and new ones after. deviations: of `new`, over the orders.
+    chosen_for: "best F-beta", or the accepted loss of old documents' MRR@10 on the tuning split.
+    settings: None for ways that are not IncDSI's.
+    before: Old documents before any addition.
+    old, new: Old and new documents after the additions.
+    deviations: Standard deviations of `new` over the orders.
     """
 
     method: str
@@ -57,14 +57,15 @@ class Point:
         before: Quality,
         found: Sequence[Found],
     ) -> Point:
-        """The means of what each order of arrival found."""
+        """Return the means over the orders of arrival."""
         old, new = ([Quality.of(one[side]) for one in found] for side in (0, 1))
         means = (_over(old, np.mean), _over(new, np.mean), _over(new, np.std))
         return cls(method, chosen_for, settings, added, len(found), before, *means)
 
     def row(self) -> dict[str, Any]:
-        """The numbers on one level, for a table: `old_hit_at_1`, `new_mrr_at_10`,
-        `old_loss_hit_at_1`, ...
+        """Return the numbers as a flat dict for a table.
+
+        Keys are `old_hit_at_1`, `new_mrr_at_10`, `old_loss_hit_at_1`, ...
         """
         row: dict[str, Any] = {
             "method": self.method,
@@ -82,13 +83,14 @@ class Point:
 
 
 class AdditionOrders:
-    """Adds the documents of a test split in several orders, and looks after a few, many and all;
-    each run once.
+    """Add the documents of a test split in several orders and search after some additions.
 
-    judge: of the test split. steps: numbers of additions to look at besides all. The first order is
-    the documents' own. whole: in so many orders all documents are added, in the others `EARLY` of
-    them: the fewer there are, the more it
-      matters which; None: in all.
+    Each order runs once. The first order is the documents' own.
+
+    judge: Bench of the test split.
+    steps: Numbers of additions to search after, besides all.
+    whole: Number of orders in which all documents are added; None means all orders. The others add
+    `EARLY` documents, because the set of documents matters more if there are few.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class AdditionOrders:
         self._found: dict[tuple[Way, int], list[Found]] = {}
 
     def found(self, settings: Way, number: int = 0) -> list[Found]:
-        """What is found after each number of additions in `after` that order `number` comes to."""
+        """Return the results of order `number` after each number of additions that it reaches."""
         if (settings, number) not in self._found:
             after = (
                 self.after
@@ -118,7 +120,8 @@ class AdditionOrders:
                 else [count for count in self.after if count <= EARLY]
             )
             order = self.orders[number][: max(after, default=0)]
-            vectors = [one.vector for one in self.judge.add(settings, order)]  # none changes later
+            # Later additions change no vector, so one run serves all numbers of additions.
+            vectors = [one.vector for one in self.judge.add(settings, order)]
             ranks = self.judge.ranks.reciprocal_ranks
             self._found[settings, number] = [
                 ranks(np.stack(vectors[:count]), order[:count]) for count in after
@@ -126,7 +129,7 @@ class AdditionOrders:
         return self._found[settings, number]
 
     def points(self, method: str, purpose: str, settings: Way) -> list[Point]:
-        """One point for each number of additions, over all orders."""
+        """Return one point for each number of additions, over all orders."""
         each = [self.found(settings, number) for number in range(len(self.orders))]
         return [
             Point.over_orders(method, purpose, settings, added, self.judge.before, values)
@@ -143,9 +146,9 @@ def frontier(
     seed: int = 0,
     losses: Sequence[float] = LOSSES,
 ) -> list[Point]:
-    """All points of `methods`, each with up to `trials` settings on the tuning split of `bench`.
+    """Return all points of `methods`, each with up to `trials` settings on the tuning split.
 
-    losses: what old documents may lose on the tuning split.
+    losses: Losses of old documents that are accepted on the tuning split of `bench`.
     """
     require(trials >= 1, f"trials is {trials}, but must be at least 1")
     found: list[Point] = []
@@ -157,8 +160,7 @@ def frontier(
 
 
 def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
-    """The numbers of additions to look at, in order: those of `steps` that are below `count`, and
-    `count`.
+    """Return the numbers of additions to search after: `steps` below `count`, and `count`.
 
     >>> checkpoints(500)
     [10, 100, 500]
@@ -169,11 +171,12 @@ def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
 def choices(
     trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES
 ) -> dict[str, Way]:
-    """Settings by purpose: the best F-beta, and for each loss in `losses` the best for new
-    documents within it.
+    """Return settings by purpose.
 
-    before: the old documents' MRR@10 before anything was added. Losses that no trial keeps within
-    are left out.
+    Purposes are the best F-beta and, for each loss in `losses`, the best for new documents within
+    it. Losses that every trial exceeds are left out.
+
+    before: The old documents' MRR@10 before any addition.
     """
     chosen = {BEST: max(trials, key=lambda trial: trial.score).settings}
     for loss in losses:
@@ -184,7 +187,7 @@ def choices(
 
 
 def undominated(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that none beats for old and new documents alike, the best for old ones first."""
+    """Return the trials that no other beats for old and new documents, best for old ones first."""
     kept: list[Trial] = []
     for trial in sorted(trials, key=lambda one: (-one.old, -one.new)):
         if not kept or trial.new > kept[-1].new:
@@ -193,5 +196,6 @@ def undominated(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _over(qualities: Sequence[Quality], of: Any) -> Quality:
-    values = np.array([list(asdict(one).values()) for one in qualities])  # (orders, 3)
+    # The shape is (orders, 3).
+    values = np.array([list(asdict(one).values()) for one in qualities])
     return Quality(*of(values, axis=0).tolist())

@@ -1,4 +1,4 @@
-"""What IncDSI's protocol must show, each with a paired bootstrap over the queries: met or not."""
+"""Requirements of IncDSI's protocol, each tested by a paired bootstrap over the queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from experiments.incdsi_frontier.frontier import Found
 
 SAMPLES = 2000
-COST = 0.01  # of hit@1 that adding may cost old documents beyond what retraining on all costs
+# Accepted cost of adding for old documents in hit@1, beyond the cost of retraining on all.
+COST = 0.01
 
 
 @dataclass(frozen=True)
@@ -26,24 +27,23 @@ class Difference:
 
     @classmethod
     def of(cls, ours: np.ndarray, other: np.ndarray) -> Difference:
-        """The difference of paired values (m), by resampling the queries."""
+        """Return the difference of paired values (m), with an interval from resampled queries."""
         change = ours - other
         return cls.between(float(change.mean()), resampled(change[None])[:, 0])
 
     @classmethod
     def between(cls, mean: float, samples: np.ndarray) -> Difference:
-        """The mean with the interval of its resampled values."""
+        """Return the mean with the interval of its resampled values."""
         low, high = np.quantile(samples, [0.025, 0.975])
         return cls(mean, float(low), float(high))
 
 
 @dataclass(frozen=True)
 class Matched:
-    """New documents' MRR@10 of ours less the paper's, where ours keeps as much of old documents' as
-    the paper's does.
+    """Our new documents' MRR@10 less the paper's, at the same MRR@10 of old documents.
 
-    old, new: the paper's MRR@10. reached: whether ours keeps so much of old documents' with any
-    settings.
+    old, new: The paper's MRR@10.
+    reached: Whether any of our settings keeps this MRR@10 of old documents.
     """
 
     old: float
@@ -53,30 +53,32 @@ class Matched:
 
     @property
     def met(self) -> bool:
-        """Ours is not below."""
+        """Whether ours is not below."""
         return self.reached and self.change.mean >= 0
 
 
 def adding_cost(added: Found, retrained: Found) -> Difference:
-    """Old documents' hit@1 after retraining on all, less that after adding: met where at most
-    `COST`.
+    """Return old documents' hit@1 after retraining on all less that after adding.
+
+    The requirement is met if the cost is at most `COST`.
     """
     hits = [(found[0] == 1).astype(np.float64) for found in (retrained, added)]
     return Difference.of(*hits)
 
 
 def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Matched]:
-    """For each setting of the paper's form, ours at the same MRR@10 of old documents.
+    """Compare ours with each setting of the paper's form at the same MRR@10 of old documents.
 
-    Between two settings of ours the values are interpolated: adding some documents with one and the
-    rest with the other reaches about these. Old and new queries are resampled apart, and alike for
-    both.
+    Values between two of our settings are interpolated: adding some documents with one setting and
+    the rest with the other reaches about these values. Old and new queries are resampled
+    separately, and in the same way for both forms.
     """
-    # (points, queries)
+    # The shapes are (points, queries).
     olds, news = (np.stack([one[side] for one in (*paper, *ours)]) for side in (0, 1))
     means = [values.mean(axis=1)[None] for values in (olds, news)]
     change = _above(*means, len(paper))[0]
-    samples = _above(resampled(olds), resampled(news), len(paper))  # (samples, points of the paper)
+    # The shape is (samples, points of the paper).
+    samples = _above(resampled(olds), resampled(news), len(paper))
     old, new = (one[0] for one in means)
     reached = old[: len(paper)] <= old[len(paper) :].max()
     return [
@@ -91,8 +93,9 @@ def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Match
 
 
 def _above(olds: np.ndarray, news: np.ndarray, papers: int) -> np.ndarray:
-    """In each row of the means (s, points), ours at the paper's old means less the paper's new
-    ones: (s, papers).
+    """Return our interpolated new means less the paper's, at the paper's old means.
+
+    The shapes are (s, points) for the means and (s, papers) for the result.
     """
     found = np.empty((len(olds), papers))
     for row, (old, new) in enumerate(zip(olds, news, strict=True)):
@@ -104,7 +107,9 @@ def _above(olds: np.ndarray, news: np.ndarray, papers: int) -> np.ndarray:
 
 
 def resampled(values: np.ndarray, samples: int = SAMPLES, seed: int = 0) -> np.ndarray:
-    """The means of `values` (points, m) over m queries drawn with replacement: (samples, points).
+    """Return means (samples, points) of `values` (points, m).
+
+    Each sample draws m queries with replacement.
 
     >>> resampled(np.ones((2, 3)), samples=1).tolist()
     [[1.0, 1.0]]

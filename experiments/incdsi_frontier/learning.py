@@ -1,7 +1,7 @@
-"""Document vectors learned from encoded queries by DSI's own trainer, with no text to encode.
+"""Learn document vectors from encoded queries with DSI's own trainer, without texts.
 
-What IncDSI is compared with: V trained on the old documents' queries, retrained on those of all,
-and fine-tuned.
+IncDSI is compared with V trained on the old documents' queries, V retrained on all queries, and V
+fine-tuned.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from model_code.training.data import Pairs, Passages, TrainingData
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
-DEV_QUERIES = 1000  # that choose the best epoch
+# Number of dev queries that choose the best epoch.
+DEV_QUERIES = 1000
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Queries (m, H) and the row of the document that each looks for (m)."""
+    """Queries (m, H) and the row of the document that each searches for (m)."""
 
     queries: np.ndarray
     targets: np.ndarray
@@ -35,7 +36,10 @@ class Asking:
 
 
 class KnownQueries(nn.Module):
-    """Stands for a frozen query encoder whose vectors (m, H) are known: a query's text is its row."""
+    """Replacement of a frozen query encoder with known vectors (m, H).
+
+    The text of a query is its row.
+    """
 
     def __init__(self, vectors: np.ndarray) -> None:
         super().__init__()
@@ -43,10 +47,11 @@ class KnownQueries(nn.Module):
         self.device, self.backbone = torch.device("cpu"), nn.Identity()
 
     def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
-        """The vectors of the rows named by `texts`."""
+        """Return the vectors of the rows that `texts` name."""
         return self.vectors[[int(text) for text in texts]]
 
-    tokenize = encode  # of nothing: the trainer looks vectors up
+    # There is nothing to tokenize: the trainer looks vectors up.
+    tokenize = encode
     prompts = Prompts()
 
 
@@ -57,10 +62,10 @@ def learn(
     settings: DocumentVectorSettings | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """V (n, H) after training from `start` (n, H).
+    """Return V (n, H) after training from `start` (n, H).
 
-    dev: the epoch with their best nDCG@10, the start included, is what is returned; None: the last
-    one.
+    dev: Queries whose best nDCG@10 chooses the epoch, including the start. None chooses the last
+    epoch.
     """
     from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings
 

@@ -1,6 +1,4 @@
-"""The ways of adding documents that IncDSI's protocol compares, each with the settings that may be
-tried for it.
-"""
+"""Ways of adding documents that IncDSI's protocol compares, each with its possible settings."""
 
 from __future__ import annotations
 
@@ -26,10 +24,9 @@ ENCODED = Way(refine=False, prior="encoder")
 
 @dataclass(frozen=True)
 class Method:
-    """Some `fixed` settings, and a `space` that is searched with `base` for the rest; either may be
-    empty.
+    """Some `fixed` settings, and a `space` that is searched with `base`; either may be empty.
 
-    includes: other methods whose trials count for this one as well.
+    includes: Other methods whose trials count for this one as well.
     """
 
     fixed: Sequence[Way] = ()
@@ -62,9 +59,9 @@ METHODS: Mapping[str, Method] = {
 
 
 def tried(method: Method, bench: TrialBench, trials: int, seed: int) -> list[Trial]:
-    """Every fixed setting, and `trials` from the space, which is searched for both MRR@10 at once.
+    """Return every fixed setting, and `trials` from the space, searched for both MRR@10 at once.
 
-    Equal calls give equal trials, so that a method that another one includes costs nothing more.
+    Equal calls give equal trials, so a method that another one includes costs nothing more.
     """
     found = [bench.trial("fixed", settings) for settings in method.fixed]
     for other in method.includes:

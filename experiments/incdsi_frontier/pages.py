@@ -1,9 +1,8 @@
-"""A judged collection as IncDSI's protocol reads it: documents that are there at first, to tune on,
-and to be added.
+"""Read a judged collection for IncDSI's protocol: old documents, tuning documents, and new ones.
 
-By date: documents up to a day are old, a tenth of the later ones, by the hash of their id, is for
-tuning, and the rest is added. By share: 90 % are old, 9 % are added and 1 % is for tuning, by the
-hash of their id, as published.
+By date: documents up to a day are old. The hash of the id selects a tenth of the later ones for
+tuning, and the rest is added. By share: the hash of the id selects 90 % as old, 9 % to add and 1 %
+for tuning, as published.
 """
 
 from __future__ import annotations
@@ -22,16 +21,20 @@ from model_code.corpus.splits import position
 from model_code.incdsi.store import constraint_texts
 from model_code.settings import require
 
-TUNING_PART = 10  # by date, one in so many new documents is for tuning
+# By date, one in so many new documents is for tuning.
+TUNING_PART = 10
 OLD, TUNING, NEW = "old", "tuning", "new"
-NEW_SHARE, TUNING_SHARE = 0.09, 0.01  # by share
-Asked = Mapping[str, Sequence[int]]  # the rows of a document's queries
+# Parts in a split by share.
+NEW_SHARE, TUNING_SHARE = 0.09, 0.01
+# Rows of each document's queries.
+Asked = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """Documents, old ones first, the part of each, their queries, and by split which of these ask
-    for which.
+    """Documents, old ones first, with their parts and queries.
+
+    asked: Rows of the queries of each document, by split.
     """
 
     ids: list[str]
@@ -39,7 +42,8 @@ class Pages:
     parts: list[str]
     queries: list[str]
     asked: Mapping[str, Asked]
-    written: Sequence[str] = ()  # queries made of the texts, whose rows follow those of `queries`
+    # Queries made from the texts. Their rows follow the rows of `queries`.
+    written: Sequence[str] = ()
 
     @classmethod
     def read(
@@ -49,10 +53,12 @@ class Pages:
         qrels: str = "qrels",
         documents: int | None = None,
     ) -> Pages:
-        """Read a BEIR folder, split by the date `new_from`, or without one by share.
+        """Read a BEIR folder, split by the date `new_from`, or by share without a date.
 
-        documents: read only as many, and the rest of the last one's title: documents of a title
-        come whole. Raises SettingsError unless there is a document in every part.
+        documents: Number of documents to read; None reads all. Documents of one title are kept
+        together, so the last title may add more.
+
+        Raises SettingsError unless every part has a document.
         """
         source = open_source(
             CorpusSettings(source="beir", path=folder.name, qrels=qrels), folder.parent
@@ -73,15 +79,15 @@ class Pages:
 
     @property
     def old(self) -> int:
-        """How many documents are there at first: the rows below."""
+        """Number of old documents; their rows are the first ones."""
         return self.parts.count(OLD)
 
     def rows(self, part: str) -> list[int]:
-        """The rows of the documents of `part`."""
+        """Return the rows of the documents of `part`."""
         return [row for row, own in enumerate(self.parts) if own == part]
 
     def of(self, ids: Sequence[str], *splits: str) -> tuple[np.ndarray, list[str]]:
-        """Rows (m) of the queries of `ids` in `splits`, and the document of each (m)."""
+        """Return the rows (m) of the queries of `ids` in `splits`, and each one's document (m)."""
         found = [
             (row, one)
             for split in splits
@@ -91,8 +97,9 @@ class Pages:
         return np.array([row for row, _ in found], np.int64), [one for _, one in found]
 
     def with_written(self, spans: int = 4) -> Pages:
-        """The same documents, whose train queries are parts of their texts: what is known where
-        nobody has asked.
+        """Return the same documents with parts of their texts as train queries.
+
+        This is the information about a document without queries.
         """
         parts = [constraint_texts("", text, spans) for text in self.texts]
         ends = np.cumsum([len(own) for own in parts]) + len(self.queries)
@@ -117,8 +124,9 @@ def _part(document: Mapping[str, Any], new_from: str | None) -> str:
 
 
 def _whole_titles(documents: list[dict[str, Any]], count: int | None) -> list[dict[str, Any]]:
-    """The documents of the first titles, in the order of their hashes, that have `count` between
-    them; None: all.
+    """Return the documents of the first titles that together have `count` documents.
+
+    Titles are in the order of their hashes. None returns all documents.
     """
     titles: list[str] = [one["title"] for one in documents]
     order = sorted(set(titles), key=lambda title: position(title, 0, "titles"))
@@ -128,8 +136,9 @@ def _whole_titles(documents: list[dict[str, Any]], count: int | None) -> list[di
 
 
 def _judged(source: Source, ids: set[str]) -> tuple[list[str], dict[str, dict[str, list[int]]]]:
-    """The queries that are judged for one of `ids`, and by split and document the numbers of its
-    queries.
+    """Return the queries that are judged for one of `ids`.
+
+    Also return their numbers by split and document.
     """
     texts = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
     judged = [line.values for line in source.rows("qrels")]

@@ -1,6 +1,4 @@
-"""IncDSI's protocol in one space: every way of adding, every setting that is worth it, and what
-must be shown.
-"""
+"""IncDSI's protocol in one space: every way of adding, its useful settings, and requirements."""
 
 from __future__ import annotations
 
@@ -23,15 +21,17 @@ from experiments.incdsi_frontier.spaces import Space
 from experiments.incdsi_frontier.tuning import Trial, TrialBench
 
 PAPER, CENTRED = "IncDSI as published", "IncDSI centred on the encoding"
-DEFAULT = "default add"  # encodings, of the length that training V measured
+# Encodings with the length that training V measured.
+DEFAULT = "default add"
 
 
 @dataclass(frozen=True)
 class ProtocolPlan:
-    """What is measured.
+    """Plan of the measurements.
 
-    trials: settings tried per method. orders, steps, whole: see `AdditionOrders`; learned_orders:
-    for ways that train.
+    trials: Settings tried per method.
+    orders, steps, whole: See `AdditionOrders`.
+    learned_orders: Orders for ways that train.
     """
 
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
@@ -45,7 +45,7 @@ class ProtocolPlan:
 
 
 class Protocol:
-    """Measures `plan` in `space`; each part when it is asked for."""
+    """Measure `plan` in `space`, each part on demand."""
 
     def __init__(self, space: Space, plan: ProtocolPlan) -> None:
         self.space, self.plan = space, plan
@@ -58,8 +58,9 @@ class Protocol:
         )
 
     def points(self) -> list[Point]:
-        """Every method with the settings that the tuning split chose, and the default where it is
-        not the encoding.
+        """Return every method with the settings that the tuning split chose, and the default.
+
+        The default is left out where it equals the encoding.
         """
         plan, default = self.plan, {DEFAULT: Method(fixed=(self.default,))}
         methods = plan.methods if self.default == ENCODED else {**default, **plan.methods}
@@ -68,8 +69,9 @@ class Protocol:
         )
 
     def learned(self) -> tuple[list[Point], Found | None]:
-        """The ways that train, and what retraining finds once all are there; None where it is not
-        among them.
+        """Return the points of the ways that train, and the result of retraining on all documents.
+
+        The result is None if retraining is not among the ways.
         """
         points, last = measure_ways(
             self.space, self.arrivals, self.plan.ways, self.plan.learned_orders
@@ -77,15 +79,17 @@ class Protocol:
         return points, last.get(RETRAINING)
 
     def costs(self, points: Sequence[Point], retrained: Found) -> dict[str, Difference]:
-        """Old documents' hit@1 after retraining less that after adding: by default, and with each
-        method's settings.
+        """Return old documents' hit@1 after retraining less that after adding.
+
+        The rows are the default and each method's settings.
         """
         ways = {DEFAULT: self.arrivals.found(self.default)[-1], **self._best_found(points)}
         return {name: adding_cost(found, retrained) for name, found in ways.items()}
 
     def front(self, method: Method) -> list[Point]:
-        """All additions, in the documents' own order, with every setting that none beats on the
-        tuning split.
+        """Return all undominated settings of the tuning split.
+
+        All documents are added in their own order.
         """
         found = [
             (trial.settings, self.arrivals.found(trial.settings)[-1])
@@ -98,7 +102,7 @@ class Protocol:
         ]
 
     def matched(self, ours: Method = OURS, paper: Method = INCDSI) -> list[Matched]:
-        """Each of the paper's undominated settings, against ours at the same loss of old documents."""
+        """Compare the paper's undominated settings with ours at the same loss of old documents."""
         sides = (
             [self.arrivals.found(trial.settings)[-1] for trial in self._best(one)]
             for one in (paper, ours)
@@ -106,8 +110,9 @@ class Protocol:
         return at_matched_loss(*sides)
 
     def against_plain(self, points: Sequence[Point]) -> dict[str, tuple[Difference, Difference]]:
-        """For the best settings of each method, old and new MRR@10 against the plain encoding, all
-        added.
+        """Return old and new MRR@10 less the plain encoding's, with all documents added.
+
+        Each method has its best settings.
         """
         plain = self.arrivals.found(ENCODED)[-1]
         found = self._best_found(points)

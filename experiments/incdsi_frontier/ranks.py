@@ -1,7 +1,7 @@
-"""Ranks of old and new documents for a trial's vectors, without ranking the old documents again.
+"""Ranks of old and new documents for a trial's vectors, with cached ranks of the old documents.
 
-The old documents' scores never change, so their ranks among themselves are computed once; a trial
-only adds the few columns of its new vectors. Older documents come first in ties.
+The old documents' scores never change, so their ranks are computed once. A trial only adds the few
+columns of its new vectors. Older documents come first in ties.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = 512
 
 @dataclass(frozen=True)
 class Quality:
-    """How well some documents are found: shares and means over their queries; nan without queries."""
+    """Shares and means over the queries of some documents; nan without queries."""
 
     hit_at_1: float
     hit_at_10: float
@@ -25,7 +25,7 @@ class Quality:
 
     @classmethod
     def of(cls, reciprocal_ranks: np.ndarray) -> Quality:
-        """From 1 / rank of each query, 0 beyond rank 10.
+        """Return the quality from 1 / rank of each query, which is 0 beyond rank 10.
 
         >>> Quality.of(np.array([1.0, 0.5, 0.0, 0.0]))
         Quality(hit_at_1=0.25, hit_at_10=0.5, mrr_at_10=0.375)
@@ -37,10 +37,11 @@ class Quality:
 
 
 class CachedRanks:
-    """Ranks among the old `vectors` (n, H), to be merged with those of new ones.
+    """Ranks among the old `vectors` (n, H), to be merged with ranks of new vectors.
 
-    old_queries (m, H) look for the old rows `old_targets` (m); new_queries (k, H) for new documents
-    `new_targets` (k), by any number below `count`, as many as there are.
+    old_queries: Queries (m, H) for the old rows `old_targets` (m).
+    new_queries: Queries (k, H) for the new documents `new_targets` (k), which are numbers below
+    `count`.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class CachedRanks:
             np.array(old_targets, np.int64),
             np.array(new_targets, np.int64),
         )
-        self.old_scores = np.zeros(len(self.old_queries), np.float32)  # of the targets
-        self.old_ranks = np.zeros(len(self.old_queries), np.int64)  # from 0
-        # the best scores of old documents
+        # Scores of the targets.
+        self.old_scores = np.zeros(len(self.old_queries), np.float32)
+        # Ranks of the targets, from 0.
+        self.old_ranks = np.zeros(len(self.old_queries), np.int64)
+        # Best scores of old documents.
         self.rivals = np.full((len(self.new_queries), DEPTH), -np.inf, np.float32)
         for rows in _blocks(len(self.old_queries)):
             scores = self.old_queries[rows] @ vectors.T
@@ -70,10 +73,11 @@ class CachedRanks:
     def reciprocal_ranks(
         self, vectors: np.ndarray, numbers: Sequence[int] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """1 / rank up to rank 10, else 0, once `vectors` (b, H) were added in this order.
+        """Return 1 / rank up to rank 10, else 0, after `vectors` (b, H) are added in this order.
 
-        numbers: which new documents these are; None: the first b. Returned are the values of all
-        old queries (m), and those of the new queries that look for one of them, in their order.
+        The result has the values of all old queries (m), and of the new queries for one of these
+        documents, in their order. `numbers` are the numbers of the new documents; None means the
+        first b.
 
         >>> ranks = CachedRanks(np.eye(2), np.array([[1.0, 0.0]]), [0], np.array([[0.0, 2.0]]), [0])
         >>> old, new = ranks.reciprocal_ranks(np.array([[2.0, 0.5]]))
@@ -93,7 +97,7 @@ class CachedRanks:
         )
 
     def _ahead(self, columns: np.ndarray) -> np.ndarray:
-        """How many of the new vectors, `columns` (H, b), beat each old query's target: (m)."""
+        """Count the new vectors, `columns` (H, b), that beat each old query's target: (m)."""
         found = np.zeros(len(self.old_queries), np.int64)
         for rows in _blocks(len(found)):
             found[rows] = (self.old_queries[rows] @ columns > self.old_scores[rows, None]).sum(
@@ -103,7 +107,7 @@ class CachedRanks:
 
 
 def _ranks(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The score of each row's target column (m), and how many columns come before it (m)."""
+    """Return the score of each row's target column (m), and the number of columns before it (m)."""
     own = scores[np.arange(len(targets)), targets]
     earlier = (scores == own[:, None]) & (np.arange(scores.shape[1]) < targets[:, None])
     return own, ((scores > own[:, None]) | earlier).sum(axis=1)

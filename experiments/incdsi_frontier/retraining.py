@@ -1,11 +1,10 @@
-"""Ways of adding that train: on all documents anew, or on from where the old documents' training
-ended.
+"""Ways of adding that train: again on all documents, or further from the old documents' training.
 
-IncDSI's baseline DSI-DPR (section 5): the encoder is frozen, rows for the new documents join V at
-random, and V is trained for 10 more epochs by the cross-entropy over all documents, with the
-queries of old and new documents. The paper keeps the epoch that is best for its dev queries; here
-it is the last one, since dev queries that are mostly of old documents choose the first. Beside it
-the same from the new documents' encodings, and with new queries alone.
+IncDSI's baseline is DSI-DPR (section 5). The encoder is frozen, and rows for the new documents join
+V at random. V is trained for 10 more epochs by the cross-entropy over all documents, with the
+queries of old and new documents. The paper keeps the epoch that is best for its dev queries. Here
+it is the last one, because dev queries that are mostly of old documents choose the first. Two more
+ways start from the new documents' encodings, or use new queries alone.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ both.
 
 
 def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> Found:
-    """A dense encoder that was trained on all documents encodes them all; a learned V is learned
-    from all queries.
+    """Return the vectors of all documents after training on all of them.
+
+    A dense encoder encodes them again. A learned V is learned from all queries.
     """
     if space.retrained is not None:
         return _found(space.retrained, space.retrained.documents[[*space.old, *added]], added)
@@ -46,7 +46,10 @@ def fine_tune(
     at_random: bool = True,
     old_queries: bool = True,
 ) -> Found:
-    """Train V on, with rows for the new documents that begin at random or at their encodings."""
+    """Train V further, with rows for the new documents.
+
+    The rows start at random or at the documents' encodings.
+    """
     coming = space.encoded.documents[list(added)]
     first = random_vectors(*coming.shape, space.seed) if at_random else coming
     everything = [*space.old, *added]
@@ -72,10 +75,10 @@ WAYS: Mapping[str, Way] = {
 def measure_ways(
     space: Space, arrivals: AdditionOrders, ways: Mapping[str, Way] = WAYS, orders: int = 1
 ) -> tuple[list[Point], dict[str, Found]]:
-    """The points of `ways` in the first `orders` of `arrivals`, and what each finds once all are
-    there.
+    """Return the points of `ways` in the first `orders` of `arrivals`.
 
-    All documents together have no order, so that this step is measured once.
+    Also return the result of each way with all documents added. All documents together have no
+    order, so this step is measured once.
     """
     vectors = arrivals.judge.state.vectors.view
     new, points, last = np.array(space.encoded.new), [], {}
@@ -89,7 +92,7 @@ def measure_ways(
 
 
 def _found(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> Found:
-    """What V (n + b, H) of the old documents and of `added` finds with the test queries."""
+    """Search with V (n + b, H) of the old documents and of `added` for the test queries."""
     old = encoded.pages.old
     asking = [*encoded.asking(range(old), "test"), *encoded.asking(added, "test")]
     return CachedRanks(vectors[:old], *asking).reciprocal_ranks(vectors[old:])

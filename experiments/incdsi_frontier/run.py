@@ -1,9 +1,9 @@
-"""IncDSI's protocol on a judged collection, by `python -m experiments.incdsi_frontier.run FOLDER`.
+"""Run IncDSI's protocol on a judged collection: `python -m experiments.incdsi_frontier.run FOLDER`.
 
 It prints Markdown: every way of adding after 10, 100, 1,000 and all additions, whole trade-offs,
-and what must be shown. Documents are represented by the mean of their train queries, those without
-any by themselves. Settings are chosen on the tuning split; what is reported are test queries, of
-old and of new documents apart.
+and the requirements. Documents are represented by the mean of their train queries, or by themselves
+if they have none. Settings are chosen on the tuning split. Results are on test queries, separately
+for old and new documents.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KEYS = {
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("folder", type=Path, help="a data set in BEIR layout")
@@ -105,7 +105,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def make_space(given: argparse.Namespace) -> Space:
-    """The collection and the vectors that the command line asks for."""
+    """Return the collection and the vectors that the command line selects."""
     by, _, day = given.split.partition(":")
     require(
         (by == "date") == bool(day) and by in ("date", "share"),
@@ -125,7 +125,7 @@ def make_space(given: argparse.Namespace) -> Space:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Read the command line, measure, print."""
+    """Read the command line, measure, and print."""
     given, say = arguments().parse_args(words), partial(print, flush=True)
     names = [KEYS[key] for key in given.methods]
     counts = (
@@ -141,7 +141,8 @@ def main(words: Sequence[str] | None = None) -> None:
     protocol, pages = Protocol(space, plan), space.encoded.pages
     test = protocol.arrivals.judge.split
     say(
-        f"{pages.old} old documents, {len(pages.rows(TUNING))} to tune on, {len(test.documents)} added;"
+        f"{pages.old} old documents, {len(pages.rows(TUNING))} to tune on, "
+        f"{len(test.documents)} added;"
     )
     say(
         f"test queries: {len(test.old_queries)} for old, {len(test.new_queries)} for new documents;"
@@ -149,9 +150,8 @@ def main(words: Sequence[str] | None = None) -> None:
     say(f"before any addition: {quality(protocol.arrivals.judge.before)}\n")
     points = protocol.points()
     say(steps_table(points))
-    say(
-        f"\n{markdown(['all added, against plain', 'old MRR@10', 'new MRR@10'], _changes(protocol, points))}\n"
-    )
+    head = ["all added, against plain", "old MRR@10", "new MRR@10"]
+    say(f"\n{markdown(head, _changes(protocol, points))}\n")
     for settings in dict.fromkeys(point.settings for point in points):
         say(settings)
     learned, retrained = protocol.learned()
@@ -176,9 +176,8 @@ def _say_fronts(protocol: Protocol, say: Any) -> None:
         say(markdown([f"{name}: old", "new"], found), "\n")
     for name, method in (("ours: the best of all", OURS), (CENTRED, REFINED)):
         found = protocol.matched(method)
-        say(
-            f"{name} at the paper's loss of old documents: {'met' if all(one.met for one in found) else 'NOT met'}\n"
-        )
+        verdict = "met" if all(one.met for one in found) else "NOT met"
+        say(f"{name} at the paper's loss of old documents: {verdict}\n")
         say(matched_table(found), "\n")
 
 

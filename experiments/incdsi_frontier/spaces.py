@@ -1,6 +1,4 @@
-"""The vectors that additions are measured in: encodings by one encoder or another, or learned ones
-as in atomic DSI.
-"""
+"""Vectors that additions are measured in: encodings, or learned ones as in atomic DSI."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from model_code.dsi.fit import largest_safe_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.state import IncDsiState
 
-# from vectors at random, as published
+# Starts from random vectors, as published.
 RANDOM = DocumentVectorSettings(learning_rate=5e-3, epochs=12.0)
 LEARNED: Mapping[str, DocumentVectorSettings] = {
     "dsi": DocumentVectorSettings(),
@@ -24,18 +22,18 @@ LEARNED: Mapping[str, DocumentVectorSettings] = {
 
 
 def random_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
-    """`count` vectors uniform in +-1/sqrt(H), (count, H) float32 (IncDSI, section 3)."""
+    """Return vectors (count, H) float32, uniform in +-1/sqrt(H) (IncDSI, section 3)."""
     bound = dimension**-0.5
     return np.random.default_rng(seed).uniform(-bound, bound, (count, dimension)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A collection under `encoded`, with vectors learned from train queries as `learned` says;
-    None: its encodings.
+    """A collection under the encoder of `encoded`, with encodings or learned vectors.
 
-    retrained: the same collection under an encoder that was trained on all its documents; None: the
-    encoder stays.
+    learned: Settings of learning from train queries; None uses the encodings.
+    retrained: The same collection under an encoder trained on all its documents; None keeps the
+    encoder.
     """
 
     encoded: Encoded
@@ -45,11 +43,11 @@ class Space:
 
     @property
     def old(self) -> list[int]:
-        """The rows of the old documents."""
+        """Rows of the old documents."""
         return list(range(self.encoded.pages.old))
 
     def vectors(self, rows: Sequence[int]) -> np.ndarray:
-        """V (b, H) of the documents `rows` as if they were the whole collection."""
+        """Return V (b, H) of the documents `rows` as if they were the whole collection."""
         encodings = self.encoded.documents[list(rows)]
         if self.learned is None:
             return encodings
@@ -59,12 +57,13 @@ class Space:
         )
 
     def asking(self, rows: Sequence[int], split: str) -> Asking:
-        """The queries of `split` for the documents `rows`."""
+        """Return the queries of `split` for the documents `rows`."""
         return Asking(*self.encoded.asking(rows, split))
 
     def encoding_scale(self, vectors: np.ndarray) -> float:
-        """The factor on encodings of added documents that training V (n, H) measures; 1 where V are
-        encodings.
+        """Return the factor on encodings of added documents that training V (n, H) measures.
+
+        It is 1 where V are encodings.
         """
         if self.learned is None:
             return 1.0
@@ -76,8 +75,9 @@ class Space:
         return 1.0 if scale is None else scale
 
     def state(self) -> IncDsiState:
-        """The old documents, each represented by the mean of its train queries, or by itself where
-        it has none.
+        """Return the old documents, each represented by the mean of its train queries.
+
+        A document without train queries represents itself.
         """
         queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
         return IncDsiState(self.vectors(self.old), queries, self.encoded.pages.ids[: len(self.old)])

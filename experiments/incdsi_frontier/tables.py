@@ -1,4 +1,4 @@
-"""What IncDSI's protocol found, as Markdown."""
+"""Results of IncDSI's protocol as Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.incdsi_frontier.ranks import Quality
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table.
+    """Return a table.
 
     >>> print(markdown(["a", "b"], [["1", "2"]]))
     | a | b |
@@ -23,8 +23,9 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def steps_table(points: Sequence[Point]) -> str:
-    """Every way of adding after each number of additions: old and new documents, and the new ones'
-    deviation.
+    """Return every way of adding after each number of additions.
+
+    Columns are old documents, new documents, and the deviation of the new ones.
     """
     head = [
         "way of adding",
@@ -44,7 +45,7 @@ def _step(point: Point) -> list[str]:
 
 
 def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
-    """The choices of one thing, against the last of them."""
+    """Return the choices of one setting, compared with the last choice."""
     head = [
         changed,
         "old hit@1, hit@10, MRR@10",
@@ -67,7 +68,7 @@ def _ablated(row: Ablated) -> list[str]:
 
 
 def quality(of: Quality) -> str:
-    """hit@1, hit@10 and MRR@10.
+    """Return hit@1, hit@10 and MRR@10 as text.
 
     >>> quality(Quality(0.25, 0.5, 0.375))
     '.250, .500, .375'
@@ -78,7 +79,7 @@ def quality(of: Quality) -> str:
 
 
 def cost_table(costs: Mapping[str, Difference]) -> str:
-    """The gate on what adding costs old documents, and the same for other settings."""
+    """Return the requirement on the cost of adding to old documents, and other settings' costs."""
     head = [
         "added by",
         "old hit@1 after retraining on all less that after adding",
@@ -94,7 +95,7 @@ def cost_table(costs: Mapping[str, Difference]) -> str:
 
 
 def matched_table(found: Sequence[Matched]) -> str:
-    """The gate on the paper's form at matched loss of old documents."""
+    """Return the comparison with the paper's form at matched loss of old documents."""
     head = [
         "the paper's old MRR@10",
         "its new MRR@10",

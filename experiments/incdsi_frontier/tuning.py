@@ -1,6 +1,4 @@
-"""Ways of adding documents, judged on a tuning split by what each does to old and to new documents
-alike.
-"""
+"""Try ways of adding documents on a tuning split, and score old and new documents."""
 
 from __future__ import annotations
 
@@ -23,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class Way(IncDsiSettings):
-    """A way of adding: what a vector is pulled to, and whether it is found by IncDSI from there or
-    is that itself.
+    """A way of adding: the prior that a vector is pulled to, with or without IncDSI.
+
+    Without `refine` the prior itself is the vector.
     """
 
     refine: bool = True
@@ -35,7 +34,7 @@ class Way(IncDsiSettings):
     prior_scale: float = Field(1.0, gt=0, description="factor on the prior")
 
     def pulled(self, document: NewDocument) -> NewDocument:
-        """The document with this prior in place of its encoding."""
+        """Return the document with this prior instead of its encoding."""
         share = self.query_share if self.prior == "mixed" else 0.0
         if self.prior == "zero":
             return replace(document, encoding=None)
@@ -49,13 +48,13 @@ class Way(IncDsiSettings):
 
     @property
     def incdsi(self) -> IncDsiSettings:
-        """The part that the solver reads."""
+        """Return the settings that the solver reads."""
         return IncDsiSettings(**{name: getattr(self, name) for name in IncDsiSettings.model_fields})
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A document that was added: its vector (H) float32, and its `Status`."""
+    """An added document: its vector (H) float32, and its `Status`."""
 
     id: str
     vector: np.ndarray
@@ -107,13 +106,15 @@ WIDE: Space = PUBLISHED | {
 
 
 def open_study(seed: int, objectives: int = 1) -> optuna.Study:
-    """A study in memory that maximises `objectives` numbers by TPE; equal seeds and scores give
-    equal trials.
+    """Return a study in memory that maximises `objectives` numbers by TPE.
+
+    Equal seeds and scores give equal trials.
     """
     import optuna
 
     loudness = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would announce each study
+    # Without this, optuna logs a line for each study.
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         sampler = optuna.samplers.TPESampler(seed=seed)
         return optuna.create_study(directions=["maximize"] * objectives, sampler=sampler)
@@ -122,7 +123,7 @@ def open_study(seed: int, objectives: int = 1) -> optuna.Study:
 
 
 def suggest(trial: optuna.Trial, space: Space) -> dict[str, Any]:
-    """Values of `space` by name, which `trial` is to try."""
+    """Return the values of `space`, by name, for `trial` to try."""
     return {name: _suggest_one(trial, name, dimension) for name, dimension in space.items()}
 
 
@@ -136,9 +137,10 @@ def _suggest_one(trial: optuna.Trial, name: str, dimension: Range | Choice) -> A
 class Split:
     """Documents to add on trial, and queries that none of them was made from.
 
-    documents: as many as will be added later, if possible: the loss on old documents grows with
-    their number. old_queries (m, H) look for the old documents `old_targets` (m ids), new_queries
-    (k, H) for `new_targets` (k ids).
+    documents: As many as will be added later, if possible, because the loss of old documents grows
+    with their number.
+    old_queries: Queries (m, H) for the old documents `old_targets` (m ids).
+    new_queries: Queries (k, H) for `new_targets` (k ids).
     """
 
     documents: Sequence[NewDocument]
@@ -150,10 +152,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one way of adding reached: MRR@10 of `old` and `new` documents, and the F-beta `score`
-    of both.
+    """Result of one way of adding: MRR@10 of `old` and `new` documents, and their F-beta `score`.
 
-    statuses: how many documents ended in each `Status`, by name.
+    statuses: Number of documents with each `Status`, by name.
     """
 
     name: str
@@ -165,9 +166,9 @@ class Trial:
 
 
 class TrialBench:
-    """Adds the documents of `split` to copies of `state`, which is left as it is.
+    """Add the documents of `split` to copies of `state`, which does not change.
 
-    before: how well the old documents are found as long as nothing is added.
+    before: Quality of the old documents before any addition.
     """
 
     def __init__(self, state: IncDsiState, split: Split, beta: float = 5.0) -> None:
@@ -190,7 +191,7 @@ class TrialBench:
         )
 
     def add(self, settings: Way, order: Sequence[int] | None = None) -> list[Placed]:
-        """Add all documents, in their order or in that of their numbers `order`."""
+        """Add all documents, in their order or in the order of their numbers `order`."""
         documents = self.split.documents
         chosen = documents if order is None else [documents[number] for number in order]
         pulled = [settings.pulled(document) for document in chosen]
@@ -202,7 +203,7 @@ class TrialBench:
         return [Placed(one.id, one.vector, one.status) for one in added]
 
     def trial(self, name: str, settings: Way) -> Trial:
-        """Add all documents, and look for everything; equal settings are tried only once."""
+        """Add all documents, and search for all; equal settings are tried only once."""
         if settings not in self._known:
             self._known[settings] = self._trial(settings)
         return replace(self._known[settings], name=name)
@@ -216,8 +217,9 @@ class TrialBench:
 
 
 def f_beta(old: float, new: float, beta: float = 5.0) -> float:
-    """(1 + beta^2) new old / (beta^2 new + old): old documents weigh beta times as much as new ones
-    (IncDSI, 4.1).
+    """Return (1 + beta^2) new old / (beta^2 new + old) (IncDSI, 4.1).
+
+    Old documents weigh beta times as much as new ones.
 
     >>> f_beta(.5, .5), f_beta(.5, 0.)
     (0.5, 0.0)

@@ -1,9 +1,8 @@
-"""What IncDSI gains beneath a fusion, for documents that come with queries: `result.json` and the
-page's tables.
+"""Measure the gain of IncDSI below a fusion, for documents that come with queries.
 
-`python -m experiments.incdsi_fused.run FOLDER --cache VECTORS`; FOLDER: tldr in BEIR layout. Pages
-from 2025 on are new and bring their train queries along. Ways are chosen on a tenth of them, and
-told once of the others.
+`python -m experiments.incdsi_fused.run FOLDER --cache VECTORS` writes `result.json` and the page's
+tables. FOLDER is tldr in BEIR layout. Pages from 2025 on are new and come with their train queries.
+Ways are chosen on a tenth of them and measured once on the others.
 """
 
 from __future__ import annotations
@@ -49,32 +48,36 @@ K = 10
 
 @dataclass(frozen=True)
 class Way:
-    """How new documents that bring queries are added. z: what old documents keep, their own vector
-    or their texts'.
+    """A way to add new documents that come with queries.
+
+    z: Representative queries of old documents: their own vectors or those of their texts.
     """
 
     name: str
     z: str = ""
     gamma1: float = 1.0
     lambda2: float = 1e-5
-    share: float = 0.0  # of the mean query in a mix
-    words: bool = False  # BM25 reads the queries behind the text
+    # Share of the mean query in a mix.
+    share: float = 0.0
+    # Whether BM25 reads the queries behind the text.
+    words: bool = False
 
 
 class KnownQueries:
-    """Stands in for an encoder: the vectors of texts that were encoded before."""
+    """Replacement of an encoder that returns the vectors of texts encoded before."""
 
     def __init__(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         self.rows, self.vectors = {text: row for row, text in enumerate(texts)}, vectors
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors (n, H)."""
+        """Return vectors (n, H)."""
         return self.vectors[[self.rows[text] for text in texts]]
 
 
 class Arrival:
-    """Old documents, and those of a part that arrive; searched alone by the encoder and by its
-    untrained fusion.
+    """Old documents and the arriving ones of a part.
+
+    They are searched by the encoder alone and by its untrained fusion.
     """
 
     def __init__(
@@ -85,8 +88,14 @@ class Arrival:
         split: str,
         most: int | None = None,
     ) -> None:
-        """texts: what old documents keep (n, H), by its name; most: so many of the part, the first
-        by date.
+        """Prepare the arrivals.
+
+        Args:
+            encoded: Vectors of the collection.
+            texts: Representative queries (n, H) of old documents, by name.
+            part: Part whose documents arrive.
+            split: Split of the test queries of old documents.
+            most: Number of documents of the part, the first by date.
         """
         self.encoded, self.pages, self.z = encoded, encoded.pages, texts
         self.new = self.pages.rows(part)[:most]
@@ -100,11 +109,11 @@ class Arrival:
         self.targets = [*self.old_targets, *self.new_targets]
 
     def train(self, row: int) -> Sequence[int]:
-        """The rows of a document's train queries."""
+        """Return the rows of a document's train queries."""
         return self.pages.asked["train"].get(self.pages.ids[row], ())
 
     def vectors(self, way: Way) -> np.ndarray:
-        """The vectors (n, H) of the documents, in their order."""
+        """Return the vectors (n, H) of the documents, in their order."""
         old, added = self.pages.old, self.encoded.documents[self.new].copy()
         bring = [i for i, row in enumerate(self.new) if len(self.train(row))]
         if way.share:
@@ -126,12 +135,13 @@ class Arrival:
 
     @cached_property
     def scale(self) -> ScoreNormalizer:
-        """That of the old documents, as a live collection keeps it."""
+        """Return the scale of the old documents, as in a live collection."""
         return ScoreNormalizer.fit(self.encoded.documents[: self.pages.old])
 
     def scores(self, way: Way) -> dict[str, np.ndarray]:
-        """nDCG@10 (q,) of each query by the encoder alone and by the fusion; one document answers a
-        query.
+        """Return nDCG@10 (q,) of each query by the encoder alone and by the fusion.
+
+        One document is relevant to a query.
         """
         index = DenseIndex.build(
             self.vectors(way), self.ids, "known", IndexSettings(flat_below=ALWAYS_EXACT)
@@ -148,7 +158,7 @@ class Arrival:
         return {name: self._ndcg(system) for name, system in systems.items()}
 
     def stated(self, scores: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Means over the queries for old and for new documents."""
+        """Return the means over the queries for old and for new documents."""
         n = len(self.old_targets)
         parts = {"old": slice(0, n), "new": slice(n, None)}
         return {
@@ -174,8 +184,9 @@ class Arrival:
 
 
 def means_of_texts(encoded: Encoded, cache: Path | None) -> np.ndarray:
-    """The mean (n, H) of each document's title, first sentence and spans, as a live collection
-    makes it.
+    """Return the mean (n, H) of each document's title, first sentence and spans.
+
+    A live collection uses the same mean.
     """
     file = cache and cache / "texts.npy"
     if file and file.exists():
@@ -193,15 +204,16 @@ def means_of_texts(encoded: Encoded, cache: Path | None) -> np.ndarray:
 
 
 def candidates() -> list[Way]:
-    """Every way that is tried on the tuning part."""
+    """Return every way that is tried on the tuning part."""
     refined = [Way("refined", *values) for values in product(*GRID.values())]
     mixed = [Way("mixed", share=share) for share in SHARES]
     return [Way("plain"), *mixed, Way("defaults", "texts"), *refined]
 
 
 def chosen(arrival: Arrival) -> tuple[dict[str, Way], list[dict[str, Any]]]:
-    """Of each name the way of the best mean over all of the tuning part's queries by the fusion;
-    and what all reach.
+    """Return for each name the way with the best mean of the fusion over the tuning part's queries.
+
+    Also return the means of all ways.
     """
     best: dict[str, tuple[float, Way]] = {}
     tried = []
@@ -216,8 +228,9 @@ def chosen(arrival: Arrival) -> tuple[dict[str, Way], list[dict[str, Any]]]:
 
 
 def compared(arrival: Arrival, ways: Mapping[str, Way]) -> dict[str, Any]:
-    """Each way, with and without the queries as words, by the fusion, less the plain one; looked at
-    once.
+    """Compare each way with the plain one by the fusion, with and without the queries as words.
+
+    The test queries are used once.
     """
     every = {
         name + " and words" * words: replace(way, words=words)
@@ -251,15 +264,16 @@ def compared(arrival: Arrival, ways: Mapping[str, Way]) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """The page's table of each number of arrivals."""
+    """Return the page's table of each number of arrivals."""
     return "\n".join(_table(own) for own in result["arrivals"])
 
 
 def _table(own: Mapping[str, Any]) -> str:
     documents, queries = own["documents"], own["queries"]
     lines = [
-        f"**{documents['new']:,} new pages**, {own['bring queries']:,} of which bring queries, beside "
-        f"{documents['old']:,} old ones; {queries['new']:,} and {queries['old']:,} test queries",
+        f"**{documents['new']:,} new pages**, {own['bring queries']:,} of which bring queries, "
+        f"beside {documents['old']:,} old ones; "
+        f"{queries['new']:,} and {queries['old']:,} test queries",
         "",
         "| new pages | old nDCG@10 | less plain | new nDCG@10 | less plain |",
         "|---|---|---|---|---|",

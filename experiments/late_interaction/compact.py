@@ -1,8 +1,8 @@
-"""What is left of late interaction's gain in fewer bytes: `compact.json` and the second table of
-`README.md`.
+"""Measure the gain of late interaction with fewer bytes per token.
 
-`python -m experiments.late_interaction.compact NAME=PROJECT ...`: every fourth dev query; weights
-are learned on one half of them and looked at on the other, both ways round. Test is not read.
+`python -m experiments.late_interaction.compact NAME=PROJECT ...` writes `compact.json` and the
+second table of `README.md`. It uses every fourth dev query. Weights are learned on one half and
+evaluated on the other, in both directions. The test split is not read.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ START, END = "<!-- compact -->\n", "<!-- end of compact -->\n"
 
 @dataclass(frozen=True)
 class Form:
-    """How tokens are kept: `numbers` of each in the main directions of all tokens, of so many
-    `bits`; 1: the sign.
+    """Form in which tokens are stored.
 
-    signs: queries, too, are signs, so that a product counts equal bits.
+    numbers: Number of main directions of all tokens that are kept.
+    bits: Bits per number; 1 keeps the sign.
+    signs: Whether queries are signs too, so that a product counts equal bits.
     """
 
     numbers: int
@@ -61,11 +62,11 @@ class Tokens:
 
     @cached_property
     def directions(self) -> np.ndarray:
-        """(H, H): the main directions of the passages' tokens, the largest first."""
+        """Main directions (H, H) of the passages' tokens, the largest first."""
         return np.linalg.eigh(self.flat.T @ self.flat / len(self.flat))[1][:, ::-1]
 
     def of(self, form: Form, vectors: np.ndarray, queries: bool = False) -> np.ndarray:
-        """Unit vectors (n, H) as the form keeps them, as unit vectors again."""
+        """Convert unit vectors (n, H) to the form and back to unit vectors."""
         own = vectors.astype(np.float32)
         if form.numbers < own.shape[1]:
             own = own @ self.directions[:, : form.numbers]
@@ -76,7 +77,7 @@ class Tokens:
         return own / np.linalg.norm(own, axis=1, keepdims=True)
 
     def scored(self, queries: Sequence[Query], form: Form) -> Iterator[Query]:
-        """The queries with MaxSim's score of each candidate."""
+        """Return the queries with MaxSim's score of each candidate."""
         held = self.of(form, self.flat)
         for query, own in zip(queries, self.queries, strict=True):
             rows = [row for document in query.documents for row in self.rows[document]]
@@ -94,8 +95,9 @@ class Tokens:
 
 
 def quantised(vectors: np.ndarray, bits: int) -> np.ndarray:
-    """The nearest of 2^bits evenly spaced values, the largest half a percent clipped; 16: float16,
-    1: the sign.
+    """Return the nearest of 2^bits evenly spaced values, with the largest half a percent clipped.
+
+    16 bits are float16, and 1 bit is the sign.
     """
     if bits == 16:
         return vectors.astype(np.float16).astype(np.float32)
@@ -106,7 +108,7 @@ def quantised(vectors: np.ndarray, bits: int) -> np.ndarray:
 
 
 def crossed(queries: Sequence[Query], parts: Sequence[str]) -> float:
-    """nDCG@10 of each half by weights of the other."""
+    """Return nDCG@10 of each half with weights from the other."""
     halves = queries[::2], queries[1::2]
     return float(
         np.mean([mean_ndcg(one, learn(other, parts)) for one, other in (halves, halves[::-1])])
@@ -114,7 +116,7 @@ def crossed(queries: Sequence[Query], parts: Sequence[str]) -> float:
 
 
 def measured(project: Path) -> dict[str, Any]:
-    """The fusion alone, and with MaxSim in every form."""
+    """Measure the fusion alone, and with MaxSim in every form."""
     with TemporaryDirectory() as aside:
         build = Build(project, Path(aside), RETRIEVERS)
     own = build.bench.judgements["dev"]
@@ -148,7 +150,7 @@ def measured(project: Path) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The page's second table."""
+    """Return the page's second table."""
     lines = []
     for corpus, own in sorted(result.items()):
         lines += [

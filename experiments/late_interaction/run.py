@@ -1,10 +1,10 @@
-"""What late interaction adds to a fusion when it is trained for: `result.json` and the table of
-`README.md`.
+"""Measure the gain of late interaction in a fusion if the encoder is trained for it.
 
-`python -m experiments.late_interaction.run NAME=PROJECT ...` after `freshet run` in each PROJECT,
-by the settings of `experiments/parts`. It trains `hce` once more, by the sum of its own loss and
-the same contrast of MaxSim scores (Khattab and Zaharia, 2020, ColBERT), and compares both beneath a
-fusion, with and without MaxSim as a part of it.
+`python -m experiments.late_interaction.run NAME=PROJECT ...` needs `freshet run` in each PROJECT
+with the settings of `experiments/parts`. It writes `result.json` and the table of `README.md`. It
+trains `hce` once more, with the sum of its own loss and the same contrast of MaxSim scores (Khattab
+and Zaharia, 2020, ColBERT). Both encoders are compared below a fusion, with and without MaxSim as a
+component.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ PARTS = {"fused": ("hce", "bm25"), "fused with late": ("hce", "bm25", "late")}
 
 
 def token_vectors(encoder: Encoder, texts: LengthBuckets) -> tuple[Tensor, Tensor, Tensor]:
-    """Of n texts the vectors (n, H), the unit vectors of their tokens (n, T, H), and which of these
-    are tokens.
+    """Encode n texts as vectors (n, H) and token vectors (n, T, H).
+
+    Also return the mask (n, T) of the tokens.
     """
     vectors, tokens, masks = [], [], []
     longest = max(part["input_ids"].shape[1] for part in texts.batches)
@@ -62,10 +63,16 @@ def token_vectors(encoder: Encoder, texts: LengthBuckets) -> tuple[Tensor, Tenso
 
 
 def max_sim(queries: Tensor, asked: Tensor, documents: Tensor, held: Tensor) -> Tensor:
-    """The mean over a query's tokens of the cosine with the document's nearest token: (Q, D).
+    """Return the mean over query tokens of the cosine with the nearest document token.
 
-    queries: (Q, T, H), of which `asked` (Q, T) are tokens; documents: (D, S, H), of which `held`
-    (D, S) are.
+    Args:
+        queries: Token vectors (Q, T, H).
+        asked: Mask of the query tokens (Q, T).
+        documents: Token vectors (D, S, H).
+        held: Mask of the document tokens (D, S).
+
+    Returns:
+        Scores (Q, D).
     """
     products = torch.einsum("qth,dsh->qdts", queries, documents).masked_fill(
         ~held[None, :, None], -1.0
@@ -74,7 +81,7 @@ def max_sim(queries: Tensor, asked: Tensor, documents: Tensor, held: Tensor) -> 
 
 
 class LateObjective(Objective):
-    """The sum of the dense loss and of the contrast, from queries to documents, of MaxSim scores."""
+    """Sum of the dense loss and the contrast of MaxSim scores from queries to documents."""
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """See `Objective`."""
@@ -90,16 +97,14 @@ class LateObjective(Objective):
 
 
 class LateTrainer(Trainer):
-    """A trainer by `LateObjective`; the best step is chosen as ever, by the dense search of dev
-    queries.
-    """
+    """Trainer with `LateObjective`; the best step is chosen by the dense search of dev queries."""
 
     def _make_objective(self, hierarchy: Any) -> LateObjective:
         return LateObjective(self.encoder, self.settings, hierarchy, self.pair_loss)
 
 
 def train(root: Path, aside: Path) -> None:
-    """Make `aside` the project, but for `hce`, which is trained by both losses."""
+    """Copy the project to `aside`, with `hce` trained by both losses."""
     settings = parameters.load(root / "params.yaml")
     (stage,) = find("train@hce", expand(settings.retrievers))
     for path in (root / "artifacts").iterdir():
@@ -124,7 +129,7 @@ def train(root: Path, aside: Path) -> None:
 
 
 def texts_of(root: Path) -> list[str]:
-    """The passages of the project's corpus, as they are indexed."""
+    """Return the passages of the project's corpus, as they are indexed."""
     from model_code.corpus.tables import load_corpus, passage_texts
 
     corpus = load_corpus(root / "artifacts/corpus")
@@ -134,8 +139,9 @@ def texts_of(root: Path) -> list[str]:
 
 
 def measured(project: Path) -> dict[str, Any]:
-    """Each training beneath each fusion: weights from dev, test looked at once, all less the fusion
-    as it is.
+    """Measure each training below each fusion, less the unchanged fusion.
+
+    Weights come from dev, and test is used once.
     """
     values: dict[str, np.ndarray] = {}
     learned: dict[str, dict[str, float]] = {}
@@ -165,7 +171,7 @@ def measured(project: Path) -> dict[str, Any]:
 
 
 def scores(queries: Sequence[Query], weights: Mapping[str, float]) -> np.ndarray:
-    """nDCG@10 (q,) of each query."""
+    """Return nDCG@10 (q,) of each query."""
     run = {
         str(number): [
             (query.documents[row], float(-rank))
@@ -179,7 +185,7 @@ def scores(queries: Sequence[Query], weights: Mapping[str, float]) -> np.ndarray
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """The page's table of each corpus."""
+    """Return the page's table of each corpus."""
     return "\n".join(_table(corpus, own) for corpus, own in sorted(result.items()))
 
 

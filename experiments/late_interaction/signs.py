@@ -1,11 +1,10 @@
-"""What late interaction adds to a fusion, with judgements and without: `signs.json` and the third
-table of `README.md`.
+"""Measure the gain of late interaction in a fusion, with judgements and without.
 
-`python -m experiments.late_interaction.signs NAME=PROJECT ...` after the stage `corpus`, and
-`train@hce` where `hce` is to be among the encoders. Each is fused with BM25 as the stage `fuse`
-does, once by dev queries and once as if nobody had judged any, by default weights. A passage's
-vectors and tokens are those of the project's stage `base_index`, or `index@hce`, where it has run
-with late interaction.
+`python -m experiments.late_interaction.signs NAME=PROJECT ...` needs the stage `corpus`, and
+`train@hce` to include `hce`. It writes `signs.json` and the third table of `README.md`. Each
+encoder is fused with BM25 as in the stage `fuse`, once with dev queries and once with default
+weights, as if no query were judged. Vectors and tokens of passages come from the project's stage
+`base_index` or `index@hce`, if it has run with late interaction.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from model_code.stages.fusion import MIN_LEARNING_QUERIES, FusionBuilder
 from orchestration import parameters
 
 LATER = ", late"
-# what stands beside each other
+# Systems that are compared.
 PLAIN, DEFAULT = "untrained, default, no feedback", "untrained, default" + LATER
 START, END = "<!-- signs -->\n", "<!-- end of signs -->\n"
 
 
 class Corpus:
-    """A project's corpus, its passages indexed by encoders and by BM25 in `aside`."""
+    """A project's corpus, with its passages indexed by encoders and by BM25 in `aside`."""
 
     def __init__(self, root: Path, aside: Path) -> None:
         settings = parameters.load(root / "params.yaml")
@@ -74,7 +73,7 @@ class Corpus:
         }
 
     def encoded(self, name: str) -> IndexedRetriever:
-        """The passages by an encoder, tokens kept: as the project has them, or encoded now."""
+        """Return the passages encoded with tokens, from the project if it has them."""
         settings, folder, built = (
             self.context.settings["encoder"],
             self.aside / name,
@@ -92,7 +91,7 @@ class Corpus:
         return open_retriever(folder / "encoder", folder / "index")
 
     def judged(self, dev: bool) -> EvaluationSet:
-        """What systems are compared on; dev: its queries are known."""
+        """Return the data that systems are compared on; `dev` has known queries."""
         none = Judgements({}, {}, None)
         return (
             self.bench
@@ -101,7 +100,7 @@ class Corpus:
         )
 
     def systems(self) -> Iterator[tuple[str, np.ndarray, dict[str, float]]]:
-        """Each system's name, its scores (q,) of the test queries, and its weights."""
+        """Return each system's name, its scores (q,) of the test queries, and its weights."""
         for name in self.encoders:
             opened = {name: self.encoded(name), "bm25": self.bm25}
             held = {part: self.bench.strip_query_lines(own) for part, own in opened.items()}
@@ -122,7 +121,7 @@ class Corpus:
                 yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
 
     def scores(self, search: FusedSearch) -> np.ndarray:
-        """The main metric of each test query."""
+        """Return the main metric of each test query."""
         test = self.bench.judgements["test"]
         runs = dict(zip(test.queries, search.search(list(test.queries.values()), 100), strict=True))
         found = evaluate_run(runs, test.qrels, [METRIC])[METRIC]
@@ -130,13 +129,13 @@ class Corpus:
 
 
 def told(name: str, done: int, total: int, _: str = "") -> None:
-    """Say how far the encoding is."""
+    """Print the progress of the encoding."""
     if done % 1000 < 8 or done == total:
         print(f"{name}: {done:,}/{total:,}", file=sys.stderr, flush=True)
 
 
 def measured(root: Path) -> dict[str, Any]:
-    """All systems, and what late interaction adds to each, over queries."""
+    """Measure all systems, and the gain of late interaction in each, over queries."""
     with TemporaryDirectory() as aside:
         corpus = Corpus(root, Path(aside))
         found = {name: (values, weights) for name, values, weights in corpus.systems()}
@@ -159,9 +158,10 @@ def measured(root: Path) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The page's third table."""
+    """Return the page's third table."""
     lines = [
-        f"| corpus, test queries | encoder, weights by | {METRIC} | late | gain | p (Holm) | bytes a document |"
+        f"| corpus, test queries | encoder, weights by | {METRIC} | late | gain | p (Holm) | "
+        "bytes a document |"
     ]
     lines.append("|---|---|---|---|---|---|---|")
     for corpus, own in sorted(result.items()):

@@ -1,10 +1,10 @@
-"""What each part is worth in a fusion of all methods, by leaving it out: `result.json` and the
-tables of `README.md`.
+"""Measure the value of each component in a fusion of all methods, by leaving it out.
 
-`python -m experiments.parts.run NAME=PROJECT ...` after `freshet run` in each PROJECT, by the
-settings of that name here. Two signals that are no retrievers are made by it: late interaction
-(MaxSim over the token vectors of `hce`; Khattab and Zaharia, 2020) and how near a query is to the
-nodes of the hierarchy that a document lies below.
+`python -m experiments.parts.run NAME=PROJECT ...` needs `freshet run` in each PROJECT with the
+settings of that name here. It writes `result.json` and the tables of `README.md`. It computes two
+signals that
+are not retrievers: late interaction (MaxSim over the token vectors of `hce`; Khattab and Zaharia,
+2020) and the similarity of a query to the ancestors of a document in the hierarchy.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "all, contrastive for hce": ("contrastive", *ALL[1:]),
     **{f"all but {part}": tuple(name for name in ALL if name != part) for part in ALL[1:]},
 }
-# TIMES: cosines, to about the scale of the other parts
+# TIMES scales cosines to about the scale of the other components.
 DEPTH, BATCH_TOKENS, TIMES = 100, 4096, 10.0
 
 
 @dataclass(frozen=True)
 class Query:
-    """A judged query, its candidates, ascending, and the scores (n,) that each part gives them."""
+    """A judged query, its candidates in ascending order, and each component's scores (n,)."""
 
     relevant: Mapping[str, int]
     documents: list[str]
@@ -59,12 +59,10 @@ class Query:
 
 
 class Build:
-    """One project as it was built: retrievers as they are judged, the corpus's passages, the
-    hierarchy.
-    """
+    """A built project: retrievers, the corpus's passages, and the hierarchy."""
 
     def __init__(self, root: Path, aside: Path, names: Sequence[str] = (*TRAINED, *BUILT)) -> None:
-        """names: of the retrievers; `hce` and `zero_shot` are among them."""
+        """Load the build; `names` are the retrievers, among them `hce` and `zero_shot`."""
         self.artifacts, settings = root / "artifacts", parameters.load(root / "params.yaml")
         own = {
             "encoder": settings.encoder,
@@ -102,7 +100,7 @@ class Build:
         return open_retriever(*folders, settings=self.encoder_settings)
 
     def queries(self, split: str) -> list[Query]:
-        """The judged queries of a split, each scored by all parts."""
+        """Return the judged queries of a split, each scored by all components."""
         judged = self.bench.judgements[split]
         texts = list(judged.queries.values())
         encoded = self.fused.encode_queries(texts)
@@ -125,9 +123,7 @@ class Build:
         return passage_texts(corpus.passages, self.encoder_settings.include_title)
 
     def _late(self, texts: Sequence[str], documents: Sequence[list[str]]) -> Iterable[np.ndarray]:
-        """MaxSim: of each of a query's tokens the cosine with a passage's nearest token, on
-        average.
-        """
+        """Return MaxSim: mean over query tokens of the cosine with a passage's nearest token."""
         passages, rows = self._passages(strip_query_lines(self.corpus)), self._rows()
         wanted = sorted({row for found in documents for name in found for row in rows[name]})
         held = dict(zip(wanted, tokens(self.late, [passages[row] for row in wanted]), strict=True))
@@ -144,9 +140,7 @@ class Build:
             yield TIMES * self._best(nearest, [len(rows[name]) for name in found])
 
     def _levels(self, texts: Sequence[str], documents: Sequence[list[str]]) -> Iterable[np.ndarray]:
-        """The mean over levels of the cosine with the node that a passage, as it is judged, lies
-        below.
-        """
+        """Return the mean cosine of queries with a passage's ancestors in the hierarchy."""
         tree, rows, whole = (
             Hierarchy.load(self.artifacts / "hierarchy"),
             self._rows(),
@@ -182,7 +176,7 @@ class Build:
 
 
 def tokens(encoder: Encoder, texts: Sequence[str]) -> list[np.ndarray]:
-    """The unit vectors (tokens, H) of each text's tokens, float16."""
+    """Return the unit vectors (tokens, H) of each text's tokens, float16."""
     found: list[np.ndarray] = [np.empty(0)] * len(texts)
     ids = encoder.token_ids(texts)
     with torch.no_grad():
@@ -196,13 +190,13 @@ def tokens(encoder: Encoder, texts: Sequence[str]) -> list[np.ndarray]:
 
 
 def ranked(query: Query, weights: Mapping[str, float]) -> np.ndarray:
-    """The candidates, best first; equal ones by their ids."""
+    """Return the candidates, best first; ties are broken by id."""
     total = sum(weight * query.scores[part] for part, weight in weights.items())
     return np.argsort(-np.asarray(total), kind="stable")
 
 
 def mean_ndcg(queries: Sequence[Query], weights: Mapping[str, float]) -> float:
-    """The mean of nDCG@10, as trec_eval counts it."""
+    """Return the mean of nDCG@10, as trec_eval computes it."""
     discounts = 1 / np.log2(np.arange(2, 12))
     values = []
     for query in queries:
@@ -215,8 +209,9 @@ def mean_ndcg(queries: Sequence[Query], weights: Mapping[str, float]) -> float:
 
 
 def learn(dev: Sequence[Query], parts: Sequence[str]) -> dict[str, float]:
-    """Weights from the grid of the stage `fuse`, part after part, twice; the first part keeps 1,
-    the others begin at 0 but for BM25.
+    """Learn weights from the grid of the stage `fuse`, one component after the other, twice.
+
+    The first component keeps 1. The others start at 0, except BM25.
     """
     weights = {part: {parts[0]: 1.0, "bm25": 3.0}.get(part, 0.0) for part in parts}
     for part in [*parts[1:]] * 2:
@@ -229,8 +224,9 @@ def learn(dev: Sequence[Query], parts: Sequence[str]) -> dict[str, float]:
 
 
 def measured(project: Path) -> dict[str, Any]:
-    """Weights of dev and scores on test, which is looked at once, and what each system has less
-    than all parts.
+    """Measure each system on test, with weights from dev.
+
+    Test is used once. Also return each system's difference to all components.
     """
     with TemporaryDirectory() as aside:
         build = Build(project, Path(aside))
@@ -267,7 +263,7 @@ def measured(project: Path) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """The page's table of each corpus."""
+    """Return the page's table of each corpus."""
     return "\n".join(map(partial(_table, result), sorted(result)))
 
 

@@ -1,9 +1,9 @@
-"""Fifty questions in people's words, asked of what a built project can search: in the first 1 and
-3, by system.
+"""Search a built project for fifty questions in people's words.
 
-`python -m experiments.people_ask.run PROJECT` after `freshet demo` in the folder PROJECT; writes
-`result.json` here. An answer counts under any of its document's names; a name without a document
-counts for nobody. What is searched is whole, as it goes live.
+`python -m experiments.people_ask.run PROJECT` needs `freshet demo` in the folder PROJECT and writes
+`result.json` here. It reports the share with an answer in the first 1 and 3, by system. An answer
+counts under any name of its document; a name without a document counts for no system. Documents are
+complete, as in the live collection.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ UNTRAINED = ("bm25", "zero_shot", "untrained")
 
 
 def main(project: Path) -> dict[str, Any]:
-    """The share of questions with an answer in the first 1 and 3, and each system's first three
-    documents.
+    """Write the share of questions with an answer in the first 1 and 3.
+
+    Also write each system's first three documents.
     """
     questions = json.loads((HERE / "questions.json").read_text())
     names = _names(project)
@@ -59,7 +60,7 @@ def main(project: Path) -> dict[str, Any]:
 
 
 def _names(project: Path) -> dict[str, str]:
-    """Every name that a document goes by -> its id."""
+    """Return the id of the document of every name."""
     documents = load_corpus(project / "artifacts" / "corpus").documents
     names = {}
     for document, text in zip(documents["document_id"], documents["text"], strict=True):

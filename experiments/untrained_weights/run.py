@@ -1,11 +1,10 @@
-"""Which weights an untrained fusion should have where nobody judged: `result.json` and the table of
-`README.md`.
+"""Find the weights of an untrained fusion for corpora without judged queries.
 
-`python -m experiments.untrained_weights.run NAME=PROJECT ...` after the stage `base_index`. BM25's
-weight is varied beside an encoder as it comes, late interaction and feedback. Queries are the dev
-ones that people judged, or the train ones where those are few; and, as if nobody had judged any,
-documents' titles and first sentences. On test the fusion as it is by default stands beside a plain
-one, of encoder and BM25 without feedback.
+`python -m experiments.untrained_weights.run NAME=PROJECT ...` needs the stage `base_index`. It
+writes `result.json` and the table of `README.md`. BM25's weight varies beside the base encoder,
+late interaction and feedback. Queries are the dev queries that people judged, or the train queries
+if there are few. As if no query were judged, documents' titles and first sentences are queries too.
+On test the default fusion is compared with a plain one of encoder and BM25 without feedback.
 """
 
 from __future__ import annotations
@@ -44,15 +43,17 @@ from model_code.text.words import split_first_sentence, split_words
 from orchestration import parameters
 
 HERE, METRIC = Path(__file__).parent, "nDCG@10"
-# queries, documents that are asked for by titles, dev queries that are too few
+# Queries, documents that are searched by titles, and number of dev queries that is too small.
 JUDGED, MOST, FEW = 500, 1000, 200
 DENSE, WORDS = "zero_shot", "bm25"
-SHORTEST = 2  # words of a title that asks for its document
-SHOWN = 3.0  # a weight that a column shows, as it was the default before
+# Words of the shortest title that is used as a query.
+SHORTEST = 2
+# Weight that a column shows, because it was the default before.
+SHOWN = 3.0
 
 
 def measured(root: Path) -> dict[str, Any]:
-    """By each weight of BM25 the mean metric of people's queries and of titles."""
+    """Return the mean metric of people's queries and of titles for each weight of BM25."""
     with TemporaryDirectory() as aside:
         return _measured(root, Path(aside))
 
@@ -107,7 +108,7 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
 
 
 def _beside(bench: EvaluationSet, plain: FusedSearch, default: FusedSearch) -> dict[str, Any]:
-    """The means of both on test, and their difference with its interval over queries and p."""
+    """Return the means of both on test, their difference with its interval over queries, and p."""
     test, found = bench.judgements["test"], []
     for search in (plain, default):
         runs = dict(zip(test.queries, search.search(list(test.queries.values()), 100), strict=True))
@@ -150,11 +151,10 @@ def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements
 
 
 def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
-    """At most `MOST` documents as the answers to their titles, by hash of the id, and their
-    passages without these.
+    """Return at most `MOST` documents as answers to their titles, and passages without these.
 
-    Where a title is short or not the document's alone, it is the first sentence. A document that
-    has nothing else is left out.
+    Documents are chosen by hash of the id. If a title is short or several documents share it, the
+    query is the first sentence. A document that has nothing else is left out.
     """
     rows = corpus.passages.sort_values(["document_id", "ordinal"])
     by_document = dict(iter(rows.groupby("document_id", sort=False)))
@@ -183,10 +183,14 @@ def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, Ne
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """A row for each corpus: the best weight by people's queries, and what others come to by these."""
+    """Return a row per corpus: the best weight, and the metric of other choices.
+
+    The best weight is by people's queries.
+    """
     default = DEFAULT_TOTAL_WEIGHT["words"]
     lines = [
-        f"| corpus, queries | best weight | {METRIC} | by {SHOWN:g} | by the default {default:g} | by titles | gives |",
+        f"| corpus, queries | best weight | {METRIC} | by {SHOWN:g} | "
+        f"by the default {default:g} | by titles | gives |",
         "|---|---|---|---|---|---|---|",
     ]
     rows, losses = [], []
@@ -200,7 +204,8 @@ def tables(result: Mapping[str, Any]) -> str:
         shown = [people[weight] for weight in (SHOWN, default, chosen)]
         means = " | ".join(f"{mean:.4f}" for mean in (people[best], *shown[:2]))
         rows.append(
-            f"| {corpus}, {own['people']['queries']} | {best:g} | {means} | {chosen:g} | {shown[2]:.4f} |"
+            f"| {corpus}, {own['people']['queries']} | {best:g} | {means} | "
+            f"{chosen:g} | {shown[2]:.4f} |"
         )
         losses.append([one - people[best] for one in shown])
     mean = np.mean(losses, axis=0)
@@ -209,7 +214,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _gains(result: Mapping[str, Any]) -> str:
-    """On test the fusion as it is by default beside a plain one."""
+    """Compare the default fusion with a plain one on test."""
     lines = [
         f"| corpus, test queries | plain, {METRIC} | default | gain | p |",
         "|---|---|---|---|---|",
@@ -219,7 +224,8 @@ def _gains(result: Mapping[str, Any]) -> str:
         plain, default, gain, low, high, p = own["test"]["plain, default, gain, low, high, p"]
         change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}]"
         lines.append(
-            f"| {corpus}, {own['test']['queries']:,} | {plain:.4f} | {default:.4f} | {change} | {p:.4f} |"
+            f"| {corpus}, {own['test']['queries']:,} | {plain:.4f} | "
+            f"{default:.4f} | {change} | {p:.4f} |"
         )
         gains.append(gain)
     return "\n".join([*lines, f"| mean | | | {np.mean(gains):+.4f} | |"]) + "\n"
