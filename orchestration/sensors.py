@@ -36,7 +36,7 @@ PARTITION_TAG = "dagster/partition"
 REASON_TAG = "freshet/why"
 MAX_REASON_CHARACTERS = 200
 # The name of an error class of this project at the beginning of a message.
-ERROR_CLASS = re.compile(r"^model_code\.errors\.\w+: ")
+ERROR_CLASS = re.compile(r"^(freshet|model_code)\.errors\.\w+: ")
 # A document that waits longer is not searchable in time.
 MAX_WAIT_SECONDS = 120.0
 # Seconds between two reports of an asset, well within the time of its freshness policy.

@@ -69,9 +69,9 @@ ALLOWED = {
     "moves what exists as a whole, and loses nothing where it is undone": """
         model_code/collection/generations/generation_store.py:GenerationStore.delete
         model_code/collection/sync/inbox.py:_move
-        model_code/collection/backup/repair.py:_go_on
-        model_code/collection/backup/repair.py:_name_default
-        model_code/collection/backup/repair.py:_open_log""",
+        model_code/collection/backup/repair.py:_set_damage_aside
+        model_code/collection/backup/repair.py:_repair_default_retriever
+        model_code/collection/backup/repair.py:_open_or_replace_ledger""",
     "appends lines, of which readers leave out one that was cut off": """
         orchestration/registry/history.py:append""",
     "the log of what other programs print, written anew at each start": """

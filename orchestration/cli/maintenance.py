@@ -21,9 +21,9 @@ def verify() -> None:
 
     Example: freshet verify
     """
-    from model_code.collection.backup.repair import problems
+    from model_code.collection.backup.repair import find_damage
 
-    lines = list(problems(Project.find()))
+    lines = list(find_damage(Project.find()))
     if not lines:
         print_message("no problems found")
         return

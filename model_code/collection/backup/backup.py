@@ -1,11 +1,12 @@
-"""`freshet backup` and `freshet restore`: all that cannot be made again, copied while the project
-works.
+"""`freshet backup` and `freshet restore`: copy a project's data while the project is in use.
 
-    DIR/live/...            pointers and generations, hard links where the disk is the same
-    DIR/live/ledger.sqlite  by SQLite's own backup, after the generations: so the log knows every event that these name
-    DIR/params.yaml ...     settings and locks
+    DIR/live/...            generations and their pointers, as hard links on the same disk
+    DIR/live/ledger.sqlite  SQLite's own backup, made after the generations, so that it has every
+                            event that they hold
+    DIR/params.yaml ...     settings and lock files
 
-Models, artifacts and MLflow's runs are made again by `freshet run` and `freshet register`.
+Models, artifacts and MLflow runs are not copied: `freshet run` and `freshet register` make them
+again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from model_code.collection.backup.repair import problems
+from model_code.collection.backup.repair import find_damage
 from model_code.collection.generations.generation_store import (
     CURRENT,
     GENERATIONS,
@@ -28,23 +29,37 @@ from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
 from model_code.project import Project, file_lock
 
+# Name of the ledger's copy in the folder `live` of a backup.
 LEDGER = "ledger.sqlite"
+
+# Files in the project's root that a backup has.
 SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json")
 
 
 def backup(project: Project, target: Path) -> str | None:
-    """Copy the project's live collections, ledger and settings to the new folder `target`, whole or
-    not at all.
+    """Copy the live collections, the ledger and the settings of a project to a new folder.
 
-    Documents may arrive meanwhile; what is to be searched waits for as long as links take. Returns
-    what is left to do where the ledger is on a server. FreshetError if the folder exists.
+    Documents may arrive meanwhile. Changes of the live collections wait while the links are made.
+    The folder gets its name when it is complete.
+
+    Args:
+        project: The project.
+        target: Folder to create.
+
+    Returns:
+        What the user still has to do if the ledger is on a server, or None.
+
+    Raises:
+        FreshetError: If the folder exists, or nothing is live yet.
     """
     if target.exists():
         raise FreshetError(f"{target} exists: name a new folder, such as {target}-2")
-    default_retriever(project.live)  # FreshetError where nothing is live yet
-    aside = target.with_name(f".{target.name}.making")
-    shutil.rmtree(aside, ignore_errors=True)
-    live = aside / "live"
+    # Raises an error if nothing is live yet.
+    default_retriever(project.live)
+
+    staging = target.with_name(f".{target.name}.making")
+    shutil.rmtree(staging, ignore_errors=True)
+    live = staging / "live"
     live.mkdir(parents=True)
     with file_lock(project.live / WRITER_LOCK):
         for name in retrievers(project.live):
@@ -56,62 +71,87 @@ def backup(project: Project, target: Path) -> str | None:
             )
             shutil.copyfile(project.live / name / CURRENT, live / name / CURRENT)
         shutil.copyfile(project.live / CURRENT, live / CURRENT)
+
     for name in SETTINGS:
         if (project.root / name).is_file():
-            shutil.copyfile(project.root / name, aside / name)
+            shutil.copyfile(project.root / name, staging / name)
     advice = _copy_ledger(project, live / LEDGER)
-    fsync_tree(aside)
-    aside.rename(target)
+
+    fsync_tree(staging)
+    staging.rename(target)
     fsync(target.parent)
     return advice
 
 
-def _copy_ledger(project: Project, target: Path) -> str | None:
-    file = ledger_file(project)
-    if file is None:
-        return "the ledger is on a server: dump it now, with its own tool such as pg_dump"
-    if file.is_file():
-        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(target)) as copy:
-            source.backup(copy)
-    return None
-
-
-def link(source: str | Path, target: str | Path) -> None:
-    """Show a file under another name without copying it where that is possible, as one that never
-    changes.
-    """
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:  # another disk, or one without links
-        shutil.copyfile(source, target)
-
-
 def restore(source: Path, root: Path) -> Project:
-    """Put a backup into the folder `root`, in which nothing is live; settings that are there stay.
+    """Restore a backup into a folder in which nothing is live. Existing settings are kept.
 
-    FreshetError if something is live, or what was restored is damaged.
+    Args:
+        source: Folder of the backup.
+        root: Root of the project to restore.
+
+    Returns:
+        The restored project.
+
+    Raises:
+        FreshetError: If `source` is no backup, something is live in `root`, or the restored files
+            are damaged.
     """
     project = Project(root)
     if not (source / "live").is_dir():
         raise FreshetError(f"{source} is no backup: it has no folder live")
-    file = ledger_file(project)
-    for path in (project.live, *([file] if file else [])):
-        if path.exists():
-            raise FreshetError(
-                f"{path} is there: move it away first, and delete it once the backup has what you miss"
-            )
-    aside = root / ".live.making"
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(source / "live", aside)
-    if file is not None and (aside / LEDGER).is_file() and file.parent != project.live:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(aside / LEDGER, file)
+    ledger_path = ledger_file(project)
+    _require_absent(project.live)
+    if ledger_path is not None:
+        _require_absent(ledger_path)
+
+    staging = root / ".live.making"
+    shutil.rmtree(staging, ignore_errors=True)
+    shutil.copytree(source / "live", staging)
+    if ledger_path is not None and ledger_path.parent != project.live:
+        if (staging / LEDGER).is_file():
+            ledger_path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(staging / LEDGER, ledger_path)
     for name in SETTINGS:
         if (source / name).is_file() and not (root / name).exists():
             shutil.copyfile(source / name, root / name)
-    fsync_tree(aside)
-    aside.rename(project.live)
+
+    fsync_tree(staging)
+    staging.rename(project.live)
     fsync(root)
-    if problem := next(problems(project), None):
-        raise FreshetError(problem)
+    damage = next(find_damage(project), None)
+    if damage is not None:
+        raise FreshetError(damage)
     return project
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """Make a hard link to a file that never changes, or copy it where links are impossible.
+
+    Args:
+        source: The file.
+        target: Path of the link or the copy.
+    """
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        # The target is on another disk, or the file system has no links.
+        shutil.copyfile(source, target)
+
+
+def _copy_ledger(project: Project, target: Path) -> str | None:
+    """Copy an SQLite ledger, or return what the user has to do for one on a server."""
+    path = ledger_file(project)
+    if path is None:
+        return "the ledger is on a server: dump it now, with its own tool such as pg_dump"
+    if path.is_file():
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+            source.backup(copy)
+    return None
+
+
+def _require_absent(path: Path) -> None:
+    if path.exists():
+        raise FreshetError(
+            f"{path} is there: move it away first, and delete it once the backup has what you miss"
+        )

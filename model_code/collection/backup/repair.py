@@ -1,19 +1,19 @@
-"""`freshet verify`: whether all that is live is as it was written, and says the same; reads only.
+"""Check and repair everything that is live.
 
-Every file of every generation is read once: about a second per gigabyte, and as much memory as the
-documents' ids.
+`freshet verify` checks that all live files are unchanged and agree with each other. It only reads.
+It reads every file of every generation once, which takes about a second per gigabyte, and memory
+for the ids of all documents.
 
-`freshet repair`: what is live goes on from what is whole, in a log that every live retriever stands
-in. Nothing is deleted. Folders and databases that are damaged are set aside, and what a retriever
-loses with them it takes from the log again. Where the log itself is lost, is another one or an
-older copy, the documents come from the generations: the newest watermark's contents win, and what
-only another retriever or the log holds is put again.
+`freshet repair` continues from the undamaged files, with a ledger that every live retriever belongs
+to. Nothing is deleted: damaged folders and databases are set aside, and retrievers get the lost
+documents from the ledger again. If the ledger itself is lost, another one or an older copy, the
+documents come from the generations. The generation with the newest watermark decides about a
+document. Documents that only another retriever or the ledger has are added again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Collection as Ids
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,38 +55,32 @@ from model_code.files import MANIFEST, read_json, write_text
 from model_code.project import Project, file_lock
 from model_code.text.documents import Change, Document
 
+# Source of the events that a repair appends.
+SOURCE = "freshet repair"
 
-def problems(project: Project) -> Iterator[str]:
-    """What is wrong, a line each that ends with the command that mends it."""
-    yield from _errors(default_retriever, project.live)
-    yield from _errors(_require_whole_log, project)
-    for collection in _collections(project):
-        folders = sorted((collection.folder / GENERATIONS).glob("[0-9]*"))
-        damaged = [
-            line
-            for each in folders
-            for line in _errors(lambda folder=each: Generation.read(folder).verify())
-        ]
+
+def find_damage(project: Project) -> Iterator[str]:
+    """Yield each fault of what is live, as a line that names the command to run.
+
+    Args:
+        project: The project, which is only read.
+    """
+    yield from _error_messages(default_retriever, project.live)
+    yield from _error_messages(_require_intact_ledger, project)
+    for store in _existing_stores(project):
+        damaged: list[str] = []
+        for folder in _generation_folders(store):
+            damaged.extend(_error_messages(_verify_generation, folder))
         yield from damaged
-        yield from (
-            _errors(collection.current)
-            if damaged
-            else _errors(_require_agreement, project, collection)
-        )
+        # Damaged files cannot be compared with each other.
+        if damaged:
+            yield from _error_messages(store.current)
+        else:
+            yield from _error_messages(_require_agreement, project, store)
 
 
-def _collections(project: Project) -> list[GenerationStore]:
-    """Those of which anything is there."""
-    names = {
-        path.parent.name
-        for kind in (CURRENT, GENERATIONS)
-        for path in project.live.glob(f"*/{kind}")
-    }
-    return [GenerationStore(project.live, name) for name in sorted(names)]
-
-
-def _errors(check: Callable[..., object], *arguments: object) -> list[str]:
-    """The message of the error that a check ends with."""
+def _error_messages(check: Callable[..., object], *arguments: object) -> list[str]:
+    """Call a check, and return the message of the error that it raises, or nothing."""
     try:
         check(*arguments)
     except FreshetError as error:
@@ -94,285 +88,463 @@ def _errors(check: Callable[..., object], *arguments: object) -> list[str]:
     return []
 
 
-def _require_whole_log(project: Project) -> None:
+def _existing_stores(project: Project) -> list[GenerationStore]:
+    """Return the stores of all retrievers that have a pointer or generations."""
+    names: set[str] = set()
+    for entry in (CURRENT, GENERATIONS):
+        names.update(path.parent.name for path in project.live.glob(f"*/{entry}"))
+    return [GenerationStore(project.live, name) for name in sorted(names)]
+
+
+def _generation_folders(store: GenerationStore) -> list[Path]:
+    """Return the folders of all generations, damaged ones included, oldest first."""
+    return sorted((store.folder / GENERATIONS).glob("[0-9]*"))
+
+
+def _verify_generation(folder: Path) -> None:
+    Generation.read(folder).verify()
+
+
+def _require_intact_ledger(project: Project) -> None:
     ledger = open_ledger_if_exists(project)
-    if ledger is not None:
-        with ledger:
-            damage = ledger.damage()
-        if damage is not None:
-            raise Damaged(f"the ledger is damaged ({damage})", REPAIR)
+    if ledger is None:
+        return
+    with ledger:
+        damage = ledger.damage()
+    if damage is not None:
+        raise Damaged(f"the ledger is damaged ({damage})", REPAIR)
 
 
-def _require_agreement(project: Project, collection: GenerationStore) -> None:
-    """FreshetError where index, documents, counts and log of the current generation, whose files
-    are whole, say different things.
+def _require_agreement(project: Project, store: GenerationStore) -> None:
+    """Check that the files of the current generation agree with each other and with the ledger.
+
+    Args:
+        project: The project.
+        store: Generations of a retriever, whose files are undamaged.
+
+    Raises:
+        FreshetError: If index, documents, counts or ledger disagree.
     """
-    generation = collection.current()
+    generation = store.current()
     for number in removed_by_segment(generation):
-        folder = generation.sibling(number)
-        if not (folder / INDEX / MANIFEST).is_file():
-            continue
-        (ids,) = read_columns(folder / DOCUMENTS, "document_id")
-        stated = read_json(folder / INDEX / MANIFEST)["documents"]
-        if set(ids) != set(read_json(folder / PASSAGES)) or len(ids) != stated:
-            raise Damaged(
-                f"{folder} keeps {len(ids)} documents, but its index holds others ({stated})",
-                REPAIR,
-            )
-    documents, stated = len(document_hashes(generation)), generation.manifest["documents"]
-    if documents != stated and (generation.folder / INDEX).is_dir():
+        _require_segment_agreement(generation.sibling(number))
+
+    documents = len(document_hashes(generation))
+    expected = generation.manifest["documents"]
+    if documents != expected and (generation.folder / INDEX).is_dir():
         raise Damaged(
-            f"{generation.folder} holds {documents} documents, but states {stated}", REPAIR
+            f"{generation.folder} holds {documents} documents, but its manifest states {expected}",
+            REPAIR,
         )
-    _require_log(project, generation)
+    _require_ledger_agreement(project, generation)
 
 
-def _require_log(project: Project, generation: Generation) -> None:
-    """FreshetError where the log is not the generation's own, or says of a document that it holds
-    something else.
+def _require_segment_agreement(folder: Path) -> None:
+    """Check that a segment has the same documents in its document file, passages and index."""
+    if not (folder / INDEX / MANIFEST).is_file():
+        return
+    (ids,) = read_columns(folder / DOCUMENTS, "document_id")
+    indexed = read_json(folder / INDEX / MANIFEST)["documents"]
+    passage_ids = read_json(folder / PASSAGES)
+    if set(ids) != set(passage_ids) or len(ids) != indexed:
+        raise Damaged(
+            f"{folder} keeps {len(ids)} documents, but its index holds others ({indexed})", REPAIR
+        )
+
+
+def _require_ledger_agreement(project: Project, generation: Generation) -> None:
+    """Check that a generation has the documents that the ledger holds at its position.
+
+    Args:
+        project: The project.
+        generation: The current generation of a retriever.
+
+    Raises:
+        FreshetError: If the generation belongs to another ledger, or has other contents.
     """
     ledger = open_matching_ledger(project, generation)
     if ledger is None:
         return
+    wrong: list[str] = []
     with ledger:
-        cursor, hashes = generation.cursor, document_hashes(generation)
-        arrived = ledger.view_at(cursor).snapshot()
-        wrong = [
-            each.document_id
-            for each in arrived
-            if hashes.get(each.document_id) != each.content_hash
-        ]
+        hashes = document_hashes(generation)
+        for document in ledger.view_at(generation.cursor).snapshot():
+            if hashes.get(document.document_id) != document.content_hash:
+                wrong.append(document.document_id)
     if wrong:
         raise Damaged(
-            f"generation {generation.number} of {generation.retriever!r} lacks what its log says of {len(wrong)} "
-            f"documents, first {wrong[0]!r}",
-            f"search an older index, which takes them in: freshet rewind --retriever {generation.retriever} "
-            f"--generation {generation.build}",
+            f"generation {generation.number} of {generation.retriever!r} lacks or differs in "
+            f"{len(wrong)} documents that its ledger holds, first {wrong[0]!r}",
+            "search an older index, which takes them in: freshet rewind "
+            f"--retriever {generation.retriever} --generation {generation.build}",
         )
 
 
-SOURCE = "freshet repair"
-
-
 @dataclass(frozen=True)
-class Files:
-    """What the files of a live retriever still say.
+class RetrieverInspection:
+    """The undamaged and the damaged files of a live retriever.
 
-    number: of the current generation, None if the pointer is torn; texts, whole: the newest
-    generations whose documents can be read, and of which every file is as it was; damaged: folders
-    that are not.
+    Attributes:
+        store: Generations of the retriever.
+        number: Number of the current generation; None if its pointer is damaged or missing.
+        readable: Newest generation whose documents can be read, up to the current one, or None.
+        whole: Newest generation of which every file is undamaged, up to the current one, or None.
+        damaged: Folders with damaged files, oldest first.
+        builds: Generations of builds whose documents can be read, oldest first.
     """
 
-    collection: GenerationStore
+    store: GenerationStore
     number: int | None
-    texts: Generation | None
+    readable: Generation | None
     whole: Generation | None
     damaged: tuple[Path, ...]
     builds: tuple[Generation, ...]
 
     @classmethod
-    def inspect(cls, collection: GenerationStore) -> Files:
-        """Read every file."""
-        number, generations, damaged = None, [], []
+    def inspect(cls, store: GenerationStore) -> RetrieverInspection:
+        """Read every file of a retriever.
+
+        Args:
+            store: Generations of the retriever.
+        """
+        number = None
         with suppress(Damaged):
-            number = collection.current_number()
-        sound: set[int] = set()
-        for folder in sorted((collection.folder / GENERATIONS).glob("[0-9]*")):
+            number = store.current_number()
+
+        generations: list[Generation] = []
+        damaged: list[Path] = []
+        undamaged_numbers: set[int] = set()
+        for folder in _generation_folders(store):
             try:
-                generations.append(Generation.read(folder))
-                generations[-1].verify()
-                sound.add(int(folder.name))
+                generation = Generation.read(folder)
+                generations.append(generation)
+                generation.verify()
+                undamaged_numbers.add(int(folder.name))
             except Damaged:
                 damaged.append(folder)
-        searched = [each for each in generations if number is None or each.number <= number]
-        texts = [each for each in searched if not _errors(each.verify_documents)]
-        whole = [each for each in searched if each.needs <= sound]
-        builds = [each for each in texts if each.number == each.build]
-        newest = (each[-1] if each else None for each in (texts, whole))
-        return cls(collection, number, *newest, tuple(damaged), tuple(builds))
+
+        readable: list[Generation] = []
+        whole: Generation | None = None
+        for generation in generations:
+            # A newer generation than the current one was never searched.
+            if number is not None and generation.number > number:
+                continue
+            if not _error_messages(generation.verify_documents):
+                readable.append(generation)
+            if generation.needs <= undamaged_numbers:
+                whole = generation
+
+        builds = [generation for generation in readable if generation.number == generation.build]
+        newest_readable = readable[-1] if readable else None
+        return cls(store, number, newest_readable, whole, tuple(damaged), tuple(builds))
 
     @property
-    def name(self) -> str:
-        """The retriever's."""
-        return self.collection.retriever
+    def retriever(self) -> str:
+        """Name of the retriever."""
+        return self.store.retriever
+
+    @property
+    def watermark(self) -> int:
+        """Last ledger event of the newest readable generation; -1 if there is none."""
+        if self.readable is None:
+            return -1
+        return self.readable.watermark
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What a source says there is: the content hash of each document, "" for one that was deleted."""
+class DocumentSource:
+    """A source of documents for a repair: a retriever, the ledger, or a damaged ledger.
+
+    Attributes:
+        name: Name of the source in messages.
+        hashes: Content hash of each document; "" for a document that was removed.
+        read: Reads documents by their ids.
+    """
 
     name: str
     hashes: Mapping[str, str]
-    read: Callable[[Ids[str]], Iterable[Document]]
+    read: Callable[[Collection[str]], Iterable[Document]]
 
     @classmethod
-    def of_files(cls, files: Files) -> Statement:
-        """That of a live retriever."""
-        generation = files.texts
+    def from_retriever(cls, inspection: RetrieverInspection) -> DocumentSource:
+        """Use the newest readable generation of a retriever.
+
+        Args:
+            inspection: Files of the retriever.
+        """
+        generation = inspection.readable
         if generation is None:
-            return cls(files.name, {}, lambda ids: ())
-        hashes = document_hashes(generation)
-        return cls(files.name, hashes, lambda ids: read_contents(generation, ids).values())
+            return cls(inspection.retriever, {}, _read_nothing)
+
+        def read(ids: Collection[str]) -> Iterable[Document]:
+            return read_contents(generation, ids).values()
+
+        return cls(inspection.retriever, document_hashes(generation), read)
 
     @classmethod
-    def of_changes(cls, changes: Mapping[str, Change]) -> Statement:
-        """That of a log which can be read in part."""
-        hashes = {
-            id_: each.content_hash if isinstance(each, Document) else ""
-            for id_, each in changes.items()
-        }
-        return cls("the damaged ledger", hashes, lambda ids: (changes[id_] for id_ in ids))  # type: ignore[misc]
+    def from_ledger(cls, ledger: Ledger) -> DocumentSource:
+        """Use the ledger that the repair writes to, whose documents need not be read again.
+
+        Args:
+            ledger: The ledger.
+        """
+        return cls("the ledger", ledger.content_hashes(), _read_nothing)
+
+    @classmethod
+    def from_changes(cls, changes: Mapping[str, Change]) -> DocumentSource:
+        """Use the changes that could be read from a damaged ledger.
+
+        Args:
+            changes: The last change of each document, by its id.
+        """
+        documents: dict[str, Document] = {}
+        hashes: dict[str, str] = {}
+        for document_id, change in changes.items():
+            if isinstance(change, Document):
+                documents[document_id] = change
+                hashes[document_id] = change.content_hash
+            else:
+                hashes[document_id] = ""
+
+        def read(ids: Collection[str]) -> Iterable[Document]:
+            return [documents[document_id] for document_id in ids]
+
+        return cls("the damaged ledger", hashes, read)
+
+
+def _read_nothing(ids: Collection[str]) -> Iterable[Document]:
+    """Return no document."""
+    return ()
+
+
+@dataclass(frozen=True)
+class _OpenedLedger:
+    """The ledger that a repair writes to, and what was read from a damaged one.
+
+    Attributes:
+        ledger: The project's ledger, or a new one in place of a damaged one.
+        changes: Changes in the damaged ledger that no generation has, by document id.
+        origins: Sources of documents in the damaged ledger, by document id.
+    """
+
+    ledger: Ledger
+    changes: Mapping[str, Change]
+    origins: Mapping[str, str]
 
 
 def repair(
     project: Project,
     champion: str | None = None,
     adopt: bool = False,
-    collection_of: Callable[[Project, str], LiveIndex] = LiveIndex,
+    open_index: Callable[[Project, str], LiveIndex] = LiveIndex,
 ) -> list[str]:
-    """Mend what is live; a line for each thing that was done, none if all was well.
+    """Repair everything that is live.
 
-    champion: which retriever is searched by default where nothing says so any more; adopt: go on
-    with a log that another project may use. FreshetError if that would be needed; then nothing was
-    changed.
+    Args:
+        project: The project.
+        champion: Retriever to use as the default one if its pointer is damaged.
+        adopt: Continue with a ledger that may belong to another project.
+        open_index: Opens the live index of a retriever.
+
+    Returns:
+        A line for each thing that was done; none if nothing was damaged.
+
+    Raises:
+        FreshetError: If `adopt` is needed and not given; then nothing is changed.
     """
     done: list[str] = []
     with file_lock(project.live / WRITER_LOCK):
-        live = [
-            files
-            for files in map(Files.inspect, _collections(project))
-            if files.whole or files.damaged
-        ]
-        ledger, rescued, origins = _open_log(
-            project, max((each.texts.watermark for each in live if each.texts), default=0), done
-        )
-        with ledger:
-            lost = _lost(ledger, live)
-            if lost or rescued:
-                _require_consent(project, ledger, live, lost, adopt)
-                done += append_missing_events(
-                    ledger, _statements(ledger, live, lost, rescued), live, origins
-                )
-            for files in live:
-                done += _go_on(ledger, files, files.name in lost)
-        done += _name_default(project, champion)
-    for collection in (collection_of(project, files.name) for files in live if files.whole):
-        if (applied := collection.apply()) is not None:
-            changed = len(applied.added) + len(applied.updated) + len(applied.deleted)
+        inspections: list[RetrieverInspection] = []
+        for store in _existing_stores(project):
+            inspection = RetrieverInspection.inspect(store)
+            if inspection.whole is not None or inspection.damaged:
+                inspections.append(inspection)
+
+        watermarks = [inspection.watermark for inspection in inspections]
+        opened = _open_or_replace_ledger(project, max([0, *watermarks]), done)
+        with opened.ledger as ledger:
+            mismatches = _find_mismatches(ledger, inspections)
+            if mismatches or opened.changes:
+                _require_consent(project, ledger, inspections, mismatches, adopt)
+                sources = _rank_sources(ledger, inspections, mismatches, opened.changes)
+                done.extend(append_missing_events(ledger, sources, inspections, opened.origins))
+            for inspection in inspections:
+                is_mismatch = inspection.retriever in mismatches
+                done.extend(_set_damage_aside(inspection))
+                done.extend(_publish_whole_generation(ledger, inspection, is_mismatch))
+        done.extend(_repair_default_retriever(project, champion))
+
+    for inspection in inspections:
+        if inspection.whole is None:
+            continue
+        index = open_index(project, inspection.retriever)
+        applied = index.apply()
+        if applied is not None:
+            number = len(applied.added) + len(applied.updated) + len(applied.deleted)
             done.append(
-                f"{collection.retriever} took in {changed:,} changes, as generation {applied.generation.number}"
+                f"{index.retriever} took in {number:,} changes, as generation "
+                f"{applied.generation.number}"
             )
     return done
 
 
-def _open_log(
-    project: Project, after: int, done: list[str]
-) -> tuple[Ledger, dict[str, Change], dict[str, str]]:
-    """The project's log, and of one that is torn and set aside: the changes behind the event
-    `after`, and origins.
+def _open_or_replace_ledger(project: Project, after: int, done: list[str]) -> _OpenedLedger:
+    """Open the project's ledger. Set a damaged one aside, and read from it what is readable.
+
+    Args:
+        project: The project.
+        after: Event up to which generations have the documents, so that only later changes are
+            read from a damaged ledger.
+        done: Receives a line if a ledger is set aside.
     """
     try:
         ledger = open_ledger(project)
         if ledger.damage() is None:
-            return ledger, {}, {}
+            return _OpenedLedger(ledger, {}, {})
         ledger.close()
     except Damaged:
         pass
 
-    file = ledger_file(project)
-    assert file is not None, "only SQLite's file can be found torn"
-    aside = _free_name(file.with_name(f"{file.name}.{DAMAGED}"))
+    path = ledger_file(project)
+    assert path is not None, "only an SQLite file can be found damaged"
+    damaged_path = _free_path(path.with_name(f"{path.name}.{DAMAGED}"))
     for suffix in ("-wal", "-shm", ""):
-        if (path := file.with_name(file.name + suffix)).exists():
-            path.rename(aside.with_name(aside.name + suffix))
-    done.append(f"the ledger was damaged: it is set aside as {aside}, and a new one is written")
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(damaged_path.with_name(damaged_path.name + suffix))
+    done.append(
+        f"the ledger was damaged: it is set aside as {damaged_path}, and a new one is written"
+    )
+
     ledger = open_ledger(project)
-    for said in salvage_feedback(aside):
-        ledger.record_feedback(said, said.received)
-    return ledger, salvage_changes(aside, after), salvage_document_sources(aside)
+    for feedback in salvage_feedback(damaged_path):
+        ledger.record_feedback(feedback, feedback.received)
+    changes = salvage_changes(damaged_path, after)
+    return _OpenedLedger(ledger, changes, salvage_document_sources(damaged_path))
 
 
-def _free_name(path: Path) -> Path:
-    """The path, or with a number if it is taken."""
-    names = (path.with_name(f"{path.name}-{number}") for number in range(1, 1_000_000))
-    return path if not path.exists() else next(name for name in names if not name.exists())
+def _free_path(path: Path) -> Path:
+    """Return a path, with a number at its end if it exists already."""
+    free_path = path
+    number = 0
+    while free_path.exists():
+        number += 1
+        free_path = path.with_name(f"{path.name}-{number}")
+    return free_path
 
 
-def _lost(ledger: Ledger, live: Sequence[Files]) -> dict[str, str]:
-    """The retrievers that do not stand in the log, and why."""
-    lost: dict[str, str] = {}
-    for files in live:
-        for generation in filter(None, (files.texts, files.whole)):
-            if (reason := ledger.mismatch(generation.cursor.position)) is not None:
-                lost.setdefault(files.name, reason)
-    return lost
+def _find_mismatches(ledger: Ledger, inspections: Sequence[RetrieverInspection]) -> dict[str, str]:
+    """Return the retrievers that do not belong to the ledger, each with the reason."""
+    mismatches: dict[str, str] = {}
+    for inspection in inspections:
+        for generation in (inspection.readable, inspection.whole):
+            if generation is None:
+                continue
+            reason = ledger.mismatch(generation.cursor.position)
+            if reason is not None:
+                mismatches.setdefault(inspection.retriever, reason)
+    return mismatches
 
 
 def _require_consent(
-    project: Project, ledger: Ledger, live: Sequence[Files], lost: Mapping[str, str], adopt: bool
+    project: Project,
+    ledger: Ledger,
+    inspections: Sequence[RetrieverInspection],
+    mismatches: Mapping[str, str],
+    adopt: bool,
 ) -> None:
-    foreign = len(lost) == len(live) and ANOTHER in lost.values()
-    if foreign and ledger.position().event > 0 and not adopt:
+    """Check that the user wants to continue with a ledger that may belong to another project.
+
+    Raises:
+        FreshetError: If no retriever belongs to the ledger, it has events, and `adopt` is false.
+    """
+    is_foreign = len(mismatches) == len(inspections) and ANOTHER in mismatches.values()
+    if is_foreign and ledger.position().event > 0 and not adopt:
         raise FreshetError(
-            f"{ledger_url(project)} is another log, which may be another project's: name the right one in {LEDGER_URL_VARIABLE}, or go "
-            "on with this one, to which all documents of this project are added: freshet repair --adopt"
+            f"{ledger_url(project)} is another ledger, which may be another project's: name the "
+            f"right one in {LEDGER_URL_VARIABLE}, or go on with this one, to which all documents "
+            "of this project are added: freshet repair --adopt"
         )
 
 
-def _statements(
-    ledger: Ledger, live: Sequence[Files], lost: Mapping[str, str], rescued: Mapping[str, Change]
-) -> list[Statement]:
-    """All that is said, the newest first.
+def _rank_sources(
+    ledger: Ledger,
+    inspections: Sequence[RetrieverInspection],
+    mismatches: Mapping[str, str],
+    salvaged: Mapping[str, Change],
+) -> list[DocumentSource]:
+    """Return the sources of documents, the one with the newest contents first.
 
-    What stands in the log says nothing that the log does not. An older copy of a log knows less
-    than what was filled from the whole one, and of another log nobody knows when it was written.
+    - Changes from a damaged ledger are newer than any generation.
+    - If the ledger is an older copy, generations that were made with the newer ledger come before
+      it.
+    - The ledger comes before the generations that belong to it, because it has all their events.
+    - Generations of another ledger have an unknown age. They come last, but before a ledger to
+      which no retriever belongs.
     """
-    newest = sorted(live, key=lambda files: -(files.texts.watermark if files.texts else -1))
-    ahead = [files for files in newest if lost.get(files.name) not in (None, ANOTHER)]
-    sound = [files for files in newest if files.name not in lost]
-    foreign = [files for files in newest if lost.get(files.name) == ANOTHER]
-    log = Statement("the ledger", ledger.content_hashes(), lambda ids: ())  # which has them already
-    order: list[Files | None] = (
-        [*ahead, None, *sound, *foreign] if sound else [*ahead, *foreign, None]
-    )
-    said = [log if files is None else Statement.of_files(files) for files in order]
-    return [Statement.of_changes(rescued), *said] if rescued else said
+    newest_first = sorted(inspections, key=lambda inspection: -inspection.watermark)
+    newer_than_ledger: list[DocumentSource] = []
+    matching: list[DocumentSource] = []
+    foreign: list[DocumentSource] = []
+    for inspection in newest_first:
+        source = DocumentSource.from_retriever(inspection)
+        mismatch = mismatches.get(inspection.retriever)
+        if mismatch is None:
+            matching.append(source)
+        elif mismatch == ANOTHER:
+            foreign.append(source)
+        else:
+            newer_than_ledger.append(source)
+
+    sources: list[DocumentSource] = []
+    if salvaged:
+        sources.append(DocumentSource.from_changes(salvaged))
+    sources.extend(newer_than_ledger)
+    ledger_source = DocumentSource.from_ledger(ledger)
+    if matching:
+        sources.append(ledger_source)
+        sources.extend(matching)
+        sources.extend(foreign)
+    else:
+        sources.extend(foreign)
+        sources.append(ledger_source)
+    return sources
 
 
 def append_missing_events(
     ledger: Ledger,
-    statements: Sequence[Statement],
-    live: Sequence[Files],
+    sources: Sequence[DocumentSource],
+    inspections: Sequence[RetrieverInspection],
     origins: Mapping[str, str],
 ) -> Iterator[str]:
-    """Append the events that lead from any generation and any build to what the statements say.
+    """Append the events that lead from any generation and any build to what the sources hold.
 
-    The first statement that names a document decides about it.
+    The first source that has a document, or knows that it was removed, decides about it.
 
     Args:
         ledger: The ledger to append to.
-        statements: What the retrievers, the ledger and a damaged ledger say, the newest first.
-        live: The files of the live retrievers.
+        sources: Sources of documents, the newest first.
+        inspections: Files of the live retrievers.
         origins: Known sources of documents, so that a sync still follows what its source deletes.
 
     Yields:
         A line for each thing that was done.
     """
-    deciding: dict[str, Statement] = {}
-    for statement in statements:
-        for document_id in statement.hashes.keys() - deciding.keys():
-            deciding[document_id] = statement
+    deciding: dict[str, DocumentSource] = {}
+    for source in sources:
+        for document_id in source.hashes.keys() - deciding.keys():
+            deciding[document_id] = source
 
     logged_hashes = ledger.content_hashes()
-    start_hashes = _starting_points(live)
-    newest = next((statement for statement in statements if statement.hashes), None)
+    start_hashes = _starting_points(inspections)
+    newest = next((source for source in sources if source.hashes), None)
 
-    for statement in statements:
-        ids = sorted(id_ for id_, decider in deciding.items() if decider is statement)
+    for source in sources:
+        ids = sorted(id_ for id_, decider in deciding.items() if decider is source)
         to_put: list[str] = []
         to_remove: list[str] = []
         for document_id in ids:
-            content_hash = statement.hashes[document_id]
+            content_hash = source.hashes[document_id]
             if _is_known(document_id, content_hash, logged_hashes, start_hashes):
                 continue
             if content_hash:
@@ -380,34 +552,34 @@ def append_missing_events(
             else:
                 to_remove.append(document_id)
 
-        _put_documents(ledger, statement, to_put, origins)
+        _put_documents(ledger, source, to_put, origins)
         ledger.remove(to_remove, SOURCE)
 
-        existing = [document_id for document_id in ids if statement.hashes[document_id]]
-        if statement is not newest and existing:
-            yield f"put again, as only {statement.name} held them: {', '.join(existing)}"
+        existing = [document_id for document_id in ids if source.hashes[document_id]]
+        if source is not newest and existing:
+            yield f"put again, as only {source.name} held them: {', '.join(existing)}"
         elif to_put:
-            yield f"{len(to_put):,} documents of {statement.name} are written to the log again"
+            yield f"{len(to_put):,} documents of {source.name} are written to the ledger again"
 
-    # A document that no statement names is removed. If the texts of a retriever cannot be read, the
-    # document may have been among them, and stays.
-    if all(files.texts for files in live):
+    # A document that no source names is removed. If the documents of a retriever cannot be read, it
+    # may have been among them, and stays.
+    if all(inspection.readable for inspection in inspections):
         started_ids = {document_id for hashes in start_hashes for document_id in hashes}
         ledger.remove(sorted(started_ids - deciding.keys()), SOURCE)
 
 
-def _starting_points(live: Sequence[Files]) -> list[dict[str, str]]:
+def _starting_points(inspections: Sequence[RetrieverInspection]) -> list[dict[str, str]]:
     """Return the content hashes of the generations that the ledger has to lead on from.
 
     These are the newest whole generation of each retriever, and the builds, which may be opened
     again.
     """
     starting_points: list[dict[str, str]] = []
-    for files in live:
-        for build in files.builds:
+    for inspection in inspections:
+        for build in inspection.builds:
             starting_points.append(document_hashes(build))
-        if files.whole is not None:
-            starting_points.append(document_hashes(files.whole))
+        if inspection.whole is not None:
+            starting_points.append(document_hashes(inspection.whole))
     return starting_points
 
 
@@ -424,54 +596,104 @@ def _is_known(
 
 
 def _put_documents(
-    ledger: Ledger, statement: Statement, document_ids: Sequence[str], origins: Mapping[str, str]
+    ledger: Ledger, source: DocumentSource, document_ids: Sequence[str], origins: Mapping[str, str]
 ) -> None:
-    """Record documents of a statement, each with the source that it came from."""
+    """Record documents of a source, each with the source that it came from."""
     by_origin: dict[str, list[str]] = {}
     for document_id in document_ids:
         by_origin.setdefault(origins.get(document_id, SOURCE), []).append(document_id)
     for origin, ids in sorted(by_origin.items()):
-        ledger.receive(statement.read(ids), origin)
+        ledger.receive(source.read(ids), origin)
 
 
-def _go_on(ledger: Ledger, files: Files, lost: bool) -> Iterator[str]:
-    """Set aside what is damaged, and search the newest generation that is whole, in the log."""
-    collection, whole = files.collection, files.whole
-    aside = collection.folder / DAMAGED
-    folders = files.damaged if whole else tuple((collection.folder / GENERATIONS).glob("[0-9]*"))
+def _set_damage_aside(inspection: RetrieverInspection) -> Iterator[str]:
+    """Move damaged folders out of the way; all folders and the pointer if no generation is whole.
+
+    Yields:
+        A line for each folder.
+    """
+    store = inspection.store
+    damaged_folder = store.folder / DAMAGED
+    folders: Sequence[Path] = inspection.damaged
+    if inspection.whole is None:
+        folders = _generation_folders(store)
     for folder in folders:
-        aside.mkdir(exist_ok=True)
-        folder.rename(target := _free_name(aside / folder.name))
+        damaged_folder.mkdir(exist_ok=True)
+        target = _free_path(damaged_folder / folder.name)
+        folder.rename(target)
         yield f"{folder} is set aside as {target}"
-    if whole is None:
+
+    if inspection.whole is None:
         with suppress(FileNotFoundError):
-            (collection.folder / CURRENT).rename(_free_name(aside / CURRENT))
-        yield f"nothing of {files.name} is whole: make it live again by freshet promote, or first register {files.name}"
-        return
-    if files.number is None:
-        write_text(collection.folder / CURRENT, f"{whole.number}\n")
-        yield f"{collection.folder / CURRENT} names generation {whole.number} again"
-    if lost:
-        current = collection.publish_again(
-            whole, LedgerCursor(ledger.position(0), replay=True), {"adopted": ledger.id}
+            (store.folder / CURRENT).rename(_free_path(damaged_folder / CURRENT))
+        yield (
+            f"nothing of {inspection.retriever} is whole: make it live again by freshet promote, "
+            f"or first register {inspection.retriever}"
         )
-        yield f"{files.name} goes on with the log {ledger.id}, as generation {current.number}"
-    elif files.number is not None and whole.number != files.number:
-        current = collection.publish_again(whole, whole.cursor, {"rewound_to": whole.number})
-        yield f"{files.name} is at generation {whole.number} again, as {current.number}, and takes in what it lacks"
 
 
-def _name_default(project: Project, champion: str | None) -> Iterator[str]:
-    """Let `live/current` name a retriever that is live."""
-    live = {path.parent.name: path.stat().st_mtime for path in project.live.glob(f"*/{CURRENT}")}
+def _publish_whole_generation(
+    ledger: Ledger, inspection: RetrieverInspection, is_mismatch: bool
+) -> Iterator[str]:
+    """Make the newest whole generation of a retriever the current one, with the ledger.
+
+    Args:
+        ledger: The project's ledger.
+        inspection: Files of the retriever.
+        is_mismatch: Whether the retriever does not belong to the ledger. Then its generation is
+            published again, and replays the ledger.
+
+    Yields:
+        A line for each change.
+    """
+    store = inspection.store
+    whole = inspection.whole
+    if whole is None:
+        return
+
+    if inspection.number is None:
+        pointer = store.folder / CURRENT
+        write_text(pointer, f"{whole.number}\n")
+        yield f"{pointer} names generation {whole.number} again"
+
+    if is_mismatch:
+        cursor = LedgerCursor(ledger.position(0), replay=True)
+        published = store.publish_again(whole, cursor, {"adopted": ledger.id})
+        yield (
+            f"{inspection.retriever} goes on with the ledger {ledger.id}, as generation "
+            f"{published.number}"
+        )
+    elif inspection.number is not None and whole.number != inspection.number:
+        published = store.publish_again(whole, whole.cursor, {"rewound_to": whole.number})
+        yield (
+            f"{inspection.retriever} is at generation {whole.number} again, as "
+            f"{published.number}, and takes in what it lacks"
+        )
+
+
+def _repair_default_retriever(project: Project, champion: str | None) -> Iterator[str]:
+    """Make `live/current` name a retriever that is live, if it does not.
+
+    The champion is preferred, then the retriever whose pointer changed last.
+
+    Yields:
+        A line if the pointer changes.
+    """
     pointer = project.live / CURRENT
+    changed_times: dict[str, float] = {}
+    for path in project.live.glob(f"*/{CURRENT}"):
+        changed_times[path.parent.name] = path.stat().st_mtime
     with suppress(FreshetError):
-        if default_retriever(project.live) in live:
+        if default_retriever(project.live) in changed_times:
             return
-    if live:
-        name = champion if champion in live else max(live, key=lambda name: (live[name], name))
+
+    if changed_times:
+        name = champion
+        if name is None or name not in changed_times:
+            name = max(changed_times, key=lambda retriever: (changed_times[retriever], retriever))
         set_default_retriever(project.live, name)
         yield f"{pointer} names {name} again"
     elif pointer.exists():
-        pointer.rename(target := _free_name(pointer.with_name(f"{CURRENT}.{DAMAGED}")))
+        target = _free_path(pointer.with_name(f"{CURRENT}.{DAMAGED}"))
+        pointer.rename(target)
         yield f"{pointer} is set aside as {target}: nothing is live"

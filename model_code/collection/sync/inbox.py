@@ -1,16 +1,14 @@
-"""The inbox: files that are dropped into the project's folder `inbox/` are received exactly once,
-by content.
+"""The inbox: each file in the project's folder `inbox/` is received exactly once, by its content.
 
-    inbox/FILE          waits; names that begin with a dot or end in .part are not finished and left alone
-    inbox/done/FILE     its sound rows are in the ledger
-    inbox/failed/FILE   it could not be read, or all of its rows were refused; FILE.reason says why
+    inbox/FILE          waits; unfinished files begin with a dot or end in .part
+    inbox/done/FILE     was received: its accepted rows are in the ledger
+    inbox/failed/FILE   could not be read, or all of its rows were refused; FILE.reason says why
 
-A file's hash and its documents enter the ledger in one transaction, and only then is the file
-moved. So a crash at any point leaves a file that either was not received at all, or is only moved
-when it is looked at again.
+The hash and the documents of a file enter the ledger in one transaction. Only then is the file
+moved. After a crash the next call therefore receives the file, or only moves it.
 
-A file that cannot be taken now, such as one that nobody may read, stays and is logged; those behind
-it are taken.
+A file that cannot be received now, such as one without read permission, stays and is logged. The
+other files are received.
 """
 
 from __future__ import annotations
@@ -32,16 +30,33 @@ from model_code.files import fsync, hash_path, write_text
 from model_code.project import Project, file_lock
 
 log = logging.getLogger(__name__)
-INBOX, DONE, FAILED = "inbox", "done", "failed"
-SHOWN = 20  # refused rows in a reason
-# of a name below done/ and failed/: a system takes 255, and a hash or .reason may be added
-MOST_BYTES = 200
+
+# Folder in the project's root.
+INBOX = "inbox"
+
+# Folders in the inbox.
+DONE = "done"
+FAILED = "failed"
+
+# Number of refused rows that a file's reason lists.
+MAX_LISTED_ROWS = 20
+
+# Length of a reason or a logged error, in characters.
+MAX_REASON_LENGTH = 1000
+
+# Length of a file name in `done/` and `failed/`. File systems allow 255 bytes, and a part of the
+# hash or the suffix .reason may be added.
+MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
 class InboxResult:
-    """A file that was taken out of the inbox: its receipt, None if it could not be read, and why it
-    failed.
+    """A file that was moved out of the inbox.
+
+    Attributes:
+        file: Name of the file.
+        receipt: What became of its rows; None if the file could not be read.
+        reason: Why the file failed, or None.
     """
 
     file: str
@@ -50,80 +65,109 @@ class InboxResult:
 
 
 def waiting(project: Project) -> list[Path]:
-    """The finished files in the inbox, the earliest first."""
-    files = []
+    """Return the finished files in the inbox, oldest first.
+
+    Args:
+        project: The project.
+    """
+    files: list[tuple[int, str, Path]] = []
     for path in (project.root / INBOX).glob("*"):
         if path.name.startswith(".") or path.suffix == ".part":
             continue
-        with suppress(FileNotFoundError):  # somebody else has just taken it
+        # Another process may have moved the file just now.
+        with suppress(FileNotFoundError):
             status = path.stat()
             if S_ISREG(status.st_mode):
                 files.append((status.st_mtime_ns, path.name, path))
     return [path for *_, path in sorted(files)]
 
 
-def receive_inbox(live: LiveIndex) -> list[InboxResult]:
-    """Receive every finished file; `live.apply` then makes the documents searchable."""
-    if not waiting(live.project):
+def receive_inbox(index: LiveIndex) -> list[InboxResult]:
+    """Receive all finished files. `index.apply` then makes their documents searchable.
+
+    Args:
+        index: Live index that receives the documents.
+
+    Returns:
+        The files that were moved. A file that cannot be received now is logged and left out.
+
+    Raises:
+        FreshetError: If the settings are invalid, which is not the fault of any file.
+    """
+    if not waiting(index.project):
         return []
-    taken, settings = [], live.settings  # a mistake in params.yaml is no file's
-    with file_lock(live.project.root / INBOX / ".lock"):
-        for path in waiting(live.project):
+
+    results: list[InboxResult] = []
+    settings = index.settings
+    with file_lock(index.project.root / INBOX / ".lock"):
+        for path in waiting(index.project):
             try:
-                taken.append(_take(live, path, settings))
-            except Exception as error:  # the files behind it do not suffer from it
-                expected = isinstance(error, (FreshetError, OSError))
-                said = printable(
-                    f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000
-                )
-                log.error(said, exc_info=not expected)
-    return [each for each in taken if each is not None]
+                result = _receive_file(index, path, settings)
+            except Exception as error:
+                # Any error concerns this file only. The other files are received.
+                reason = str(error) or type(error).__name__
+                message = printable(f"{path.name} stays in {INBOX}/: {reason}", MAX_REASON_LENGTH)
+                is_expected = isinstance(error, (FreshetError, OSError))
+                log.error(message, exc_info=not is_expected)
+                continue
+            if result is not None:
+                results.append(result)
+    return results
 
 
-def _take(live: LiveIndex, path: Path, settings: CorpusSettings) -> InboxResult | None:
-    """Receive one file; None if it changed meanwhile, so that it is not finished after all."""
-    batch = hash_path(path)
-    # which a ledger can hold, whatever the file is called
+def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> InboxResult | None:
+    """Receive a file and move it; None if it changes meanwhile, because then it is unfinished."""
+    content_hash = hash_path(path)
+    # Any ledger can hold the printable name, whatever characters the file's name has.
     name = printable(path.name, len(path.name))
-    receipt = reason = None
+
+    receipt = None
+    reason = None
     try:
         rows = clean_rows(read_file(path, name, settings.columns), settings, name)
-    # whatever the readers of the formats say of a broken file
     except (FreshetError, ValueError) as error:
-        reason = printable(error, 1000)
+        # The libraries that read the formats raise a ValueError for a malformed file.
+        reason = printable(error, MAX_REASON_LENGTH)
     else:
-        if hash_path(path) != batch:
+        if hash_path(path) != content_hash:
             return None
-        receipt = live.receive(rows, f"{INBOX}/{name}", f"{INBOX}:{batch}")
-        if receipt.rejected and not (receipt.events or receipt.unchanged):
-            reason = _refusals(receipt)
-    target = _target(path, DONE if reason is None else FAILED, batch)
+        receipt = index.receive(rows, f"{INBOX}/{name}", f"{INBOX}:{content_hash}")
+        has_accepted_rows = bool(receipt.events or receipt.unchanged)
+        if receipt.rejected and not has_accepted_rows:
+            reason = _refusal_text(receipt)
+
+    target = _target_path(path, DONE if reason is None else FAILED, content_hash)
     if reason is not None:
-        text = f"{reason}\nMend the file and drop it into {INBOX}/ again.\n"
+        text = f"{reason}\nCorrect the file and put it into {INBOX}/ again.\n"
         write_text(target.with_name(f"{target.name}.reason"), text)
     _move(path, target)
     return InboxResult(name, receipt, reason)
 
 
-def _refusals(receipt: Receipt) -> str:
-    """Why the rows were refused, a line for each of the first."""
-    rows = receipt.rejected
-    lines = [
-        f"row {refusal.row}  {refusal.document_id or '(no id)'}  {refusal.reason}"
-        for refusal in rows[:SHOWN]
-    ]
-    more = [f"and {len(rows) - SHOWN:,} more"] if len(rows) > SHOWN else []
-    return "\n".join([f"no row was accepted, {len(rows):,} were refused:", *lines, *more])
+def _refusal_text(receipt: Receipt) -> str:
+    """Return the first refused rows and their reasons, a row per line."""
+    rejected = receipt.rejected
+    lines = [f"no row was accepted, {len(rejected):,} were refused:"]
+    for rejection in rejected[:MAX_LISTED_ROWS]:
+        document_id = rejection.document_id or "(no id)"
+        lines.append(f"row {rejection.row}  {document_id}  {rejection.reason}")
+    unlisted = len(rejected) - MAX_LISTED_ROWS
+    if unlisted > 0:
+        lines.append(f"and {unlisted:,} more")
+    return "\n".join(lines)
 
 
-def _target(path: Path, folder: str, content_hash: str) -> Path:
-    """Where to move the file; one of the same name and other content that lies there already is
-    kept.
+def _target_path(path: Path, folder: str, content_hash: str) -> Path:
+    """Return where to move a file.
+
+    A file with the same name and another content that is there already is kept: the new name then
+    begins with a part of the hash.
     """
-    encoded = os.fsencode(path.name)  # of a long one the end stays, where its format stands
-    name = (
-        path.name if len(encoded) <= MOST_BYTES else encoded[-MOST_BYTES:].decode("utf-8", "ignore")
-    )
+    name = path.name
+    encoded = os.fsencode(name)
+    if len(encoded) > MAX_NAME_BYTES:
+        # The end of the name is kept, because its suffix is the format.
+        name = encoded[-MAX_NAME_BYTES:].decode("utf-8", "ignore")
     target = path.parent / folder / name
     if target.exists() and hash_path(target) != content_hash:
         return target.with_name(f"{content_hash[:12]}-{target.name}")
@@ -131,6 +175,7 @@ def _target(path: Path, folder: str, content_hash: str) -> Path:
 
 
 def _move(path: Path, target: Path) -> None:
+    """Move a file, and force the move to the disk."""
     target.parent.mkdir(exist_ok=True)
     path.replace(target)
     fsync(target.parent)

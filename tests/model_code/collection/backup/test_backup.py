@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from model_code.collection.backup import backup as module
 from model_code.collection.backup.backup import backup, restore
-from model_code.collection.backup.repair import problems
+from model_code.collection.backup.repair import find_damage
 from model_code.collection.erase import erase_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
@@ -58,7 +58,7 @@ def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
     stop.set()
     thread.join()
     restored = restore(tmp_path / "copy", tmp_path / "elsewhere")
-    assert list(problems(restored)) == []
+    assert list(find_damage(restored)) == []
     found = Searcher.open(restored.live)
     assert {"n1", *(f"w{number}" for number in range(before))} <= {
         hit.document_id for hit in found.search("word1", 99)
@@ -115,7 +115,7 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
     assert (outcome.deleted, outcome.erased) == (["n1"], ["n1"])
     assert [refused["document_id"] for refused in outcome.rejected] == ["unknown"]
     assert list(held_in(own.live, "quokka")) == []
-    assert list(problems(own)) == []
+    assert list(find_damage(own)) == []
     backup(own, tmp_path / "copy")
     assert list(held_in(tmp_path / "copy", "quokka")) == []
     said = CliRunner().invoke(

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from model_code.collection.backup.repair import problems, repair
+from model_code.collection.backup.repair import find_damage, repair
 from model_code.collection.generations.generation import document_hashes
 from model_code.collection.generations.generation_store import GenerationStore, retrievers
 from model_code.collection.generations.searcher import Searcher
@@ -165,9 +165,9 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writ
     left[file] = left[file][:page] + b"\0" * 4096 + left[file][page + 4096 :]
     for path, content in left.items():
         path.write_bytes(content)
-    assert any("ledger" in each for each in problems(live))
+    assert any("ledger" in each for each in find_damage(live))
     repair(live)
-    assert list(problems(live)) == []
+    assert list(find_damage(live)) == []
     assert read_feedback(live) == [said]
     with open_ledger(live) as ledger:
         assert ledger.document_sources()["n1"] == "sync notes", (
@@ -217,7 +217,7 @@ def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, 
     for name in ("hce", "other"):
         with pytest.raises(FreshetError, match=remedy):
             collection_of(two, name).apply()
-    said = repair(two, adopt=loss == "foreign", collection_of=collection_of)
+    said = repair(two, adopt=loss == "foreign", open_index=collection_of)
     whole = dict.fromkeys("abcd", "some text") | {"str.split": "2"}
     again = {"gone": "some text", "numpy.sort": BASE["numpy.sort"], "only.here": "in one corpus"}
     assert any("only other held them: gone, numpy.sort, only.here" in line for line in said)
@@ -226,7 +226,7 @@ def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, 
     assert collection_of(two, "other").existing_ids(["b"]) == {"b"}
     event = collection_of(two, "other").ledger.latest(["str.split"])["str.split"]
     assert (event.document.queries, event.document.fields) == (("how to split",), {"package": "x"})
-    assert list(problems(two)) == []
+    assert list(find_damage(two)) == []
 
 
 def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
@@ -240,11 +240,11 @@ def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
     identity = with_hce.ledger.id
     with pytest.raises(FreshetError, match="an older copy of it: .*freshet repair, which"):
         with_hce.apply()
-    repair(two, collection_of=collection_of)
+    repair(two, open_index=collection_of)
     assert collection_of(two).ledger.id == identity
     for name in ("hce", "other"):
         assert texts(two, ["a", "e", "numpy.sort"], name) == {"a": "newer", "e": "some text"}
-    assert list(problems(two)) == []
+    assert list(find_damage(two)) == []
 
 
 def test_what_waits_is_not_taken_for_lost_while_one_retriever_stands_in_the_log(two):
@@ -253,7 +253,7 @@ def test_what_waits_is_not_taken_for_lost_while_one_retriever_stands_in_the_log(
     first.remove(["b"], "api")
     elsewhere = LedgerCursor(Position("elsewhere", 3, "m"))
     open_build(two, BASE | {"b": "old", "a": "old"}, elsewhere, "other")
-    assert repair(two, collection_of=collection_of)
+    assert repair(two, open_index=collection_of)
     for name in ("hce", "other"):
         assert texts(two, ["a", "b", "waiting"], name) == {"a": "newest", "waiting": "some text"}
-    assert repair(two, collection_of=collection_of) == []
+    assert repair(two, open_index=collection_of) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from model_code.collection.backup.repair import problems, repair
+from model_code.collection.backup.repair import find_damage, repair
 from model_code.collection.generations.generation import FORMAT
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
@@ -30,7 +30,7 @@ def project(tmp_path: Path) -> Project:
 def assert_refuses_format(project: Project, number: int) -> None:
     """Every way to use the project is refused in one line that names both commands."""
     message = re.compile(rf"format {number}\b.*freshet export --all.*freshet import$")
-    assert message.search(next(iter(problems(project))))
+    assert message.search(next(iter(find_damage(project))))
     with pytest.raises(FreshetError, match=message):
         LiveIndex(project).apply()
     with pytest.raises(FreshetError, match=message):

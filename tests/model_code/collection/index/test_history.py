@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from model_code.collection.backup.repair import problems
+from model_code.collection.backup.repair import find_damage
 from model_code.collection.erase import erase_documents
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.index.builds import open_build as release_build
@@ -367,7 +367,7 @@ class History:
         assert texts(self.project, IDS) == texts(self.project, IDS, "other") == self.told, (
             self.done[-5:]
         )
-        assert list(problems(self.project)) == [], self.done[-5:]
+        assert list(find_damage(self.project)) == [], self.done[-5:]
         self.look()
 
 

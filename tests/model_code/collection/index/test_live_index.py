@@ -485,9 +485,9 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, tmp_pat
     if kind == "another":
         with pytest.raises(FreshetError, match="may be another project's"):
             repair(lost)
-    assert repair(lost, adopt=kind == "another", collection_of=lambda *_: live)
+    assert repair(lost, adopt=kind == "another", open_index=lambda *_: live)
     assert texts(lost, "ab") == {"a": "some text", "b": "some text"}
-    assert repair(lost, collection_of=lambda *_: live) == [], "there is nothing to mend any more"
+    assert repair(lost, open_index=lambda *_: live) == [], "there is nothing to mend any more"
     add(live, row("c"), row("a", "new"))
     named = {} if kind in ("gone", "older") else dict.fromkeys("xyz", "other")
     assert texts(lost, "abcxyz") == {"a": "new", "b": "some text", "c": "some text", **named}

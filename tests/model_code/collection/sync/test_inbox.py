@@ -145,7 +145,7 @@ def test_a_file_of_which_every_row_was_refused_fails_and_says_why(collection):
     lines = (collection.project.root / "inbox/failed/bad.jsonl.reason").read_text().splitlines()
     assert lines[0] == "no row was accepted, 25 were refused:"
     assert lines[1].startswith("row 1  a  empty text")
-    assert lines[-2:] == ["and 5 more", "Mend the file and drop it into inbox/ again."]
+    assert lines[-2:] == ["and 5 more", "Correct the file and put it into inbox/ again."]
     assert collection.ledger_view.counts()["rejected"] == 25
 
 
