@@ -1,3 +1,4 @@
-"""The Dagster assets, one file per family: what each is, how it is made, what its page shows, what
-is checked.
+"""The Dagster assets, one file per family.
+
+Each file defines the specs, materializations, pages and checks of its assets.
 """

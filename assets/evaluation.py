@@ -13,7 +13,7 @@ from model_code.stages.stage import Stage
 
 
 def preview_metrics(folder: Path) -> Preview:
-    """Show a row of metrics per split and system, with test first and variants after their systems."""
+    """Show the metrics of each split and system, test first, and variants after their systems."""
     paths = sorted(folder.rglob("metrics.json"), key=lambda path: (len(path.parts), path))
     metrics_by_system = [read_json(path) for path in paths]
     rows = []

@@ -1,4 +1,4 @@
-"""Assets of encoders and indexes: the base encoder's index, the hierarchy, and those of each retriever."""
+"""Assets of the base index, the hierarchy, and the encoder and index of each retriever."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,5 +32,5 @@ PAGES = {
 
 
 def retriever_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """Return `base_index`, `document_hierarchy`, and `NAME/encoder` and `NAME/index` of each retriever."""
+    """Return `base_index`, `document_hierarchy`, `NAME/encoder` and `NAME/index`."""
     return stage_assets(table, PAGES)

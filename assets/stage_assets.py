@@ -1,4 +1,4 @@
-"""Stages as Dagster assets: key, spec, contract check, the DVC run behind it, and the asset page."""
+"""Stages as Dagster assets: spec, contract check, run through DVC, and asset page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

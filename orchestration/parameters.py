@@ -52,11 +52,12 @@ BM25_GENERATED = "bm25_generated"
 BOUND_SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
 PAGE_HEAD = """# Settings
 
-This page lists every key of `params.yaml`. `freshet settings --markdown` writes it; `freshet settings --describe`
-prints the same table, and `--json` prints it for programs. Each retriever is a key under `retrievers` and may override
-every key of `training`. `freshet run --set training.temperature=0.02` edits the file and runs the stages that the
-change affects. Unknown keys, wrong types, infinite numbers and values out of bounds are refused with one line that
-names the key.
+This page lists every key of `params.yaml`. `freshet settings --markdown` writes it;
+`freshet settings --describe` prints the same table, and `--json` prints it for programs. Each
+retriever is a key under `retrievers` and may override every key of `training`.
+`freshet run --set training.temperature=0.02` edits the file and runs the stages that the change
+affects. Unknown keys, wrong types, infinite numbers and values out of bounds are refused with one
+line that names the key.
 
 The first table has the keys that a new project changes first. All other keys are under
 [Advanced](#advanced), by group.
@@ -316,7 +317,8 @@ def missing_keys(path: Path, keys: Iterable[str]) -> list[str]:
         keys: Dotted keys.
 
     Returns:
-        Texts for `write_overrides`, sorted by key: `KEY={}` for a missing group, `KEY=DEFAULT` otherwise.
+        Texts for `write_overrides`, sorted by key: `KEY={}` for a missing group, and `KEY=DEFAULT`
+        for a missing key.
     """
     mapping = read_mapping(path)
     parameters = load(path)

@@ -115,7 +115,7 @@ class EvaluationChecker:
         return frozenset({RRF})
 
     def fusion_variants(self, folder: Path) -> frozenset[str]:
-        """Return the variants that the fusion in an evaluation folder must have: one per component."""
+        """Return the names of the variants that the fusion in a folder must have."""
         if not self.settings.variants:
             return frozenset()
         weights = Fusion.load(folder / "build" / "encoder").weights

@@ -16,7 +16,12 @@ CHUNK_NUMBERS = 4_194_304
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `FreshetError` with `message`, which names the file and the rule, unless the condition holds."""
+    """Raise `FreshetError` unless the condition holds.
+
+    Args:
+        condition: Whether the rule is kept.
+        message: Names the file and the rule.
+    """
     if not condition:
         raise FreshetError(message)
 

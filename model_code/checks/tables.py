@@ -67,7 +67,7 @@ COLUMN_CHECKS = {
 
 
 def table_schema(table: str) -> pa.DataFrameSchema:
-    """Return the schema of a table: exactly its columns, their types, and the values they may hold."""
+    """Return the schema of a table: its columns, with their types and allowed values."""
     columns = {}
     for name, dtype in COLUMNS[table].items():
         check = COLUMN_CHECKS.get((table, name))

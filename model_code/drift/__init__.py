@@ -1,1 +1,1 @@
-"""Drift: how far new documents lie from those that a retriever was trained on, and whether it harms."""
+"""Measure drift: how far new documents lie from old ones, and whether it harms search."""

@@ -3,7 +3,7 @@
 A null value compares a batch that is drawn from the reference with the rest of the reference, as
 the real value compares the real batch with the reference. Batches are drawn without replacement. So
 no document is compared with itself, and none is in a batch twice, which a classifier would take for
-closeness.
+similarity.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Calibration:
         """
         settings = self.settings
         old = self.old(measure)
-        size = most_measured(len(old), settings.largest_batch)
+        size = max_batch_size(len(old), settings.largest_batch)
         new = sample_rows(values.reshape(len(values), -1), size, settings.seed)
         if measure.of_scores:
             new = new[:, 0]
@@ -83,14 +83,19 @@ class Calibration:
             null = null - settings.quality_margin
             detail["margin"] = settings.quality_margin
         if not measure.of_scores:
-            # As many old documents as the batches of the null distribution are told from.
+            # Compare with as many old documents as for the batches of the null distribution.
             contrast = min(len(old) - len(new), settings.classifier_contrast)
             old = contrast_rows(old, contrast, settings.seed)
         value = measure.statistic(old, new, settings.seed)
         return Statistic(measure.name, value, null, measure.tail, scope, detail)
 
     def _null(self, name: str, size: int) -> np.ndarray:
-        """Return the values of a measure for batches of `size` documents like the reference, (B,)."""
+        """Return the values of a measure for batches of documents like the reference, (B,).
+
+        Args:
+            name: Name of the measure.
+            size: Documents in a batch.
+        """
         measure = MEASURES[name]
         if self.folder is None or measure.of_scores:
             return self._draw(measure, size)
@@ -150,8 +155,13 @@ def draw_batches(documents: int, size: int, draws: int, seed: int) -> np.ndarray
     return is_drawn
 
 
-def most_measured(documents: int, largest: int) -> int:
-    """Return the most documents of a batch that a reference of `documents` can be compared with."""
+def max_batch_size(documents: int, largest: int) -> int:
+    """Return the largest size of a batch that can be compared with a reference.
+
+    Args:
+        documents: Documents of the reference.
+        largest: Largest size of any batch.
+    """
     return min(largest, documents // MIN_REFERENCE_RATIO)
 
 

@@ -106,10 +106,10 @@ Measurement = TypeVar("Measurement", Statistic, TestResult)
 def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
     """Return the measures of harm that decide, among the given ones.
 
-    Queries that people ask outrank queries that were cut out of the text. Made queries decide only
-    where asked ones were measured on fewer documents. Made queries saw harm in real documents that
-    asked ones find better than old ones, and none where people ask in other words than the text
-    uses.
+    Asked queries take precedence over made queries. Made queries decide only if they were measured
+    on more documents. They are less reliable because they are cut out of the text. They reported
+    harm for real documents that asked queries find better than old ones. They also reported no harm
+    if people ask in other words than the text uses.
     """
     asked = [measure for measure in measures if measure.name == ASKED_QUERIES]
     asked_documents = {measure.scope: measure.detail["documents"] for measure in asked}
@@ -156,7 +156,8 @@ def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     Raises:
         FreshetError: If B is too small for the level.
 
-    >>> critical_value(np.arange(1, 100), 0.05, "high"), critical_value(np.arange(1, 100), 0.05, "low")
+    >>> null = np.arange(1, 100)
+    >>> critical_value(null, 0.05, "high"), critical_value(null, 0.05, "low")
     (95.0, 5.0)
     """
     # The tolerance keeps a product such as 0.05 * 100 from falling below 5 by rounding.
@@ -303,7 +304,7 @@ class DriftMeasure:
         statistic: Maps old values (n, ...), new values (m, ...) and a seed to a number.
         detail: Maps old and new values to further numbers for readers.
         margin: Whether a loss of `drift.quality_margin` is no harm.
-        moved: Whether it tells that documents are different, which alone is no harm.
+        moved: Whether it shows that documents are different, which alone is no harm.
     """
 
     name: str
@@ -352,7 +353,7 @@ MEASURES: Mapping[str, DriftMeasure] = {
     measure.name: measure for measure in (DOMAIN_AUC, NEW_QUALITY, ASKED_QUALITY)
 }
 INPUTS = tuple(dict.fromkeys(measure.input for measure in MEASURES.values()))
-# The measures that tell that documents are different.
+# The measures that show that documents are different.
 SHIFT_MEASURES = tuple(measure.name for measure in MEASURES.values() if measure.moved)
 
 

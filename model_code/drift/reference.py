@@ -1,13 +1,13 @@
 """The drift reference: the documents and queries that new documents are compared with.
 
 It is a sample of what the retriever was trained for, as a sealed folder of arrays. The sample
-should be of documents whose own queries the encoder was not trained on, those with dev or test
-queries. Training moves documents, and a classifier can tell a moved document from one that merely
-resembles it.
+should contain documents whose queries the encoder was not trained on, such as documents with dev or
+test queries. Training moves documents, and a classifier can tell a moved document from one that
+merely resembles it.
 
-Of old documents it holds queries, not scores. They are searched again for every report: in a larger
-collection a document has more rivals, so beside scores from before the growth, documents like the
-old ones would look harmed.
+The reference holds queries for old documents, not their scores. Every report searches these queries
+again, because a document has more rivals in a larger collection. Compared with scores from before
+the growth, new documents that are like the old ones would look harmed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Question:
         document_id: The document.
         text: Text of the query.
         answers: All documents that answer the query.
-        rank: For a protected query, the rank of the first of them before any addition, from 1. 0 if
-            none was found.
+        rank: For a protected query, the rank of its first answer before any addition, from 1. 0 if
+            no answer was found.
     """
 
     document_id: str

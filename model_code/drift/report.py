@@ -1,4 +1,4 @@
-"""The drift report: every measure of a batch, and of the last batches together, tested as one family."""
+"""The drift report: the measures of a batch and of the last batches, tested as one family."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration, most_measured
+from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration, max_batch_size
 from model_code.drift.measures import (
     INPUTS,
     MEASURES,
@@ -27,7 +27,7 @@ from model_code.drift.measures import (
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FingerprintMismatch, FreshetError
 
-NO_VALUES = "nothing of the kind was given"
+NO_VALUES = "no values were given"
 NO_REFINED_DOCUMENTS = "no addition was refined by IncDSI"
 HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99 %)", "p", "")
 
@@ -192,7 +192,7 @@ def _reason_to_skip(
         return f"{len(values)} are fewer than drift.minimum_batch = {minimum}"
 
     compared = len(calibration.old(measure))
-    if most_measured(compared, calibration.settings.largest_batch) < minimum:
+    if max_batch_size(compared, calibration.settings.largest_batch) < minimum:
         return (
             f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x drift.minimum_batch "
             f"= {MIN_REFERENCE_RATIO * minimum}"

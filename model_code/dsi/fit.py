@@ -1,4 +1,4 @@
-"""Train a DSI retriever: document vectors, optionally its query encoder, and the scale of additions.
+"""Train a DSI retriever: document vectors, the query encoder if asked, and the scale of additions.
 
 Training writes `encoder/`, which is the base encoder unless it is trained too, `history.json`, the
 training curve, and `document_vectors/`, a dense index with the representatives (`vectors.py`).

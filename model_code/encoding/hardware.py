@@ -102,7 +102,7 @@ class PackedLinear(nn.Linear):
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the packed copy. A copy of the module packs its weights again."""
+        """Return the state without the packed weights, which a copy packs again."""
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 

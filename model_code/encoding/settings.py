@@ -19,7 +19,8 @@ class PromptSettings(Settings):
     )
     document: str | None = Field(
         None,
-        description='text before each document, such as "passage: "; null: as the base\'s folder states',
+        description='text before each document, such as "passage: "; '
+        "null: as the base's folder states",
     )
 
 

@@ -87,7 +87,7 @@ class KMeans:
         return Clustering(run.centroids[is_occupied], new_numbers[run.labels], run.objective)
 
     def _iterate(self, run: Lloyd) -> None:
-        """Step until no point moves, rounding lowers the objective, or the iterations are used up."""
+        """Step until no point moves, rounding lowers the objective, or no iteration is left."""
         max_iterations = self.settings.max_iterations
         objective = -math.inf
         for iteration in range(1, max_iterations + 1):
@@ -102,7 +102,7 @@ class KMeans:
 
 
 def initialise(run: Lloyd, seed: int) -> None:
-    """Choose distinct points, preferably distant ones, as centroids, and give every point a cluster.
+    """Choose distinct, preferably distant points as centroids, and give every point a cluster.
 
     k-means++ (Arthur and Vassilvitskii, 2007) draws one point after the other. The probability of a
     point is proportional to its squared distance to the nearest point drawn so far, 2 - 2 cos for

@@ -231,7 +231,10 @@ MakeLloyd = Callable[[torch.Tensor, int], Lloyd]
 
 
 def _blocks(rows: torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:
-    """Split ascending row numbers into blocks; consecutive rows give slices, which spares a copy."""
+    """Split ascending row numbers into blocks.
+
+    Consecutive rows give slices, which avoids a copy.
+    """
     first = int(rows[0])
     end = int(rows[-1]) + 1
     is_consecutive = end - first == len(rows)

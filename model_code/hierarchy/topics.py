@@ -162,7 +162,9 @@ def _word_shares(presence: csr_matrix, nodes: np.ndarray, sizes: np.ndarray) -> 
 def _rank_words(
     words: np.ndarray, node_shares: np.ndarray, parent_shares: np.ndarray, cohesion: np.ndarray
 ) -> np.ndarray:
-    """Return the words with a positive weight, heaviest first; equal ones in the vocabulary's order.
+    """Return the words with a positive weight, heaviest first.
+
+    Words of equal weight keep the order of the vocabulary.
 
     Args:
         words: (n,), numbers of the words that the node's passages contain.

@@ -179,7 +179,7 @@ class Hierarchy:
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """The position in `order` of each leaf node's first passage, and the end: (K_depth + 1,)."""
+        """The position of each leaf's first passage in `order`, and the end, (K_depth + 1,)."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.leaves))])
 
 

@@ -1,3 +1,1 @@
-"""The lexical retriever (SVDR): texts as weights over the vocabulary, searched with and without
-embeddings.
-"""
+"""The lexical retriever (SVDR): texts as weights over the vocabulary, with two kinds of index."""

@@ -3,10 +3,10 @@
 | name | query | passage | needs |
 |---|---|---|---|
 | full | E(q) | E(p) | embeddings of all passages |
-| alpha | T(q) | E(p) | embeddings of all passages, but no encoder for the query: as fast as term search |
+| alpha | T(q) | E(p) | embeddings of all passages, but no query encoder: as fast as term search |
 | beta | E(q) | T(p) | the token index alone, which the tokenizer builds |
 | beta_own | E(q) at its own tokens | T(p) | the token index alone |
-| beta_rerank | E(q) | T(p), then E(p) of the best | the token index, and embeddings of the best passages |
+| beta_rerank | E(q) | T(p), then E(p) of the best | the token index and embeddings of the best |
 
 Source: Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 5; beta_own is ours.
 

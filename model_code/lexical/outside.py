@@ -1,4 +1,4 @@
-"""The lexical head as a sentence-transformers module, to run a trained encoder outside this project.
+"""The lexical head as a sentence-transformers module, to use an encoder outside this project.
 
 A copy of this file lies in every saved lexical encoder, beside its weights. It imports nothing of
 the project: `SparseEncoder(folder, trust_remote_code=True)` gives the same weights. The library's
@@ -16,9 +16,7 @@ from sentence_transformers.base.modules.module import Module
 
 
 class LexicalHead(Module):
-    """Maps token embeddings (closed form) or logits (masked language model) to weights over the
-    vocabulary.
-    """
+    """Maps token embeddings (closed form) or logits (masked language model) to token weights."""
 
     config_keys = ["head", "hidden", "vocabulary", "scale", "biased"]
 
@@ -49,7 +47,7 @@ class LexicalHead(Module):
             self.bias = torch.nn.Parameter(torch.empty(vocabulary))
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Add `sentence_embedding`, (B, V): elu(x) + 1 of the largest logit x over the real tokens."""
+        """Add `sentence_embedding`, (B, V): elu(x) + 1 of the largest logit x of real tokens."""
         logits = features["token_embeddings"].float()
         if self.head == "closed_form":
             directions = torch.nn.functional.normalize(logits @ self.transform.T, dim=-1)

@@ -97,9 +97,9 @@ def generator_pairs(
 class PairTokens:
     """Pairs as token ids: a section of the document in, the query out.
 
-    Of a long document it is the section with most of the query's tokens, of equals the first. A
-    generator is given every section of a document, and should learn to ask what that section
-    answers.
+    For a long document it is the section with most of the query's tokens, or the first of several
+    such sections. A generator is given every section of a document, and should learn to ask what
+    that section answers.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -152,7 +152,9 @@ def _best_section(sections: list[list[int]], query: list[int]) -> list[int]:
 
 
 class GeneratorTrainer(TrainingLoop):
-    """Trains a model in place. `fit` leaves it with the weights of the best evaluated step.
+    """Trains a model in place.
+
+    `fit` leaves the model with the weights of the best evaluated step.
 
     Args:
         loaded: The model and its tokenizer.

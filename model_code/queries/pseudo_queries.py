@@ -2,7 +2,8 @@
 
 The inverse cloze task takes a random span of a document as a query for it (Lee et al. 2019; q~ in
 HCE, section 4.3). Queries that a model wrote also expand documents for BM25, as docT5query does. A
-query that fits other documents, or not its own, would make right answers count as wrong.
+query that fits other documents too, or does not fit its own, would make right answers count as
+wrong.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ class PseudoQuery(NamedTuple):
 def derive_seed(seed: int, *parts: str | int) -> int:
     """Return a 63-bit seed that depends on the project's seed and on `parts` alone.
 
-    >>> derive_seed(1, "inverse_cloze", "d7") == derive_seed(1, "inverse_cloze", "d7") != derive_seed(2, "inverse_cloze", "d7")
+    >>> derive_seed(1, "inverse_cloze", "d7") == derive_seed(1, "inverse_cloze", "d7")
     True
+    >>> derive_seed(1, "inverse_cloze", "d7") == derive_seed(2, "inverse_cloze", "d7")
+    False
     """
     key = "\0".join(map(str, (seed, *parts)))
     return int(hash_text(key)[:16], 16) >> 1
@@ -86,7 +89,8 @@ class InverseCloze:
     def spans(self, document_id: str, text: str, seed: int) -> list[str]:
         """Return the document's spans, words joined by single spaces.
 
-        >>> cloze = InverseCloze("short_cloze", ClozeSettings(per_document=2, min_words=3, max_words=3))
+        >>> settings = ClozeSettings(per_document=2, min_words=3, max_words=3)
+        >>> cloze = InverseCloze("short_cloze", settings)
         >>> cloze.spans("d1", "a b c d e f g h", seed=7)
         ['c d e', 'f g h']
         """
@@ -96,13 +100,13 @@ class InverseCloze:
             return []
 
         generator = random.Random(derive_seed(seed, self.kind, document_id))
-        cut = []
+        spans = []
         for _ in range(self.settings.per_document):
             drawn_words = generator.randint(self.settings.min_words, self.settings.max_words)
             length = min(max_words, drawn_words)
             start = generator.randint(0, len(document_spans) - length)
-            cut.append(join_words(text, document_spans, start, start + length))
-        return cut
+            spans.append(join_words(text, document_spans, start, start + length))
+        return spans
 
 
 def queries_by_document(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
@@ -111,8 +115,8 @@ def queries_by_document(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
     Spans that were cut out of documents are left out: in an expanded document they would only count
     some of its words twice.
     """
-    written = pseudo_queries[pseudo_queries["kind"] == "sequence_to_sequence"]
-    return written.groupby("document_id", sort=False)["text"].agg(list).to_dict()
+    model_queries = pseudo_queries[pseudo_queries["kind"] == "sequence_to_sequence"]
+    return model_queries.groupby("document_id", sort=False)["text"].agg(list).to_dict()
 
 
 def expand_texts(
@@ -152,8 +156,10 @@ def reasons_to_drop(
         queries: The generated queries.
         documents: Searched text by document id.
 
-    >>> queries = [PseudoQuery("d1", "Returns self.", "cloze"), PseudoQuery("d2", "fits a tree", "cloze")]
-    >>> reasons_to_drop(queries, {"d1": "Learns. Returns self.", "d2": "Fits a tree and returns self."})
+    >>> documents = {"d1": "Learns. Returns self.", "d2": "Fits a tree and returns self."}
+    >>> ambiguous = PseudoQuery("d1", "Returns self.", "cloze")
+    >>> unique = PseudoQuery("d2", "fits a tree", "cloze")
+    >>> reasons_to_drop([ambiguous, unique], documents)
     ['several_documents', None]
     """
     phrases = [normalize_phrase(query.text) for query in queries]

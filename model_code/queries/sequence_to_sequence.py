@@ -2,8 +2,8 @@
 
 IncDSI and HCE (+QG) train on such queries. Every query is sampled with its own random numbers, so
 it does not depend on its batch, up to rounding. Finished chunks of documents are in the checkpoints
-folder, from which an interrupted run continues to the same result. Any model can be loaded. A saved
-one holds no trace of the machine that made it.
+folder, from which an interrupted run continues to the same result. A saved model contains no paths
+and versions of the machine that made it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from model_code.settings import require
 Loaded = tuple[Any, Any]
 """A transformers model and its tokenizer."""
 KIND = "sequence_to_sequence"
-# Documents per checkpoint file.
-CHUNK = 64
+# Documents whose queries are in one checkpoint file.
+DOCUMENTS_PER_CHECKPOINT = 64
 
 
 def load_sequence_model(
@@ -72,7 +72,9 @@ def save_sequence_model(model: Any, tokenizer: Any, folder: Path, section_tokens
 
 
 def require_positions(model: Any, section_tokens: int, max_query_tokens: int) -> None:
-    """Check that a model has positions for the longest texts. Relative ones, as T5's, have no limit.
+    """Check that a model has positions for the longest texts.
+
+    Relative positions, as in T5, have no limit.
 
     Raises:
         SettingsError: If it has too few.
@@ -81,8 +83,8 @@ def require_positions(model: Any, section_tokens: int, max_query_tokens: int) ->
     _require_positions(model.get_decoder(), "max_query_tokens", max_query_tokens)
 
 
-def _require_positions(half: Any, name: str, tokens: int) -> None:
-    limit = getattr(half.config, "max_position_embeddings", None) or tokens
+def _require_positions(submodel: Any, name: str, tokens: int) -> None:
+    limit = getattr(submodel.config, "max_position_embeddings", None) or tokens
     require(
         tokens <= limit,
         f"pseudo_queries.sequence_to_sequence.{name} is {tokens}, but the model has {limit} "
@@ -101,9 +103,11 @@ def _without_machine_keys(config: Any) -> Any:
     }
 
 
-def sections_of(tokenizer: Any, documents: list[str], most: int) -> list[list[list[int]]]:
-    """Return the sections of each document, of at most `most` tokens, as token ids."""
-    encoded = tokenizer(documents, truncation=True, max_length=most, return_overflowing_tokens=True)
+def sections_of(tokenizer: Any, documents: list[str], max_tokens: int) -> list[list[list[int]]]:
+    """Return the sections of each document, of at most `max_tokens` tokens, as token ids."""
+    encoded = tokenizer(
+        documents, truncation=True, max_length=max_tokens, return_overflowing_tokens=True
+    )
     owners = encoded["overflow_to_sample_mapping"]
     sections: list[list[list[int]]] = [[] for _ in documents]
     for document, ids in zip(owners, encoded["input_ids"], strict=True):
@@ -157,8 +161,8 @@ class SequenceToSequence:
         if settings.model == TRAINED:
             if trained is None or not trained.is_dir():
                 raise FreshetError(
-                    'sequence_to_sequence.model is "trained", but no generator was; set pseudo_queries.training.base, '
-                    "and run the stage query_generator"
+                    'sequence_to_sequence.model is "trained", but no generator was trained; set '
+                    "pseudo_queries.training.base, and run the stage query_generator"
                 )
             source = trained
 
@@ -183,40 +187,46 @@ class SequenceToSequence:
         """
         ids = sorted(documents)
         queries: list[PseudoQuery] = []
-        for start in range(0, len(ids), CHUNK):
-            chunk = {document: documents[document] for document in ids[start : start + CHUNK]}
+        for start in range(0, len(ids), DOCUMENTS_PER_CHECKPOINT):
+            chunk = {
+                document: documents[document]
+                for document in ids[start : start + DOCUMENTS_PER_CHECKPOINT]
+            }
             key = hash_text(canonical_json([self.settings.model_dump(), seed, chunk]))
             path = checkpoints / f"{KIND}-{key[:32]}.json"
             if not path.exists():
                 write_json(path, self._write_queries(chunk, seed))
             queries += [PseudoQuery(document, text, KIND) for document, text in read_json(path)]
-            progress(min(start + CHUNK, len(ids)), len(ids), "documents")
+            progress(min(start + DOCUMENTS_PER_CHECKPOINT, len(ids)), len(ids), "documents")
         return queries
 
     def _write_queries(self, chunk: Mapping[str, str], seed: int) -> list[tuple[str, str]]:
         sections, drafts = self._sections(chunk)
         size = self.settings.batch_size
-        written: list[tuple[str, str]] = []
+        queries: list[tuple[str, str]] = []
         for start in range(0, len(drafts), size):
             batch = drafts[start : start + size]
             texts = self._sample(batch, sections, seed)
             for draft, text in zip(batch, texts, strict=True):
-                written.append((draft.document_id, text.strip()))
-        return written
+                queries.append((draft.document_id, text.strip()))
+        return queries
 
     def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[UnwrittenQuery]]:
-        """Return all sections of a chunk, and its queries spread evenly over each document's sections."""
+        """Return all sections of a chunk, and its queries that are still to be written.
+
+        The queries of a document are spread evenly over its sections.
+        """
         per_document = self.settings.per_document
         sections_by_document = sections_of(
             self.tokenizer, list(chunk.values()), self.settings.section_tokens
         )
         sections: list[list[int]] = []
         drafts: list[UnwrittenQuery] = []
-        for document, own_sections in zip(chunk, sections_by_document, strict=True):
+        for document, document_sections in zip(chunk, sections_by_document, strict=True):
             for ordinal in range(per_document):
-                section = len(sections) + ordinal * len(own_sections) // per_document
+                section = len(sections) + ordinal * len(document_sections) // per_document
                 drafts.append(UnwrittenQuery(document, ordinal, section))
-            sections += own_sections
+            sections += document_sections
         return sections, drafts
 
     @torch.no_grad()
@@ -246,7 +256,7 @@ class SequenceToSequence:
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
     def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
-        """Return Gumbel(0, 1) noise, (queries, steps, top_k), a function of each query's own seed."""
+        """Return Gumbel(0, 1) noise from the seed of each query, (queries, steps, top_k)."""
         vocabulary = len(self.model.get_output_embeddings().weight)
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
         draws = []

@@ -134,6 +134,6 @@ class PseudoQuerySettings(Settings):
             not uses_trained
             or self.sequence_to_sequence.model != TRAINED
             or self.training.base is not None,
-            'sequence_to_sequence.model is "trained", but training.base is null, so that no model is trained; '
-            "set training.base to a model to start from",
+            'sequence_to_sequence.model is "trained", but training.base is null, so that no model '
+            "is trained; set training.base to a model to start from",
         )

@@ -55,7 +55,7 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
     ("evaluation", EvaluationSettings): [
         ({"metrics": ["R@200"], "main_metric": "R@200"}, "R@200 needs depth >= 200, not 100"),
         ({"main_metric": "MRR@5"}, "must be one of metrics"),
-        ({"metrics": ["accuracy"]}, "write one of nDCG@k"),
+        ({"metrics": ["accuracy"]}, "write nDCG@k"),
         ({"metrics": ["MAP", "MAP"], "main_metric": "MAP"}, "names a metric twice"),
         ({"max_queries": 0}, "at least 1, or null"),
     ],

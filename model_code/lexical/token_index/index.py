@@ -1,4 +1,4 @@
-"""The binary token index: which passages contain which tokens, and nothing else (SVDR, section 4.1).
+"""The binary token index, which stores the tokens of each passage (SVDR, section 4.1).
 
 A query is a weight for each of some tokens. The score of a passage is the sum of the weights of the
 tokens that it contains, and a document ranks by its best passage. No number in the index depends on
@@ -234,7 +234,7 @@ class TokenIndex(SparseIndex):
         return scores
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """Return the query's tokens in the document's best passage, with weights, heaviest first."""
+        """Return the query's tokens in the document's best passage with weights, heaviest first."""
         tokens, weights = exact(query)
         best = self.best_passage(query, document_id)
         passage = int(self.ids.rows_of([document_id])[best])

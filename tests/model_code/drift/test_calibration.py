@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.drift.calibration import Calibration, draw_batches, most_measured, sample_rows
+from model_code.drift.calibration import Calibration, draw_batches, max_batch_size, sample_rows
 from model_code.drift.measures import MEASURES, OldScores, canonical
 from tests.model_code.drift.unit_vectors import SETTINGS, reference
 
@@ -20,7 +20,7 @@ def test_drawn_batches_reach_every_document() -> None:
     assert members.any(axis=0).all()
     assert (draw_batches(60, 20, 50, seed=0) == members).all()
     assert (draw_batches(60, 20, 50, seed=1) != members).any()
-    assert most_measured(59, 500) == 19, "a third of the reference"
+    assert max_batch_size(59, 500) == 19, "a third of the reference"
 
 
 def test_sample_does_not_depend_on_order() -> None:

@@ -59,7 +59,7 @@ def test_queries_do_not_depend_on_their_batch(generator, tmp_path, monkeypatch):
     assert (
         with_settings(generator, max_query_tokens=1).generate(DOCUMENTS, 1, tmp_path / "a") != whole
     ), "checkpoints"
-    monkeypatch.setattr(sequence_to_sequence, "CHUNK", 2)
+    monkeypatch.setattr(sequence_to_sequence, "DOCUMENTS_PER_CHECKPOINT", 2)
     reordered = dict(reversed(DOCUMENTS.items()))
     assert with_settings(generator, batch_size=3).generate(reordered, 1, tmp_path / "b") == whole
     assert generator.generate({"d3": DOCUMENTS["d3"]}, 1, tmp_path / "c") == whole[15:20]
@@ -67,7 +67,7 @@ def test_queries_do_not_depend_on_their_batch(generator, tmp_path, monkeypatch):
 
 
 def test_killed_generation_resumes(generator, tmp_path, monkeypatch):
-    monkeypatch.setattr(sequence_to_sequence, "CHUNK", 2)
+    monkeypatch.setattr(sequence_to_sequence, "DOCUMENTS_PER_CHECKPOINT", 2)
     whole = generator.generate(DOCUMENTS, 1, tmp_path / "uninterrupted")
 
     def kill(done: int, total: int, note: str) -> None:
@@ -122,7 +122,7 @@ def test_trained_names_the_trained_model(folder, generator, tmp_path):
     )
     for nothing in (None, tmp_path / "model"):
         with pytest.raises(
-            FreshetError, match="but no generator was; set pseudo_queries.training.base"
+            FreshetError, match="but no generator was trained; set pseudo_queries.training.base"
         ):
             SequenceToSequence.load(settings, nothing)
 

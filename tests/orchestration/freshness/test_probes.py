@@ -214,7 +214,7 @@ def skip_reason(project, name):
 def test_nothing_is_compared_without_arrived_queries(project):
     add(project, documents(SEA, 24, "more", 1))
 
-    assert skip_reason(project, "asked_quality") == "nothing of the kind was given"
+    assert skip_reason(project, "asked_quality") == "no values were given"
 
 
 def test_nothing_is_compared_without_judged_queries(project):
