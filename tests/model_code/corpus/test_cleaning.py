@@ -71,7 +71,7 @@ def test_malformed_documents_are_refused_with_their_reason(values, reason):
     assert refusal.value.reason == reason
 
 
-def test_the_longest_id_one_with_blanks_and_slashes_and_a_title_alone_pass():
+def test_unusual_ids_and_title_only_documents_pass():
     for one in ("é" * 1024, "https://host/a b?c=d#e"):
         assert document(id=one, text="t").document_id == one
     for text in ("", None):
@@ -97,14 +97,15 @@ def test_the_content_hash_changes_exactly_with_the_content():
     assert len({first.content_hash, *(other.content_hash for other in others)}) == 3
 
 
-def test_dates_are_read_in_any_iso_form_and_kept_as_a_field_otherwise():
+def test_iso_dates_are_parsed_others_become_fields():
     noon = datetime(2025, 1, 31, 12, tzinfo=UTC)
     assert parse_date("2025-01-31T12:00:00Z") == parse_date(datetime(2025, 1, 31, 12)) == noon
     assert parse_date(noon.astimezone(timezone(timedelta(hours=5)))) == noon
     assert parse_date(date(2025, 1, 31)) == parse_date("2025-01-31")
     assert document(id="1", text="t", date="2025-01-31").date == "2025-01-31T00:00:00+00:00"
     unread = document(id="1", text="t", date="spring")
-    assert (unread.date, unread.fields) == (None, {"date": "spring"})
+    assert unread.date is None
+    assert unread.fields == {"date": "spring"}
 
 
 def query(**values) -> SourceQuery:
@@ -119,7 +120,7 @@ def query(**values) -> SourceQuery:
         (clean_document, {"id": "1"}, "missing column"),
     ],
 )
-def test_malformed_queries_and_missing_columns_are_refused_with_their_reason(read, values, reason):
+def test_malformed_queries_are_refused_with_reason(read, values, reason):
     with pytest.raises(RowError) as refusal:
         read(Row("queries", "here:1", values), 100)
     assert refusal.value.reason == reason
@@ -139,7 +140,7 @@ SHAPES = {
 @pytest.mark.parametrize(
     ("given", "answers"), [(one, answers) for answers, some in SHAPES.items() for one in some]
 )
-def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answers):
+def test_answers_are_read_from_all_common_shapes(given, answers):
     assert query(answers=given) == SourceQuery("1", "when", answers)
 
 
@@ -158,7 +159,7 @@ def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answer
         "[" * 100_000,
     ],
 )
-def test_a_query_stays_without_answers_that_cannot_be_read(given):
+def test_query_with_unreadable_answers_is_kept(given):
     assert query(answers=given) == SourceQuery("1", "when", (), has_unread_answers=True)
 
 
@@ -175,7 +176,7 @@ DOCUMENTS = [
 @pytest.mark.parametrize(
     ("by", "merged"), [("none", {}), ("text", {"b": "a"}), ("title", {"c": "b", "f": "a"})]
 )
-def test_duplicates_are_merged_into_the_first_and_merging_again_changes_nothing(by, merged):
+def test_merging_duplicates_is_idempotent(by, merged):
     kept, found = merge_duplicates(DOCUMENTS, by)
     assert found == merged
     assert [document.document_id for document in kept] == [

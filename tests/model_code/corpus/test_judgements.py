@@ -25,11 +25,12 @@ def take(*rows, known=KNOWN):
     return admit_qrels(source, known, QuerySplitSettings(dev_share=0), quarantine), quarantine
 
 
-def test_judgements_follow_a_merged_document_and_count_once_at_their_highest_which_may_be_text_or_absent():
+def test_judgements_of_merged_documents_keep_highest_grade():
     grades = [("q1", "d1", 1, "test"), ("q1", "d1-copy", "3.0", "test"), ("q1", "d1", 2, "test")]
     qrels, _ = take(*grades, ("q1", "d2", 0, "test"), ("q2", "d2"))
     assert qrels.pairs == {("q1", "d1"): 3, ("q2", "d2"): 1}
-    assert (qrels.repeated, qrels.not_relevant) == (2, 1)
+    assert qrels.repeated == 2
+    assert qrels.not_relevant == 1
 
 
 MALFORMED = {
@@ -55,10 +56,11 @@ def test_malformed_judgements_are_refused(row, reason):
 def test_a_limited_source_leaves_judgements_behind_without_blame():
     limited = QrelTargets(KNOWN.queries, KNOWN.documents, {}, limited=True)
     qrels, quarantine = take(("q1", "d9", 1, "test"), ("q1", "d1", 1, "test"), known=limited)
-    assert (qrels.outside_limit, quarantine.refused) == (1, [])
+    assert qrels.outside_limit == 1
+    assert quarantine.refused == []
 
 
-def test_a_query_in_two_splits_is_tested_and_not_trained_on():
+def test_query_in_two_splits_stays_in_test():
     qrels, quarantine = take(
         ("q1", "d1", 1, "train"),
         ("q1", "d2", 1, "test"),
@@ -85,17 +87,19 @@ def test_positions_are_uniform_and_independent_between_purposes():
     assert abs(both - 5_000) < 4 * (20_000 * 0.25 * 0.75) ** 0.5
 
 
-def test_given_splits_are_kept_and_missing_ones_are_drawn():
+def test_given_splits_are_kept_others_drawn():
     given = dict.fromkeys(IDS) | {"a": "test", "b": "train", "c": "dev"}
     splits = split_queries(given, QuerySplitSettings())
-    assert (splits["a"], splits["b"], splits["c"]) == ("test", "train", "dev")
+    assert splits["a"] == "test"
+    assert splits["b"] == "train"
+    assert splits["c"] == "dev"
     counts = Counter(splits.values())
     for split, share, error in (("test", 0.3, 0.02), ("dev", 0.1, 0.01), ("gate", 0.2, 0.02)):
         assert abs(counts[split] / 20_000 - share) < error
 
 
 @pytest.mark.parametrize(("name", "other", "share"), [("dev", "gate", 0.1), ("gate", "dev", 0.2)])
-def test_dev_and_gate_are_carved_out_of_train_only_where_they_are_missing(name, other, share):
+def test_missing_dev_and_gate_come_from_train(name, other, share):
     given = {**dict.fromkeys(IDS[:5_000], "train"), **dict.fromkeys(IDS[5_000:6_000], "test")}
     alone = QuerySplitSettings().replace(**{f"{other}_share": 0.0})
     splits = split_queries(given, alone)
@@ -115,7 +119,7 @@ def test_dev_and_gate_are_carved_out_of_train_only_where_they_are_missing(name, 
     )
 
 
-def test_what_trained_before_there_was_a_gate_still_trains_or_judges():
+def test_adding_gate_split_moves_only_training_queries():
     """Test and dev queries of the same shares are the same ones, whatever the gate takes."""
     given = dict.fromkeys(IDS)
     before, after = (

@@ -28,7 +28,7 @@ def filled(documents: int) -> Quarantine:
     return quarantine
 
 
-def test_every_row_is_admitted_or_kept_with_its_reason():
+def test_every_row_is_admitted_or_quarantined():
     quarantine = filled(10)
     list(
         quarantine.admit(
@@ -49,7 +49,7 @@ def test_every_row_is_admitted_or_kept_with_its_reason():
     }
 
 
-def test_values_that_are_nested_too_deeply_are_refused_before_they_are_looked_at():
+def test_deeply_nested_values_are_refused():
     quarantine, deep = Quarantine(), []
     for _ in range(5000):  # deeper than Python can print
         deep = [deep]
@@ -59,7 +59,8 @@ def test_values_that_are_nested_too_deeply_are_refused_before_they_are_looked_at
     ]
     assert list(quarantine.admit(rows, refuse_odd)) == [2]
     (refused,) = quarantine.refused
-    assert (refused.location, refused.reason) == ("file:1", "bad JSON")
+    assert refused.location == "file:1"
+    assert refused.reason == "bad JSON"
     assert refused.detail == "values are nested more than 100 deep"
 
 
@@ -101,7 +102,7 @@ def check(records, table="documents", **columns) -> None:
         ),
     ],
 )
-def test_a_column_that_no_row_has_is_refused_with_those_that_there_are(columns, message):
+def test_missing_column_is_refused_with_existing_columns(columns, message):
     with pytest.raises(FreshetError, match=f"^it.jsonl has no column {message}"):
         check(DOCUMENTS, **columns)
 
@@ -118,15 +119,13 @@ def test_a_column_that_no_row_has_is_refused_with_those_that_there_are(columns, 
         ),
     ],
 )
-def test_an_optional_column_that_is_misspelt_is_refused_also_among_the_metadata(
-    table, record, column, name
-):
+def test_misspelt_optional_column_is_refused(table, record, column, name):
     check([record], table, **{column: name})
     with pytest.raises(FreshetError, match=rf"'{name}s' \(corpus.columns.{column}\)"):
         check([record], table, **{column: f"{name}s"})
 
 
-def test_it_reads_on_for_a_column_of_a_later_row_no_further_and_says_nothing_of_a_table_without_rows():
+def test_column_check_reads_no_more_than_needed():
     def rows():
         yield RefusedRow("documents", "it:1", "bad JSON", "", "")
         yield Row("documents", "it:2", {"_id": 1, "text": "moss"})

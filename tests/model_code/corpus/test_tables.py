@@ -39,10 +39,11 @@ def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     )
 
 
-def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_path):
+def test_judged_queries_are_sorted_and_keep_answers(tmp_path):
     made = corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")])
     found = made.judgements("test")
-    assert (found.source, found.answers) == ("qrels", {})
+    assert found.source == "qrels"
+    assert found.answers == {}
     assert list(found.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
     assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
     rows = made.queries.to_dict("records")
@@ -58,7 +59,7 @@ def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_pa
     assert load_corpus(tmp_path).judgements("test").answers == {"q1": ["x", "a y"]}
 
 
-def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
+def test_saved_tables_keep_values_and_types(tmp_path):
     written = corpus([("q1", "d1", "test")])
     for name in TABLES:
         write_table(tmp_path, name, getattr(written, name))
@@ -70,7 +71,7 @@ def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
     assert str(pq.read_schema(tmp_path / "passages.parquet").field("ordinal").type) == "int64"
 
 
-def test_a_document_that_begins_with_its_query_is_judged_without_it():
+def test_leading_query_line_is_stripped_for_evaluation():
     texts = {
         "d1": "Sort a\ncopy of it.\n\nStable.",
         "d2": "Find it.\n\nFast.",

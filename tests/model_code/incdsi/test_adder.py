@@ -34,7 +34,9 @@ def added(
 def assert_same(ours: list[Added], theirs: list[Added]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one.vector, other.vector)
-        assert (one.id, one.status, one.broken) == (other.id, other.status, other.broken)
+        assert one.id == other.id
+        assert one.status == other.status
+        assert one.broken == other.broken
 
 
 def contents(state: IncDsiState) -> list[np.ndarray]:
@@ -87,7 +89,7 @@ def test_where_a_document_lies_shows_in_no_vector(settings: IncDsiSettings, pull
     assert_same([IncDsiAdder(state, settings).add(new)], [IncDsiAdder(other, settings).add(new)])
 
 
-def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
+def test_reloaded_state_continues_like_the_original() -> None:
     state, documents = make(50, 8)
     adder = IncDsiAdder(state, IncDsiSettings())
     adder.add_batch(documents[:4])
@@ -97,7 +99,7 @@ def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
     assert_equal_states(state, stored)
 
 
-def test_the_first_document_of_an_empty_collection_is_found() -> None:
+def test_first_document_of_empty_collection_is_found() -> None:
     adder = IncDsiAdder(IncDsiState(np.zeros((0, 3)), np.zeros((0, 3)), [], score_deviation=1.0))
     found = adder.add_batch(
         [NewDocument("first", np.eye(3)[:1]), NewDocument("second", np.eye(3)[1:2])]
@@ -118,7 +120,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_a_bad_document_and_an_unknown_one_to_delete_leave_the_collection_as_it_was(
+def test_refused_changes_leave_collection_unchanged(
     words: str,
 ) -> None:
     state, documents = make(20, 1)
@@ -142,11 +144,12 @@ def test_a_compromise_is_told_and_counted() -> None:
     found = IncDsiAdder(state, IncDsiSettings(gamma1=0.1, gamma2=0.1)).add(
         NewDocument("new", axes[:1], axes[3])
     )
-    assert (found.status, found.broken) == (Status.COMPROMISE, 2)
+    assert found.status == Status.COMPROMISE
+    assert found.broken == 2
     np.testing.assert_array_equal(found.vector, found.solution.vector.astype(np.float32))
 
 
-def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_collections_use_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     state, documents = make(60, 12)
     monkeypatch.setattr(adder, "MAX_BATCH_SCORES", 5 * 60)
     one, sizes = IncDsiAdder(deepcopy(state)), []

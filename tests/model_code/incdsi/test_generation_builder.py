@@ -142,7 +142,7 @@ def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tu
     return found, {key: told[key] for key in told if key in found}
 
 
-def test_any_grouping_of_the_same_events_gives_the_same_vectors(
+def test_refined_vectors_do_not_depend_on_grouping(
     opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # padding moves the last bits of encodings
@@ -161,9 +161,7 @@ def test_any_grouping_of_the_same_events_gives_the_same_vectors(
     assert found[0][1].keys() == {"z", "a", "m", "b", "c", "d03", "d05", "d07"}
 
 
-def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(
-    opened: Path, tmp_path: Path
-) -> None:
+def test_documents_are_added_in_event_order(opened: Path, tmp_path: Path) -> None:
     z, a = Document("z", "word1", "word2 word3"), Document("a", "word1", "word2 word3 word4")
     found = []
     for name, history in (("single", [[z], [a]]), ("both", [[z, a]]), ("other way", [[a, z]])):
@@ -174,16 +172,17 @@ def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(
         assert np.abs(single[key] - other[key]).max() > 0.01
 
 
-def test_a_document_that_is_changed_and_changed_back_is_updated(live: Path) -> None:
+def test_document_changed_back_is_updated(live: Path) -> None:
     writer = writer_of(live)
     applied = writer.apply(
         [Remove("d05"), put("d05", SHORT), Document("n", "a", "b"), Remove("n")], up_to(1), {}
     )
-    assert (applied.updated, applied.unchanged) == (("d05",), ("n",))
+    assert applied.updated == ("d05",)
+    assert applied.unchanged == ("n",)
     assert writer.apply([put("d05", SHORT)], up_to(2), {}).unchanged == ("d05",)
 
 
-def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
+def test_stored_vector_equals_solver_result(live: Path) -> None:
     plain = Path(shutil.copytree(live, live.with_name("plain")))
     GenerationBuilder(plain, "r").apply(HISTORY[0], up_to(1), {})
     encoded = vectors(plain)
@@ -205,7 +204,7 @@ def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
         assert not np.allclose(vectors(live)[key], encoded[key], atol=1e-3)
 
 
-def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> None:
+def test_rewind_removes_later_additions_from_state(live: Path) -> None:
     writer, n9 = writer_of(live), Document("n9", "word1", "word2 word3. word4 word5")
     first = writer.apply(HISTORY[0], up_to(1), {}).generation.number
     writer.apply([n9], up_to(2), {})
@@ -218,7 +217,7 @@ def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> 
     assert state_of(live).ids == [*SHORT, "n1", "n0", "n9"]
 
 
-def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Path) -> None:
+def test_unrefined_additions_are_encoded_from_texts(live: Path) -> None:
     GenerationBuilder(live, "r").apply(HISTORY[0], up_to(1), {})
     assert state_of(live).ids[-2:] == ["n0", "n1"]
     writer_of(live).apply([Document("n3", "word1", "word2")], up_to(2), {})
@@ -228,7 +227,7 @@ def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Pat
     )
 
 
-def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
+def test_lost_addition_cache_changes_no_vector(live: Path) -> None:
     before = play(live)
     shutil.rmtree(live.with_name("additions"))
     writer_of(live).apply([Document("n3", "word1", "word2")], up_to(9), {})
@@ -237,7 +236,7 @@ def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
     assert after == before
 
 
-def test_what_is_kept_of_texts_and_torn_is_told_and_made_again(live: Path) -> None:
+def test_torn_addition_cache_is_reported_and_rebuilt(live: Path) -> None:
     before = state_of(live)
     (kept,) = live.with_name("additions").iterdir()
     with (kept / QUERIES).open("r+b") as stream:
@@ -289,7 +288,7 @@ def passages(live: Path, document: str) -> list[list[float]]:
     return [vector.tolist() for key, vector in rows if key == document]
 
 
-def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(live: Path) -> None:
+def test_long_documents_are_added_unrefined(live: Path) -> None:
     plain, alone = (
         Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone")
     )

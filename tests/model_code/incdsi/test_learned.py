@@ -78,7 +78,7 @@ def test_additions_to_learned_vectors(roots: list[Path]) -> None:
     np.testing.assert_allclose(state.queries.view[state.row("new")], asked, atol=1e-5)
 
 
-def test_grouping_shows_in_no_vector_not_even_of_documents_that_are_overwritten_in_their_group(
+def test_learned_vectors_do_not_depend_on_grouping(
     roots: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # padding moves the last bits of encodings

@@ -83,9 +83,7 @@ def test_what_is_left_is_told_the_latest_last() -> None:
     assert not {"b", "old 1"} & set(adder.state.ids)
 
 
-def test_additions_in_a_row_are_one_batch_and_documents_of_several_passages_leave_the_state() -> (
-    None
-):
+def test_replay_batches_consecutive_additions() -> None:
     state, documents = make(20, 3)
     new = {i: NewDocument(key, documents[0].queries) for i, key in enumerate(["a", "b", "old 1"])}
     steps = [

@@ -52,7 +52,7 @@ def test_equal_to_a_list_after_random_changes() -> None:
     assert len(rows) == 2
 
 
-def test_a_copy_is_independent_and_the_source_is_not_written_to() -> None:
+def test_copied_rows_are_independent() -> None:
     source = np.zeros((2, 2))
     rows = GrowingRows(source)
     copy = deepcopy(rows)
@@ -88,7 +88,7 @@ def require_bounded(rows: ScannedRows, vectors: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 7, 384])
-def test_scores_stay_within_the_bound_which_is_that_of_the_derivation(width: int) -> None:
+def test_scores_stay_within_derived_bound(width: int) -> None:
     random = np.random.default_rng(width)
     rows = (random.normal(size=(400, width)) * 10.0 ** random.uniform(-3, 3, (400, 1))).astype(
         np.float32
@@ -145,7 +145,7 @@ def test_scores_lie_within_the_bound_after_every_change(width: int) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_rows_are_copied_once_that_pays_and_changed_ones_again() -> None:
+def test_rows_are_copied_once_it_pays() -> None:
     rows = ScannedRows(np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32))
     vector = np.ones((1, 32))
     fine = [rows.scan(vector)[0].uncertainty for _ in range(2)][-1]
@@ -156,7 +156,7 @@ def test_rows_are_copied_once_that_pays_and_changed_ones_again() -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_rows_that_int8_keeps_badly_are_read_in_float32() -> None:
+def test_rows_unsuitable_for_int8_stay_float32() -> None:
     kept, spike = Int8Rows(384), np.full((1, 384), 0.1, np.float32)
     spike[0, 0] = 40.0
     kept.extend(spike)
@@ -176,7 +176,7 @@ def test_the_worst_loss_is_that_of_the_rows() -> None:
     assert 0.001 < kept.worst < 0.02
 
 
-def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(
+def test_row_statistics_do_not_depend_on_chunk_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state, _ = make(60, 0, width=33)

@@ -39,7 +39,7 @@ def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
         assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
 
 
-def test_the_residual_tells_how_far_multipliers_are_from_optimal() -> None:
+def test_residual_measures_distance_from_optimal_multipliers() -> None:
     problem = HingeProblem(np.eye(1), np.array([-1.0]), np.ones(1), np.zeros(1), lambda2=1.0)
     assert problem.residual(np.array([0.5])) == 0
     assert problem.residual(np.array([0.25])) == 0.5
@@ -88,7 +88,7 @@ def test_at_the_minimum_the_gradient_vanishes() -> None:
         assert np.abs(oracle.gradient(added.solution.vector)).max() < 1e-12
 
 
-def test_few_rows_are_looked_at_and_the_rest_is_met() -> None:
+def test_solver_reads_few_rows_and_meets_all() -> None:
     state, (document,) = make(2000, 1, width=32, noise=0.4)
     limits = state.own_scores.view - 0.5 * state.score_deviation
     solution = IncDsiAdder(state, IncDsiSettings(gamma1=0.5, gamma2=0.5)).add(document).solution
@@ -101,9 +101,7 @@ def test_few_rows_are_looked_at_and_the_rest_is_met() -> None:
 
 @pytest.mark.parametrize("pulled", [False, True])
 @pytest.mark.parametrize("pull", [1e-10, 1e-8])
-def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(
-    pulled: bool, pull: float
-) -> None:
+def test_weak_pull_with_many_charged_rows_stays_exact(pulled: bool, pull: float) -> None:
     """Multipliers are then as large as 1 / lambda2, and a vector made of them would have lost half
     of its digits.
     """
@@ -146,7 +144,7 @@ def test_never_above_scipys_bounded_least_squares(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_where_more_rows_than_dimensions_are_charged_a_far_start_costs_time_only(seed: int) -> None:
+def test_newton_reaches_optimum_from_far_start(seed: int) -> None:
     problem = random_problem(seed)
     far = 1e3 * np.random.default_rng(seed).normal(size=len(problem.prior))
     assert problem.value(_minimize_by_newton(problem, far)[0]) == pytest.approx(
@@ -155,7 +153,7 @@ def test_where_more_rows_than_dimensions_are_charged_a_far_start_costs_time_only
 
 
 @pytest.mark.parametrize("pull", [0.1, 1.0])
-def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
+def test_canonical_vector_depends_on_active_rows_only(pull: float) -> None:
     state, (document,) = make(25, 1, width=6, seed=1)
     settings = IncDsiSettings(gamma1=1.0, gamma2=1.0, lambda2=pull)
     adder = IncDsiAdder(state, settings)
@@ -171,6 +169,6 @@ def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
     np.testing.assert_array_equal(*settled)
 
 
-def test_rows_that_no_pull_tells_apart_share_their_multiplier() -> None:
+def test_equal_rows_share_their_multiplier() -> None:
     problem = HingeProblem(np.ones((2, 3)), -np.ones(2), np.ones(2), np.zeros(3), lambda2=1e-300)
     np.testing.assert_allclose(_solve_all_charged(problem), [1 / 6, 1 / 6])

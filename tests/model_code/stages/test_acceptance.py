@@ -57,7 +57,7 @@ def context(root: Path, queries: bool = True, same: int = 0, **settings) -> Stag
     )
 
 
-def test_a_fit_corpus_passes_with_data_docs_and_a_pure_verdict(tmp_path):
+def test_valid_corpus_passes_with_data_docs(tmp_path):
     places = [tmp_path / "one", tmp_path / "two"]
     reports = [acceptance.run(context(place)) for place in places]
     assert reports[0] == reports[1] == {"passed": True, "expectations": 6}

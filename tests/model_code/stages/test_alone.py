@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_retriever_is_trained_indexed_and_evaluated_without_faiss_and_orchestration(
+def test_stages_run_without_faiss_and_orchestration(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-m", "tests.model_code.stages.alone", str(tmp_path)]

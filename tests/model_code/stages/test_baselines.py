@@ -66,9 +66,7 @@ def made(inputs, tmp_path_factory):
     return run_stage(inputs, output), output
 
 
-def test_all_are_evaluated_on_the_same_queries_and_equal_inputs_give_equal_bytes(
-    inputs, made, tmp_path
-):
+def test_baselines_share_queries_and_are_reproducible(inputs, made, tmp_path):
     report, output = made
     assert sorted(path.name for path in output.iterdir()) == ["bm25", "untrained", "zero_shot"]
     for name in report:
@@ -85,7 +83,7 @@ def test_all_are_evaluated_on_the_same_queries_and_equal_inputs_give_equal_bytes
     assert hash_path(tmp_path / "again") == hash_path(output)
 
 
-def test_the_untrained_encoder_has_variants_and_bm25_has_none(made):
+def test_only_untrained_encoder_has_variants(made):
     """Each of 18 training queries is asked again by a test query, and 30 documents have none."""
     report, output = made
     names = ["nearest_query", "rrf"]
@@ -103,7 +101,7 @@ def test_the_untrained_encoder_has_variants_and_bm25_has_none(made):
     )
 
 
-def test_without_documents_in_common_there_is_no_nearest_training_query(inputs, tmp_path):
+def test_nearest_query_variant_needs_shared_documents(inputs, tmp_path):
     shutil.copytree(inputs["corpus"], tmp_path / "corpus")
     qrels = pd.read_parquet(tmp_path / "corpus" / "qrels.parquet")
     train = set(qrels.loc[qrels["split"] == "train", "document_id"])
@@ -139,7 +137,7 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     assert first == "river-00"
 
 
-def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, made):
+def test_baselines_can_be_opened_and_searched(inputs, made):
     report, output = made
     weights = [("zero_shot", 1.0), ("bm25", 5.0), ("zero_shot.late", 1.0)]
     assert list(report["untrained"]["weights"].items()) == weights, (
@@ -182,9 +180,7 @@ def run_fuse(inputs, made, tmp_path_factory):
     return run
 
 
-def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(
-    made, run_fuse, tmp_path
-):
+def test_fusion_scores_do_not_depend_on_component_names(made, run_fuse, tmp_path):
     report, _ = made
     found = run_fuse(tmp_path / "fused", of=("hce", "bm25"))
     assert found["test"] == report["untrained"]["test"]
@@ -197,7 +193,7 @@ def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_calle
     assert found["variants"]["without_hce.late"]["test"] == pair["test"]
 
 
-def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(run_fuse, tmp_path):
+def test_late_interaction_without_tokens_is_refused(run_fuse, tmp_path):
     with pytest.raises(
         FreshetError,
         match=r"fusions.fused weighs bm25.late, but that component's index keeps no tokens",
@@ -209,7 +205,7 @@ def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(run_fuse, tm
         )
 
 
-def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(run_fuse, tmp_path):
+def test_fusion_variants_leave_out_one_component(run_fuse, tmp_path):
     weights = {"hce": 1.0, "zero_shot": 0.0, "bm25": 0.5}
     variants = run_fuse(tmp_path / "three", of=tuple(weights), weights=weights)["variants"]
     assert list(variants) == ["without_hce", "without_zero_shot", "without_bm25"]

@@ -89,7 +89,7 @@ def test_equal_sources_give_equal_bytes_in_any_folder(project, tmp_path):
     assert json.loads(json.dumps(report, allow_nan=False)) == report
 
 
-def test_a_source_that_changed_since_the_lock_is_refused(project):
+def test_source_changed_since_lock_is_refused(project):
     lock = make_source_lock(CorpusSettings(source="beir", path="data"), project)
     with (project / "data" / "corpus.jsonl").open("a") as stream:
         stream.write('{"_id": "late", "text": "came after the lock"}\n')

@@ -82,9 +82,7 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     assert report == facts | {"fingerprint": encoder.fingerprint()}
 
 
-def test_titles_and_the_tokens_of_late_interaction_can_be_left_out(
-    tmp_path: Path, corpus: Path
-) -> None:
+def test_index_can_omit_titles_and_tokens(tmp_path: Path, corpus: Path) -> None:
     stage = context(tmp_path, "base_index", {"corpus": corpus}, include_title=False)
     stage.settings["index"] = IndexSettings(late_interaction=False)
     base_index.run(stage)
@@ -95,7 +93,7 @@ def test_titles_and_the_tokens_of_late_interaction_can_be_left_out(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_trained_encoder_is_used_and_encodes_as_the_index_was_encoded(
+def test_queries_use_encoder_and_precision_of_index(
     tmp_path: Path, corpus: Path, precision: str
 ) -> None:
     trained = make_tiny_encoder(tmp_path / "trained" / "encoder", ["sort", "list"], seed=3)
@@ -114,7 +112,7 @@ def test_the_trained_encoder_is_used_and_encodes_as_the_index_was_encoded(
     )
 
 
-def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus: Path) -> None:
+def test_index_is_reproducible_after_a_kill(tmp_path: Path, corpus: Path) -> None:
     first, second = (
         context(tmp_path / "a", "s", {"corpus": corpus}),
         context(tmp_path / "b", "s", {"corpus": corpus}),
@@ -128,7 +126,7 @@ def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus:
     assert hash_path(first.output) == hash_path(second.output) == hash_path(resumed.output)
 
 
-def test_a_faiss_that_is_missing_is_told_before_anything_is_encoded(
+def test_missing_faiss_is_reported_before_encoding(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)

@@ -103,7 +103,7 @@ def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
     )
 
 
-def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_licence(
+def test_training_writes_report_encoder_and_model_card(
     tmp_path: Path,
 ):
     context = make_context(tmp_path)
@@ -115,7 +115,9 @@ def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_lic
     assert {
         key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs")
     } == {"supervision": "joint", "supervised_pairs": 10, "unsupervised_pairs": 16}
-    assert (report["dev_queries"], report["steps"], report["pairs_seen"]) == (4, 4, 16)
+    assert report["dev_queries"] == 4
+    assert report["steps"] == 4
+    assert report["pairs_seen"] == 16
     assert [row["step"] for row in history] == [0, 2, 4]
     assert report["start_dev"] == history[0]["nDCG@10"]
     assert report["best_dev"] == max(row["nDCG@10"] for row in history)
@@ -134,10 +136,8 @@ def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_lic
         in card
     )
     settings = json.loads(card.split("```")[1].removeprefix("json"))
-    assert (settings["retriever"]["training"]["steps"], settings["encoder"]["max_tokens"]) == (
-        4,
-        16,
-    )
+    assert settings["retriever"]["training"]["steps"] == 4
+    assert settings["encoder"]["max_tokens"] == 16
     assert str(tmp_path) not in card
     outside = pytest.importorskip("sentence_transformers").SentenceTransformer(
         str(context.output / "encoder")
@@ -145,17 +145,16 @@ def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_lic
     assert outside.encode(["word1"]).shape == (1, 32)
 
 
-def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_card_says_so(
+def test_corpus_without_qrels_trains_on_pseudo_queries(
     tmp_path: Path,
 ):
     context = make_context(tmp_path, qrels=False)
     report = train.run(context)
-    assert (report["supervision"], report["dev_queries"], report["best_dev"]) == (
-        "unsupervised",
-        0,
-        None,
-    )
-    assert (report["supervised_pairs"], report["unsupervised_pairs"]) == (0, 16)
+    assert report["supervision"] == "unsupervised"
+    assert report["dev_queries"] == 0
+    assert report["best_dev"] is None
+    assert report["supervised_pairs"] == 0
+    assert report["unsupervised_pairs"] == 16
     card = (context.output / "encoder" / "README.md").read_text()
     assert "**Results**: none" in card
     assert "license: unknown" in card
@@ -168,16 +167,12 @@ def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_c
 
 
 @pytest.mark.parametrize(("qrels", "known"), [(True, 10), (False, 0)])
-def test_too_few_judgements_by_people_train_nothing_and_that_is_passed_on(
-    tmp_path: Path, qrels: bool, known: int
-):
+def test_too_few_judgements_skip_training_and_later_stages(tmp_path: Path, qrels: bool, known: int):
     context = make_context(tmp_path, qrels, min_judged_queries=11)
     report = train.run(context)
     assert f"hce is not trained: {known} training queries" in report["left_out"]
-    assert (left_out_reason(context.output), left_out_reason(tmp_path)) == (
-        report["left_out"],
-        None,
-    )
+    assert left_out_reason(context.output) == report["left_out"]
+    assert left_out_reason(tmp_path) is None
     (tmp_path / "all").mkdir()
     context.output.rename(tmp_path / "all" / "hce")
     settings = {"fusion": FusionSettings(of=("bm25", "hce"))}
@@ -203,7 +198,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path):
     assert outputs[0] == outputs[1]
 
 
-def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_path: Path):
+def test_training_judgements_become_pairs_with_best_passage(tmp_path: Path):
     context = make_context(tmp_path)
     tables = TrainingTables.load(context)
     data = tables.training_data(SETTINGS)
@@ -234,9 +229,7 @@ def test_supervision_chooses_the_pairs(tmp_path: Path):
         assert (len(data.supervised), len(data.unsupervised)) == sizes
 
 
-def test_the_base_indexs_vectors_stand_for_step_0_unless_another_encoder_made_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_step_0_reuses_vectors_of_base_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     encoded, encode = [], Encoder._encode
 
     def spy(
@@ -273,7 +266,7 @@ def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
     assert train.run(context)["steps"] == 4
 
 
-def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for_them(
+def test_self_judged_training_starts_without_query_lines(
     tmp_path: Path,
 ) -> None:
     """Else the untrained encoder is seen to find each dev query in the very document that still

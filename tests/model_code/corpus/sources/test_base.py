@@ -15,7 +15,7 @@ from model_code.errors import FreshetError, SettingsError
 LOCKED = [{"_id": "1", "text": "moss"}]
 
 
-def test_each_source_is_a_class_and_needs_a_path_unless_it_is_said_to_need_none():
+def test_source_classes_exist_and_require_paths():
     assert {"auto", *SOURCES} == {*get_args(Kind)} > {*WITHOUT_PATH}
     for kind, where in SOURCES.items():
         module, _, name = where.partition(":")
@@ -29,7 +29,7 @@ def beir_settings(path: str = "data", **more) -> CorpusSettings:
     return CorpusSettings(source="beir", path=path, **more)
 
 
-def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir):
+def test_source_lock_does_not_depend_on_location(tmp_path, write_beir):
     for place in ("here", "there/deep"):
         write_beir(tmp_path / place / "data", LOCKED)
     first, second = (
@@ -42,7 +42,7 @@ def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir)
     assert str(tmp_path) not in json.dumps(absolute)
 
 
-def test_a_changed_added_or_other_source_is_refused_with_the_remedy(tmp_path, write_beir):
+def test_changed_source_is_refused_with_remedy(tmp_path, write_beir):
     write_beir(tmp_path / "data", LOCKED)
     lock = make_source_lock(beir_settings(), tmp_path)
     with pytest.raises(

@@ -68,7 +68,7 @@ def test_mapped_columns_of_three_formats(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
+def test_answers_are_read_in_every_format(tmp_path, suffix):
     asked = pd.DataFrame(
         {"_id": ["1", "2"], "text": ["when", "who"], "strings": [["in 2008", "2008"], None]}
     )
@@ -103,7 +103,7 @@ def test_a_missing_file_is_one_clear_error(tmp_path):
         (ColumnSettings(), {"grade": 3}, []),
     ],
 )
-def test_relevance_is_the_named_column_or_the_usual_ones(tmp_path, columns, judged, read):
+def test_relevance_column_is_named_or_default(tmp_path, columns, judged, read):
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "asked.jsonl").write_text('{"_id": "1", "text": "who"}\n')
     (tmp_path / "judged.jsonl").write_text(
@@ -152,7 +152,7 @@ def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, spl
     ]
 
 
-def test_answers_stand_beside_the_text_or_among_the_metadata(tmp_path, write_beir):
+def test_answers_are_read_from_record_or_metadata(tmp_path, write_beir):
     queries = [
         {"_id": "q1", "text": "one", "answers": ["1"]},
         {"_id": "q2", "text": "two", "metadata": {"answers": ["2"], "query": "an id"}},
@@ -196,7 +196,7 @@ def test_documents_alone_are_enough_but_not_less(tmp_path, write_beir):
         beir_source(tmp_path)
 
 
-def test_a_misspelt_column_is_refused_and_the_split_needs_none(tmp_path, write_beir):
+def test_misspelt_relevance_column_is_refused(tmp_path, write_beir):
     write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {"test": [("q1", "d1", 1)]})
     named = beir_source(tmp_path, columns=ColumnSettings(split="fold"))
     named.describe()
@@ -227,9 +227,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("answers", [['["a boat"]', None], None])
-def test_documents_queries_splits_and_answers_come_back_with_a_column_of_answers_if_there_are_any(
-    tmp_path, answers
-):
+def test_exported_corpus_is_read_back_unchanged(tmp_path, answers):
     asked = TABLES["queries"]
     if answers:
         asked = [row | {"answers": answer} for row, answer in zip(asked, answers, strict=True)]

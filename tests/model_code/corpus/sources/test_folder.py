@@ -43,7 +43,7 @@ def opened(notes):
     return open_source(CorpusSettings(path="notes"), notes.parent)
 
 
-def test_documents_are_files_by_path_but_hidden_ignored_and_outer_ones(notes):
+def test_folder_source_skips_hidden_and_ignored_files(notes):
     source = opened(notes)
     assert [row.values["id"] for row in source.rows("documents")] == [
         "a/c.txt",
@@ -76,7 +76,7 @@ def test_the_lock_follows_contents_and_names_what_changed(notes):
         open_locked_source(settings, root, lock)
 
 
-def test_broken_files_are_quarantined_and_the_rest_is_built(notes):
+def test_broken_files_are_quarantined(notes):
     (notes / "broken.pdf").write_bytes(b"%PDF")
     settings = CorpusSettings(path="notes", quarantine_limit=0.5)
     built = build_corpus(opened(notes), settings, PassageSettings(cut="sections"))
@@ -91,7 +91,7 @@ def test_broken_files_are_quarantined_and_the_rest_is_built(notes):
     ]
 
 
-def test_an_empty_or_absent_folder_is_one_clear_error(tmp_path):
+def test_empty_or_absent_folder_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FreshetError, match=r"holds no document.*\.pdf"):
         open_source(CorpusSettings(path="empty"), tmp_path).describe()

@@ -84,7 +84,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path, data, streaming):
         list(hub.HubSource(settings(streaming=streaming), tmp_path).rows("documents"))
 
 
-def test_the_lock_of_a_local_folder_follows_its_content(tmp_path, data):
+def test_local_hub_lock_follows_content(tmp_path, data):
     lock = make_source_lock(settings(), tmp_path)
     assert make_source_lock(settings(name=str(data), qrels=str(data)), tmp_path) == lock
     (data / "corpus.jsonl").write_text('{"_id": "d9", "text": "other"}\n')
@@ -131,7 +131,7 @@ def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
         open_locked_source(settings(name="BeIR/nq", revision="v2"), tmp_path, lock)
 
 
-def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_path, monkeypatch):
+def test_lock_without_requested_revision_is_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr(hub.HubSource, "_newest_commit", lambda self, name: "a1")
     chosen = settings(name="BeIR/nq", qrels="BeIR/nq", revision="main")
     digest = hash_text(canonical_json({"BeIR/nq": "a1"}))
@@ -153,7 +153,7 @@ def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_pa
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_misspelt_column_is_refused_when_the_rows_are_read(tmp_path, data, streaming):
+def test_misspelt_hub_column_is_refused(tmp_path, data, streaming):
     def rows(date: str) -> list:
         chosen = settings(streaming=streaming).replace(columns=ColumnSettings(date=date))
         return list(hub.HubSource(chosen, tmp_path).rows("documents"))

@@ -215,11 +215,11 @@ def offered():
         ("pandas.Series.str.split", "separator"),
     ],
 )
-def test_what_people_ask_for_is_there_under_the_name_that_they_know(offered, name, said):
+def test_popular_definitions_have_their_public_names(offered, name, said):
     assert said in offered[name]["text"]
 
 
-def test_what_is_imported_is_public_and_small_talk_is_left_out(offered):
+def test_only_public_documented_definitions_are_read(offered):
     assert 6000 < len(offered) < 10_000
     assert not [name for name in offered if any(part.startswith("_") for part in name.split("."))]
     tops = {name.split(".")[0] for name in offered}
@@ -246,7 +246,7 @@ def test_an_import_cannot_write_connect_or_start_anything(code, tmp_path):
     assert not (tmp_path / "written").exists()
 
 
-def test_a_machine_that_never_drew_a_picture_is_read_all_the_same(monkeypatch, tmp_path):
+def test_definitions_are_read_without_matplotlib_cache(monkeypatch, tmp_path):
     """Matplotlib's first import starts a program that lists fonts, and pandas imports it where it
     is installed.
     """
@@ -280,7 +280,7 @@ def test_an_absent_package_is_named():
             list_modules(name)
 
 
-def test_the_standard_library_leaves_out_tests_and_what_others_installed():
+def test_standard_library_excludes_tests_and_site_packages():
     names = {".".join(module) for module, _ in list_modules("stdlib")}
     assert {"json", "json.decoder", "asyncio.tasks", "concurrent.futures._base"} <= names
     tops = {name.split(".")[0] for name in names}
