@@ -1,9 +1,10 @@
-"""What imported packages offer, under its public names: a program of its own, run by
-`installed_packages`.
+"""Print the docstrings that packages offer under their public names, as JSON.
 
-It imports only the modules that are listed here, which do nothing but define things, and may
-neither write a file, reach the network nor start a process. Printed is one JSON object per
-docstring, which several names may share.
+`installed_packages` runs this module as a program of its own, because it imports the packages. Only
+the modules that are listed here are imported. They do nothing but define things. While they are
+imported, the program may neither write a file, connect to a network nor start a process.
+
+The output is a list with an object for each docstring. Several names may share a docstring.
 """
 
 from __future__ import annotations
@@ -19,37 +20,58 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+# The modules to import, by package.
 MODULES = {
     "stdlib": (
-        "abc argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 calendar cmath cmd code codecs "
-        "codeop collections colorsys compileall concurrent configparser contextlib contextvars copy copyreg csv ctypes "
-        "curses dataclasses datetime dbm decimal difflib dis doctest email enum errno faulthandler fcntl filecmp "
-        "fileinput fnmatch fractions ftplib functools gc getopt getpass gettext glob graphlib grp gzip hashlib heapq "
-        "hmac html http imaplib importlib inspect io ipaddress itertools json keyword linecache locale logging lzma "
-        "mailbox marshal math mimetypes mmap modulefinder multiprocessing netrc numbers operator optparse os os.path "
-        "pathlib pdb pickle pickletools pkgutil platform plistlib poplib pprint profile pstats pty pwd py_compile "
-        "pyclbr pydoc queue quopri random re reprlib resource runpy sched secrets select selectors shelve shlex shutil "
-        "signal smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess symtable "
-        "sys sysconfig syslog tabnanny tarfile tempfile termios textwrap threading time timeit token tokenize tomllib "
-        "trace traceback tracemalloc tty types typing unicodedata unittest urllib uuid venv warnings wave weakref "
-        "webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zlib zoneinfo"
+        "abc argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 "
+        "calendar cmath cmd code codecs codeop collections colorsys compileall concurrent "
+        "configparser contextlib contextvars copy copyreg csv ctypes curses dataclasses "
+        "datetime dbm decimal difflib dis doctest email enum errno faulthandler fcntl filecmp "
+        "fileinput fnmatch fractions ftplib functools gc getopt getpass gettext glob graphlib "
+        "grp gzip hashlib heapq hmac html http imaplib importlib inspect io ipaddress "
+        "itertools json keyword linecache locale logging lzma mailbox marshal math mimetypes "
+        "mmap modulefinder multiprocessing netrc numbers operator optparse os os.path pathlib "
+        "pdb pickle pickletools pkgutil platform plistlib poplib pprint profile pstats pty "
+        "pwd py_compile pyclbr pydoc queue quopri random re reprlib resource runpy sched "
+        "secrets select selectors shelve shlex shutil signal smtplib socket socketserver "
+        "sqlite3 ssl stat statistics string stringprep struct subprocess symtable sys "
+        "sysconfig syslog tabnanny tarfile tempfile termios textwrap threading time timeit "
+        "token tokenize tomllib trace traceback tracemalloc tty types typing unicodedata "
+        "unittest urllib uuid venv warnings wave weakref webbrowser wsgiref xml xmlrpc zipapp "
+        "zipfile zipimport zlib zoneinfo"
     ),
     "numpy": (
-        "numpy numpy.ctypeslib numpy.dtypes numpy.exceptions numpy.fft numpy.lib numpy.lib.array_utils "
-        "numpy.lib.format numpy.lib.introspect numpy.lib.mixins numpy.lib.npyio numpy.lib.scimath "
-        "numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomial numpy.polynomial.chebyshev "
-        "numpy.polynomial.hermite numpy.polynomial.hermite_e numpy.polynomial.laguerre numpy.polynomial.legendre "
-        "numpy.polynomial.polynomial numpy.polynomial.polyutils numpy.random numpy.rec numpy.strings numpy.testing"
+        "numpy numpy.ctypeslib numpy.dtypes numpy.exceptions numpy.fft numpy.lib "
+        "numpy.lib.array_utils numpy.lib.format numpy.lib.introspect numpy.lib.mixins "
+        "numpy.lib.npyio numpy.lib.scimath numpy.lib.stride_tricks numpy.linalg numpy.ma "
+        "numpy.polynomial numpy.polynomial.chebyshev numpy.polynomial.hermite "
+        "numpy.polynomial.hermite_e numpy.polynomial.laguerre numpy.polynomial.legendre "
+        "numpy.polynomial.polynomial numpy.polynomial.polyutils numpy.random numpy.rec "
+        "numpy.strings numpy.testing"
     ),
     "pandas": (
-        "pandas pandas.api.extensions pandas.api.indexers pandas.api.interchange pandas.api.types pandas.api.typing "
-        "pandas.arrays pandas.errors pandas.io.formats.style pandas.plotting pandas.testing pandas.tseries.frequencies "
+        "pandas pandas.api.extensions pandas.api.indexers pandas.api.interchange "
+        "pandas.api.types pandas.api.typing pandas.arrays pandas.errors "
+        "pandas.io.formats.style pandas.plotting pandas.testing pandas.tseries.frequencies "
         "pandas.tseries.offsets"
     ),
 }
-WHOLE = "stdlib"  # of its packages, all public modules are imported
-NOT_OFFERED = {"__main__", "tests", "test", "expatbuilder", "windows_events", "windows_utils"}
-REFUSED = (
+
+# Of this package, the public modules inside the listed ones are imported as well.
+NESTED_PACKAGE = "stdlib"
+
+# Last parts of names of modules that are not for users.
+EXCLUDED_MODULES = {
+    "__main__",
+    "tests",
+    "test",
+    "expatbuilder",
+    "windows_events",
+    "windows_utils",
+}
+
+# Beginnings of audit events that no import needs, and the exceptions.
+REFUSED_EVENTS = (
     "socket.",
     "subprocess.",
     "os.system",
@@ -59,195 +81,286 @@ REFUSED = (
     "os.remove",
     "webbrowser.",
 )
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-MOST_ALIASES = 12
-# pandas imports it where it is there, and its first import asks the system for fonts
-OPTIONAL = "matplotlib"
+ALLOWED_EVENTS = ("socket.__new__", "socket.gethostname")
+
+# Flags of `os.open` that allow to write a file.
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+# Number of further names that a row has.
+MAX_ALIASES = 12
+
+# pandas imports this package if it is installed, and its first import starts a program that lists
+# the fonts of the system.
+BLOCKED_PACKAGE = "matplotlib"
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: RuntimeError for what no import needs, as no module here may do more than
-    define things.
+    """Stop an import that writes, connects or starts a process. This is an audit hook.
+
+    Args:
+        event: Name of the audit event.
+        arguments: Arguments of the event.
+
+    Raises:
+        RuntimeError: If no module that only defines things needs the event.
     """
-    written = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
-    if (
-        written
-        or event.startswith(REFUSED)
-        and event not in ("socket.__new__", "socket.gethostname")
-    ):
+    is_refused = event.startswith(REFUSED_EVENTS) and event not in ALLOWED_EVENTS
+    if event == "open":
+        flags = arguments[2]
+        is_refused = isinstance(flags, int) and bool(flags & WRITE_FLAGS)
+    if is_refused:
         raise RuntimeError(f"an import wanted {event} {arguments[:1]}")
 
 
-def modules(package: str) -> Iterator[types.ModuleType]:
-    """The listed modules of a package that this system has."""
-    for listed in MODULES[package].split():
-        yield from _imported(listed)
-        if package == WHOLE:
-            yield from (module for name in _inner(listed) for module in _imported(name))
+def import_modules(package: str) -> Iterator[types.ModuleType]:
+    """Import and yield the listed modules of a package.
+
+    A module that this system does not have is left out.
+
+    Args:
+        package: A key of `MODULES`.
+    """
+    for listed_name in MODULES[package].split():
+        yield from _import_if_possible(listed_name)
+        if package == NESTED_PACKAGE:
+            for name in _nested_module_names(listed_name):
+                yield from _import_if_possible(name)
 
 
-def _imported(name: str) -> Iterator[types.ModuleType]:
-    with suppress(ImportError):  # some are of other systems, or were built without a library
+def _import_if_possible(name: str) -> Iterator[types.ModuleType]:
+    # Some modules exist on other systems only, or were built without a library that they need.
+    with suppress(ImportError):
         yield importlib.import_module(name)
 
 
-def _inner(name: str) -> Iterator[str]:
-    """The public modules inside a package, at any depth."""
-    for module in pkgutil.iter_modules(getattr(sys.modules.get(name), "__path__", []), f"{name}."):
-        last = module.name.rsplit(".", 1)[-1]
-        if not last.startswith("_") and last not in NOT_OFFERED:
+def _nested_module_names(name: str) -> Iterator[str]:
+    """Yield the names of the public modules inside an imported package, at any depth."""
+    folders = getattr(sys.modules.get(name), "__path__", [])
+    for module in pkgutil.iter_modules(folders, f"{name}."):
+        last_part = module.name.rsplit(".", 1)[-1]
+        if not last_part.startswith("_") and last_part not in EXCLUDED_MODULES:
             yield module.name
-            yield from _inner(module.name)
+            yield from _nested_module_names(module.name)
 
 
 def module_members(module: types.ModuleType, name: str) -> Iterator[tuple[str, Any]]:
-    """What a module offers: the names of `__all__`, or what it defines itself, modules left out."""
+    """Yield the public members of a module, shortest names first, without modules.
+
+    Args:
+        module: The module.
+        name: Public name of the module.
+
+    Yields:
+        Name and value of each member: those in `__all__`, or without it those that the module
+        itself defines.
+    """
     listed = getattr(module, "__all__", None)
-    for key in sorted(
-        vars(module) if listed is None else set(listed), key=lambda key: (len(key), key)
-    ):
+    keys = vars(module).keys() if listed is None else set(listed)
+    for key in sorted(keys, key=lambda key: (len(key), key)):
         value = getattr(module, key, None)
-        home = getattr(value, "__module__", None) or name
-        if (
-            not key.startswith("_")
-            and not isinstance(value, types.ModuleType)
-            and (listed is not None or home == name)
-        ):
+        if key.startswith("_") or isinstance(value, types.ModuleType):
+            continue
+        defining_module = getattr(value, "__module__", None) or name
+        if listed is not None or defining_module == name:
             yield key, value
 
 
-def members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, Any]]:
-    """The public attributes of a class that no other public class defines."""
-    bases = [
-        base
-        for base in owner.__mro__
-        if base is owner or (base not in classes and base is not object)
-    ]
-    for key in dict.fromkeys(
-        key for base in bases for key in vars(base) if not key.startswith("_")
-    ):
-        static = inspect.getattr_static(owner, key)
-        # pandas: Series.str is a class
-        accessor = type(static).__name__ in ("Accessor", "CachedAccessor")
-        yield key, getattr(owner, key) if accessor else static
+def class_members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, Any]]:
+    """Yield the public attributes of a class that it does not inherit from another public class.
+
+    Args:
+        owner: The class.
+        classes: Names of all public classes.
+
+    Yields:
+        Name and value of each attribute.
+    """
+    keys: dict[str, None] = {}
+    for base in owner.__mro__:
+        is_documented_elsewhere = base in classes or base is object
+        if base is owner or not is_documented_elsewhere:
+            keys.update(dict.fromkeys(vars(base)))
+
+    for key in keys:
+        if key.startswith("_"):
+            continue
+        value = inspect.getattr_static(owner, key)
+        # Accessors of pandas, such as `Series.str`, stand for a class.
+        if type(value).__name__ in ("Accessor", "CachedAccessor"):
+            value = getattr(owner, key)
+        yield key, value
 
 
 def underlying(value: Any) -> Any:
-    """The one object behind methods that are bound, to a class or to a module's own instance
-    (`random.randint`).
+    """Return the object behind a bound method.
+
+    A method may be bound to a class, or to an instance in a module, such as `random.randint`. The
+    same object is returned for all names of the method.
+
+    Args:
+        value: Any object.
     """
-    value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-    owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
+    if isinstance(value, classmethod | staticmethod):
+        value = value.__func__
+    owner = getattr(value, "__self__", None)
+    name = getattr(value, "__name__", None)
     if isinstance(name, str) and not isinstance(owner, type | types.ModuleType | types.NoneType):
         return inspect.getattr_static(type(owner), name, value)
     return value
 
 
 def kind_of(value: Any) -> str | None:
-    """What a definition is; None for a constant."""
+    """Return "module", "class", "function" or "attribute", or None for a constant.
+
+    Args:
+        value: Any object.
+    """
     if isinstance(value, types.ModuleType):
         return "module"
     if isinstance(value, type):
         return "class"
     if callable(value):
         return "function"
-    return "attribute" if inspect.isdatadescriptor(value) else None
+    if inspect.isdatadescriptor(value):
+        return "attribute"
+    return None
 
 
 def docstring(value: Any) -> str | None:
-    """The object's own docstring, not its type's."""
+    """Return the docstring of an object, or None if it only has that of its type.
+
+    Args:
+        value: Any object.
+    """
     text = getattr(value, "__doc__", None)
-    inherited = not isinstance(value, type) and text == type(value).__doc__
-    return inspect.cleandoc(text) if isinstance(text, str) and not inherited else None
+    if not isinstance(text, str):
+        return None
+    if not isinstance(value, type) and text == type(value).__doc__:
+        return None
+    return inspect.cleandoc(text)
 
 
-class Names:
-    """Docstrings with all names of the objects that have them."""
+class DocstringCollector:
+    """Collects docstrings, each with the names of all objects that have it."""
 
     def __init__(self) -> None:
-        self.kinds: dict[str, tuple[str, str]] = {}  # by docstring: kind and package
-        # and its names, each with whether an object calls itself so
-        self.names: dict[str, dict[str, bool]] = {}
-        self.classes: dict[type, str] = {}
+        # Kind and package, by docstring.
+        self._kinds: dict[str, tuple[str, str]] = {}
+        # By docstring: the names, each with whether an object gives itself this name.
+        self._names: dict[str, dict[str, bool]] = {}
+        # Names of all public classes.
+        self._classes: dict[type, str] = {}
 
     def add(self, package: str) -> None:
-        """Read what the modules of a package offer, and then what their classes do."""
-        classes: dict[type, str] = {}
-        for module in modules(package):
-            name = "os.path" if module is os.path else module.__name__
-            self._note(module, name, package)
-            for key, value in module_members(module, name):
-                called, value = f"{name}.{key}", underlying(value)
-                self._note(value, called, package)
-                if isinstance(value, type) and value not in self.classes:
-                    classes[value] = min(
-                        classes.get(value, called),
-                        called,
-                        key=lambda it, of=value: _rank(it, calls_itself(of, it)),
-                    )
-        self.classes |= classes
-        pending = sorted(classes, key=lambda owner: (-len(dir(owner)), classes[owner]))
-        for owner in pending:  # which grows by the classes inside
-            pending += self._add_members(owner, package)
+        """Collect the docstrings of a package.
 
-    def _add_members(self, owner: type, package: str) -> list[type]:
-        """Note what a class offers; returns the classes inside."""
-        inside = []
-        for key, value in members(owner, self.classes):
-            name, value = f"{self.classes[owner]}.{key}", underlying(value)
-            self._note(value, name, package)
-            if isinstance(value, type) and value not in self.classes:
-                self.classes[value] = name
-                inside.append(value)
-        return inside
+        Args:
+            package: A key of `MODULES`.
+        """
+        new_classes: dict[type, str] = {}
+        for module in import_modules(package):
+            module_name = module.__name__
+            if module is os.path:
+                module_name = "os.path"
+            self._add_docstring(module, module_name, package)
+            for key, member in module_members(module, module_name):
+                name = f"{module_name}.{key}"
+                value = underlying(member)
+                self._add_docstring(value, name, package)
+                if isinstance(value, type) and value not in self._classes:
+                    new_classes[value] = _better_name(value, new_classes.get(value, name), name)
+        self._classes.update(new_classes)
 
-    def _note(self, value: Any, name: str, package: str) -> None:
-        kind, text = kind_of(value), docstring(value)
-        if kind and text:
-            self.kinds.setdefault(text, (kind, package))
-            self.names.setdefault(text, {}).setdefault(
-                name.removeprefix("builtins."), calls_itself(value, name)
-            )
+        # A class with more attributes comes first, so that it names the ones that others inherit.
+        pending = sorted(new_classes, key=lambda owner: (-len(dir(owner)), new_classes[owner]))
+        # The loop appends nested classes to the list that it walks.
+        for owner in pending:
+            pending.extend(self._add_class_members(owner, package))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each docstring with its `name`, `aliases`, `kind`, `package` and `text`."""
-        for text, called in self.names.items():
-            first, *aliases = sorted(called, key=lambda name: _rank(name, called[name]))
-            kind, package = self.kinds[text]
+        """Yield each docstring with its `name`, `aliases`, `kind`, `package` and `text`."""
+        for text, names in self._names.items():
+            ranked_names = sorted(names, key=lambda name: _name_rank(name, names[name]))
+            kind, package = self._kinds[text]
             yield {
-                "name": first,
-                "aliases": aliases[:MOST_ALIASES],
+                "name": ranked_names[0],
+                "aliases": ranked_names[1 : 1 + MAX_ALIASES],
                 "kind": kind,
                 "package": package,
                 "text": text,
             }
 
+    def _add_class_members(self, owner: type, package: str) -> list[type]:
+        """Collect the docstrings in a class, and return the classes that are nested in it."""
+        nested: list[type] = []
+        for key, member in class_members(owner, self._classes):
+            name = f"{self._classes[owner]}.{key}"
+            value = underlying(member)
+            self._add_docstring(value, name, package)
+            if isinstance(value, type) and value not in self._classes:
+                self._classes[value] = name
+                nested.append(value)
+        return nested
 
-def calls_itself(value: Any, name: str) -> bool:
-    """Whether an object gives itself this name."""
-    return name == f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+    def _add_docstring(self, value: Any, name: str, package: str) -> None:
+        kind = kind_of(value)
+        text = docstring(value)
+        if not kind or not text:
+            return
+        self._kinds.setdefault(text, (kind, package))
+        names = self._names.setdefault(text, {})
+        names.setdefault(name.removeprefix("builtins."), has_own_name(value, name))
 
 
-def _rank(name: str, canonical: bool) -> tuple[int, bool]:
-    return name.count("."), not canonical
+def has_own_name(value: Any, name: str) -> bool:
+    """Return whether an object gives itself a name.
+
+    Args:
+        value: Any object.
+        name: Dotted name.
+    """
+    qualified_name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+    return name == qualified_name
+
+
+def _better_name(value: type, first: str, second: str) -> str:
+    """Return the better one of two names of a class; the first one if they are equally good."""
+    first_rank = _name_rank(first, has_own_name(value, first))
+    second_rank = _name_rank(second, has_own_name(value, second))
+    return second if second_rank < first_rank else first
+
+
+def _name_rank(name: str, is_own_name: bool) -> tuple[int, bool]:
+    """Return the sort key of a name. Fewer parts are better, then the name of the object itself."""
+    return name.count("."), not is_own_name
 
 
 def definitions(packages: Sequence[str]) -> list[dict[str, Any]]:
-    """All docstrings of packages, in the order of names.
+    """Return the docstrings of packages, ordered by name.
 
-    Objects that share a docstring are one: to say the same thing twice helps nobody who searches.
-    Of their names the one of fewest parts comes first (`json.JSONDecoder` before
-    `json.decoder.JSONDecoder`), of several the one that the object gives itself, and of a method
-    that classes inherit the one of the class that offers most.
+    Objects with the same docstring share a row, so that a search does not return it twice.
+
+    The name of a row is the one with the fewest parts (`json.JSONDecoder` before
+    `json.decoder.JSONDecoder`). Among several it is the name that the object gives itself. A method
+    that other classes inherit is named after the class with the most attributes.
+
+    Args:
+        packages: Keys of `MODULES`.
+
+    Returns:
+        Rows with `name`, `aliases`, `kind`, `package` and `text`.
     """
-    names = Names()
+    collector = DocstringCollector()
     for package in packages:
-        names.add(package)
-    return sorted(names.rows(), key=lambda row: row["name"])
+        collector.add(package)
+    return sorted(collector.rows(), key=lambda row: row["name"])
 
 
 if __name__ == "__main__":
-    out, sys.stdout = sys.stdout, sys.stderr  # what an import prints is no definition
-    sys.modules[OPTIONAL] = None  # type: ignore[assignment]  # as if it were not installed
+    # Anything that an import prints goes to the standard error.
+    output = sys.stdout
+    sys.stdout = sys.stderr
+    # Importing a module that is None fails, as if the package were not installed.
+    sys.modules[BLOCKED_PACKAGE] = None  # type: ignore[assignment]
     sys.addaudithook(refuse)
-    json.dump(definitions(sys.argv[1:]), out)
+    json.dump(definitions(sys.argv[1:]), output)
