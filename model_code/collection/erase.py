@@ -110,7 +110,7 @@ def _generations_with(index: LiveIndex, document_ids: Set[str]) -> set[int]:
 
 
 def _delete_drift_references(index: LiveIndex) -> None:
-    """Delete the references of drift checks, which quote documents and are made again when needed."""
+    """Delete the references of drift checks, which quote documents and are made when needed."""
     folder = index.project.state / "drift"
     with file_lock(index.project.state / "drift.lock"):
         if folder.exists():

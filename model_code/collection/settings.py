@@ -11,19 +11,25 @@ class LiveSettings(Settings):
     keep_generations: int | None = Field(
         20,
         ge=2,
-        description="Number of newest generations to keep, in addition to all that opened a build. null: keep "
-        "all.",
+        description=(
+            "Number of newest generations to keep, in addition to all that opened a build. null: "
+            "keep all."
+        ),
     )
     sync: str | None = Field(
         None,
         pattern=r"^[\d*,/-]+( [\d*,/A-Za-z-]+){4}$",
-        description="When `freshet ui` syncs the live index with its source, as a cron expression in UTC. "
-        "null: only on request.",
+        description=(
+            "When `freshet ui` syncs the live index with its source, as a cron expression in UTC. "
+            "null: only on request."
+        ),
     )
     webhook: str | None = Field(
         None,
         pattern="^(https?://|mailto:[^@?]+@)",
-        description="Address that receives failures: a URL for POST requests with the JSON body {text: ...}, "
-        "or mailto:you@example.org?server=mail.example.org:25 for e-mail. Without a server, e-mail "
-        "goes through this machine.",
+        description=(
+            "Address that receives failures: a URL for POST requests with the JSON body {text: "
+            "...}, or mailto:you@example.org?server=mail.example.org:25 for e-mail. Without a "
+            "server, e-mail goes through this machine."
+        ),
     )

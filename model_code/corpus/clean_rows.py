@@ -1,7 +1,8 @@
 """Clean rows of documents: the one path from any source of rows to documents.
 
-A build, `freshet add`, the inbox, HTTP requests, imports and `freshet sync` all read documents here.
-A row is therefore refused for the same reason, or becomes the same document, wherever it arrives.
+A build, `freshet add`, the inbox, HTTP requests, imports and `freshet sync` all read documents
+here. A row is therefore refused for the same reason, or becomes the same document, wherever it
+arrives.
 """
 
 from __future__ import annotations

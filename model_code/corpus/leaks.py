@@ -13,12 +13,12 @@ def count_leaks(corpus: Corpus) -> dict[str, int]:
     Texts are compared as evaluation searches them, without the lines that are queries.
 
     Returns:
-        - "documents_searched": documents that evaluation searches. Documents that only training asks
-          for by a line of their own are left out.
-        - "test_queries_near_training": test queries with a relevant document that is a near-duplicate
-          of a document that training asks for.
-        - "test_queries_word_for_word": test queries that another, unjudged document contains word for
-          word.
+        - "documents_searched": documents that evaluation searches. Documents that only training
+          asks for by a line of their own are left out.
+        - "test_queries_near_training": test queries with a relevant document that is a
+          near-duplicate of a document that training asks for.
+        - "test_queries_word_for_word": test queries that another, unjudged document contains word
+          for word.
     """
     test = corpus.judgements("test")
     documents = strip_query_lines(corpus).documents

@@ -18,9 +18,9 @@ def near_duplicates(
     """Return the near-duplicates of some documents among all of `texts`.
 
     Two documents are near-duplicates if the Jaccard similarity |A & B| / |A | B| of their sets of
-    words, in lower case, is above `threshold`. The search is exact. Two such sets share a word among
-    the |A| - ceil(threshold |A|) + 1 rarest words of each (prefix filtering, Bayardo et al. 2007), so
-    few pairs are compared.
+    words, in lower case, is above `threshold`. The search is exact. Two such sets share a word
+    among the |A| - ceil(threshold |A|) + 1 rarest words of each (prefix filtering, Bayardo et al.
+    2007), so few pairs are compared.
 
     Args:
         texts: Text by document id.
@@ -30,7 +30,8 @@ def near_duplicates(
     Returns:
         Ids of near-duplicates by document id, without documents that have none.
 
-    >>> texts = {"a": "sort a list of numbers now", "b": "now sort a list of numbers", "c": "open a file"}
+    >>> texts = {"a": "sort a list of numbers now", "b": "now sort a list of numbers"}
+    >>> texts["c"] = "open a file"
     >>> near_duplicates(texts, ["a", "c"])
     {'a': {'b'}}
     """

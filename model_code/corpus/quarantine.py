@@ -71,7 +71,7 @@ class Quarantine:
         self.refused.extend(refused)
 
     def reasons(self) -> dict[str, int]:
-        """Return the number of refused rows by table and reason, as {"documents: empty text": 2}."""
+        """Return the refused rows per table and reason, such as {"documents: empty text": 2}."""
         counts = Counter(f"{row.table}: {row.reason}" for row in self.refused)
         return dict(sorted(counts.items()))
 
@@ -93,13 +93,13 @@ class Quarantine:
                 for row in refused[:OFFENDERS_IN_ERROR]
             )
             raise FreshetError(
-                f"{len(refused):,} of {self.read[table]:,} rows of {table} are malformed, more than "
-                f"the share corpus.quarantine_limit = {limit} allows. First: {offenders}. "
-                "Mend the source and run `freshet ingest`, or raise the limit."
+                f"{len(refused):,} of {self.read[table]:,} rows of {table} are malformed, more "
+                f"than the share corpus.quarantine_limit = {limit} allows. First: {offenders}. "
+                "Correct the source and run `freshet ingest`, or raise the limit."
             )
 
     def _refuse_deep(self, row: Row) -> None:
-        """Quarantine a row that is nested too deep. It has no excerpt, which could not be written."""
+        """Quarantine a row that is nested too deep. Its excerpt could not be written."""
         record_id, has_valid_id = _identify(row.values)
         detail = f"values are nested more than {MAX_NESTING_LEVELS} deep"
         self.refused.append(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from model_code.corpus.settings import ColumnSettings
 from model_code.errors import FreshetError
 
-# The default name of the id column of documents and queries. A column `id` is accepted in its place.
+# Default name of the id column of documents and queries. A column `id` is accepted as well.
 DEFAULT_ID_COLUMN = "_id"
 
 # Our name for the relevance, and the usual name in qrels that do not call it `score`.

@@ -6,7 +6,7 @@ from typing import Literal
 
 from model_code.settings import Field, Settings, constant_field, require
 
-# by table: our name of a column, and the setting that holds the source's
+# For each table: our names of its columns, and the settings with the source's names of them.
 COLUMNS: dict[str, dict[str, str]] = {
     "documents": {"id": "document_id", "title": "title", "text": "text", "date": "date"},
     "queries": {"id": "query_id", "text": "query_text", "answers": "answers"},
@@ -17,12 +17,15 @@ COLUMNS: dict[str, dict[str, str]] = {
         "split": "split",
     },
 }
-NEEDED = ("id", "text", "query_id", "document_id")  # columns without which every row is refused
+
+# Columns without which every row of a table is refused, by our names.
+REQUIRED_COLUMNS = ("id", "text", "query_id", "document_id")
 
 
 class ColumnSettings(Settings):
-    """Which column of the source holds what; the defaults are BEIR's. Other document columns become
-    its `fields`.
+    """The source's names of the columns; the defaults are BEIR's.
+
+    Other columns of the documents become their `fields`.
     """
 
     document_id: str = Field("_id", description="Column of the documents that holds their id.")
@@ -33,8 +36,10 @@ class ColumnSettings(Settings):
     query_text: str = Field("text", description="Column of the queries that holds their text.")
     answers: str | None = Field(
         "answers",
-        description="Column of the queries with the strings that answer a query. No negative may contain one "
-        "of them. null: no such column.",
+        description=(
+            "Column of the queries with the strings that answer a query. No negative may contain "
+            "one of them. null: no such column."
+        ),
     )
     qrel_query: str = Field(
         "query-id", description="Column of the qrels that holds the query's id."
@@ -46,36 +51,44 @@ class ColumnSettings(Settings):
     split: str = Field("split", description="Column of the qrels that holds the split.")
 
     def of(self, table: str) -> dict[str, str]:
-        """The mapping from our names to the source's columns, for "documents", "queries" or
-        "qrels".
+        """Return the source's names of a table's columns, by our names.
+
+        Args:
+            table: "documents", "queries" or "qrels".
 
         >>> ColumnSettings(text="body").of("documents")
         {'id': '_id', 'title': 'title', 'text': 'body', 'date': 'date'}
         """
-        return {
-            ours: name
-            for ours, key in COLUMNS[table].items()
-            if (name := getattr(self, key)) is not None
-        }
+        columns: dict[str, str] = {}
+        for column, setting in COLUMNS[table].items():
+            source_column = getattr(self, setting)
+            if source_column is not None:
+                columns[column] = source_column
+        return columns
 
     def expected(self, table: str) -> dict[str, str]:
-        """{setting: the source's column} of those that a table must have: what its rows need, and
-        what is no default.
+        """Return the source's names of the columns that a table must have, by setting.
+
+        These are the columns without which every row is refused, and all that are not the default.
+
+        Args:
+            table: "documents", "queries" or "qrels".
 
         >>> ColumnSettings(date="opened").expected("documents")
         {'document_id': '_id', 'text': 'text', 'date': 'opened'}
         """
-        default = ColumnSettings().of(table)
-        return {
-            COLUMNS[table][ours]: name
-            for ours, name in self.of(table).items()
-            if ours in NEEDED or name != default[ours]
-        }
+        defaults = ColumnSettings().of(table)
+        expected: dict[str, str] = {}
+        for column, source_column in self.of(table).items():
+            if column in REQUIRED_COLUMNS or source_column != defaults[column]:
+                expected[COLUMNS[table][column]] = source_column
+        return expected
 
 
 class HubSettings(Settings):
-    """A data set of the Hugging Face hub (or a local folder that `datasets` loads), in BEIR's three
-    parts.
+    """A data set with BEIR's three parts on the Hugging Face hub.
+
+    It may also be a local folder that `datasets` can load.
 
     BEIR: `name: BeIR/nq`, `qrels: BeIR/nq-qrels`. MTEB: `name: mteb/scifact`, `qrels:
     mteb/scifact`, `qrels_config: default`. A corpus without judgements: `queries: null`.
@@ -86,7 +99,10 @@ class HubSettings(Settings):
     )
     revision: str | None = Field(
         None,
-        description="Branch, tag or commit of the data set, which `freshet ingest` resolves. null: the newest.",
+        description=(
+            "Branch, tag or commit of the data set, which `freshet ingest` resolves. null: the "
+            "newest."
+        ),
     )
     documents: str | None = Field("corpus", description="Configuration that holds the documents.")
     queries: str | None = Field(
@@ -109,21 +125,25 @@ class FileSettings(Settings):
     qrels: str | None = Field(None, description="File of the judgements.")
 
     def check(self) -> None:
-        """Refuse one without the other."""
+        """Require both files or none of them."""
         require(
             (self.queries is None) == (self.qrels is None),
             "queries and qrels are given together or not at all",
         )
 
 
-GATE = "gate"  # the split that promotions are judged by
-# the earlier one wins: what is tested must not be trained on
+# The split of the queries that decide about promotions.
+GATE = "gate"
+
+# A query that is in several splits belongs to the first of these, so that no test query is trained
+# on.
 SPLITS = ("test", GATE, "dev", "train")
 
 
 class QuerySplitSettings(Settings):
-    """How queries are split where the source does not say: by the hash of (seed, query id), so for
-    good.
+    """How queries are split if the source has no splits.
+
+    The hash of seed and query id decides, so a query never changes its split.
     """
 
     test_share: float = Field(
@@ -136,33 +156,41 @@ class QuerySplitSettings(Settings):
         0.1,
         ge=0,
         lt=1,
-        description="Share of the queries that choose checkpoints and weights. Also taken out of train if the "
-        "source has no dev split.",
+        description=(
+            "Share of the queries that choose checkpoints and weights. Also taken out of train if "
+            "the source has no dev split."
+        ),
     )
     gate_share: float = Field(
         0.2,
         ge=0,
         lt=1,
-        description="Share of the queries that decide about promotions, taken out of train like dev. 0: the "
-        "test queries decide.",
+        description=(
+            "Share of the queries that decide about promotions, taken out of train like dev. 0: "
+            "the test queries decide."
+        ),
     )
     by_document: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="Share of the documents whose queries all go to the same split of dev, gate and train, so "
-        "that training never asks for these documents. Other queries are split one by one.",
+        description=(
+            "Share of the documents whose queries all go to the same split of dev, gate and train, "
+            "so that training never asks for these documents. Other queries are split one by one."
+        ),
     )
     seed: int = constant_field(0, description="of the split")
 
     def check(self) -> None:
-        """Refuse shares that leave nothing."""
+        """Require that the shares leave queries to train on."""
         shares = self.test_share + self.dev_share + self.gate_share
         require(shares < 1, "test_share + dev_share + gate_share must leave queries to train on")
 
 
 Kind = Literal["auto", "installed_packages", "beir", "hub", "files", "folder", "snapshot"]
-SOURCES = {  # by `corpus.source`; each is imported when it is opened
+
+# The class of each `corpus.source`. It is imported when the source is opened.
+SOURCES = {
     "beir": "model_code.corpus.sources.files:BeirSource",
     "files": "model_code.corpus.sources.files:FilesSource",
     "folder": "model_code.corpus.sources.folder:FolderSource",
@@ -170,6 +198,8 @@ SOURCES = {  # by `corpus.source`; each is imported when it is opened
     "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
     "snapshot": "model_code.corpus.sources.files:SnapshotSource",
 }
+
+# Sources that need no `corpus.path`.
 WITHOUT_PATH = ("auto", "hub", "installed_packages")
 
 
@@ -178,16 +208,23 @@ class CorpusSettings(Settings):
 
     source: Kind = Field(
         "auto",
-        description="Where documents come from. auto: the kind of `path`, or docstrings if there is no path.",
+        description=(
+            "Where documents come from. auto: the kind of `path`, or docstrings if there is no "
+            "path."
+        ),
     )
     path: str | None = Field(
         None,
-        description="A folder of documents, a file of rows, a BEIR folder, or the name of a data set on the "
-        "hub.",
+        description=(
+            "A folder of documents, a file of rows, a BEIR folder, or the name of a data set on "
+            "the hub."
+        ),
     )
     packages: tuple[str, ...] = Field(
         ("stdlib", "numpy", "pandas"),
-        description="Packages whose docstrings are the documents, for `source: installed_packages`.",
+        description=(
+            "Packages whose docstrings are the documents, for `source: installed_packages`."
+        ),
     )
     qrels: str = Field("qrels", description="Folder of the judgements, for `source: beir`.")
     hub: HubSettings = Field(default_factory=HubSettings)
@@ -206,7 +243,7 @@ class CorpusSettings(Settings):
     splits: QuerySplitSettings = Field(default_factory=QuerySplitSettings)
 
     def check(self) -> None:
-        """Refuse a source without what it reads."""
+        """Require the settings that the source reads from."""
         require(
             self.source in WITHOUT_PATH or bool(self.path),
             f"path is missing: {self.source!r} reads from it",
@@ -215,19 +252,21 @@ class CorpusSettings(Settings):
             self.source != "hub" or bool(self.hub.name),
             "hub.name is missing: a data set such as BeIR/scifact",
         )
-        of_packages = self.source == "installed_packages" or (
-            self.source == "auto" and self.path is None
-        )
-        require(not of_packages or bool(self.packages), "packages is empty: name at least one")
+        reads_packages = self.source == "installed_packages"
+        if self.source == "auto" and self.path is None:
+            reads_packages = True
+        require(not reads_packages or bool(self.packages), "packages is empty: name at least one")
 
 
 class AcceptanceSettings(Settings):
-    """What a finished corpus must satisfy before anything is trained on it."""
+    """Conditions that a finished corpus must meet before anything is trained on it."""
 
     min_documents: int = Field(1, description="The build stops if the corpus has fewer documents.")
     max_repeated_query_share: float = Field(
         0.2,
         ge=0,
         le=1,
-        description="The build stops if a larger share of the judged queries repeats another query.",
+        description=(
+            "The build stops if a larger share of the judged queries repeats another query."
+        ),
     )

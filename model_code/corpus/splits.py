@@ -78,7 +78,8 @@ def _draw_split(query: str, document: str | None, settings: QuerySplitSettings) 
         return "test"
 
     if document is not None and _is_split_whole(document, settings):
-        # Scaled to the part of [0, 1) that test leaves, so that the shares are those of the settings.
+        # Scaled to the part of [0, 1) that test leaves, so that the shares are those of the
+        # settings.
         place = settings.test_share + (1 - settings.test_share) * position(
             document, settings.seed, "documents"
         )

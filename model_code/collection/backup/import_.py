@@ -1,7 +1,7 @@
 """`freshet import`: bring what `freshet export --all` wrote into a project.
 
-If nothing is live in the project, the export becomes its corpus, from which the first build is made.
-If something is live, the documents are added to it, and judgements are left out, because they
+If nothing is live in the project, the export becomes its corpus, from which the first build is
+made. If something is live, the documents are added to it, and judgements are left out, because they
 belong to a corpus. Feedback is recorded in both cases.
 
 Importing the same folder again changes nothing.

@@ -124,8 +124,8 @@ def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) 
     retriever = open_retriever(folder / ENCODER, folder / INDEX)
     if retriever.fingerprint != index_manifest["fingerprint"]:
         raise FingerprintMismatch(
-            f"{artifacts.encoder} is encoder {retriever.fingerprint[:12]}, but {artifacts.index} was "
-            f"built with {index_manifest['fingerprint'][:12]}; run the stage index again"
+            f"{artifacts.encoder} is encoder {retriever.fingerprint[:12]}, but {artifacts.index} "
+            f"was built with {index_manifest['fingerprint'][:12]}; run the stage index again"
         )
 
     passages = IdMap(read_json(folder / PASSAGES))
@@ -163,8 +163,8 @@ def _write_hierarchy(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None
     """Write the hierarchy with the centroids of `vectors` (N, H), and the passages' placements."""
     if len(vectors) != len(tree.leaves):
         raise FreshetError(
-            f"the hierarchy places {len(tree.leaves)} passages, but the index holds {len(vectors)}; "
-            "run both again"
+            f"the hierarchy places {len(tree.leaves)} passages, but the index holds "
+            f"{len(vectors)}; run both again"
         )
     recentered = recenter_hierarchy(tree, vectors)
     recentered.save(folder / HIERARCHY)

@@ -114,8 +114,8 @@ class Generation:
         """
         if self.manifest["text"] is None:
             raise FreshetError(
-                f"generation {self.number} of {self.retriever!r} does not say how its documents were "
-                "cut into passages, so none can be added; open it again: freshet promote"
+                f"generation {self.number} of {self.retriever!r} does not say how its documents "
+                "were cut into passages, so none can be added; open it again: freshet promote"
             )
         return TextRules(**self.manifest["text"])
 
@@ -187,8 +187,8 @@ class Generation:
 class verify_checksums_on_error(AbstractContextManager[None]):
     """Context manager that explains an error by a damaged file, if there is one.
 
-    Libraries fail in many ways on a truncated file. Checksums take long to compare, so they are only
-    compared after an error. Errors that explain themselves are left alone.
+    Libraries fail in many ways on a truncated file. Checksums take long to compare, so they are
+    only compared after an error. Errors that explain themselves are left alone.
 
     Attributes:
         generation: Generation that is read in the block.

@@ -83,8 +83,10 @@ def merge_count(sizes: Sequence[int], most: int) -> int:
     already. So a document is copied only if its segment at least doubles, or if it is among the
     newest.
 
-    >>> merge_count([1, 1, 1], most=3), merge_count([9, 1, 1, 1], most=3), merge_count([3, 2, 1, 1], most=3)
-    (0, 3, 4)
+    >>> merge_count([1, 1, 1], most=3), merge_count([9, 1, 1, 1], most=3)
+    (0, 3)
+    >>> merge_count([3, 2, 1, 1], most=3)
+    4
 
     Args:
         sizes: Numbers of documents in the segments, oldest first.

@@ -273,9 +273,9 @@ def open_database_if_exists(url: str) -> Database | None:
     if ledger_format is None:
         return None
     raise FreshetError(
-        f"the ledger {database} has format {ledger_format}, but this version of Freshet reads format "
-        f"{LEDGER_FORMAT}; write all documents to a file with the version of Freshet that made it: "
-        "freshet export --all, and read that file into a new project: freshet import"
+        f"the ledger {database} has format {ledger_format}, but this version of Freshet reads "
+        f"format {LEDGER_FORMAT}; write all documents to a file with the version of Freshet that "
+        "made it: freshet export --all, and read that file into a new project: freshet import"
     )
 
 
@@ -323,8 +323,8 @@ def _explain_sqlite_error(context: sa.engine.ExceptionContext) -> None:
     if "database is locked" in reason:
         writer = _describe_writer(file)
         raise FreshetError(
-            f"{writer} has written to {file} for {BUSY_TIMEOUT_SECONDS} s without an end: wait for it "
-            "or end it, then try again"
+            f"{writer} has written to {file} for {BUSY_TIMEOUT_SECONDS} s without an end: wait for "
+            "it or end it, then try again"
         ) from None
 
 

@@ -29,7 +29,7 @@ Index = Mapping[str, Mapping[str, set[str]]]
 """Ids of documents by field and by value, as text."""
 
 Filters = Mapping[str, Any] | Sequence[str]
-"""A filter object, or texts as one types them: "package=numpy", "year>=2020", or an object as JSON."""
+"""A filter object, or texts as one types them: "package=numpy", "year>=2020", or a JSON object."""
 
 # Values that an error message lists.
 MAX_LISTED_VALUES = 8
@@ -87,7 +87,9 @@ class MergedFields(Mapping[str, Mapping[str, set[str]]]):
 
     A field is merged when it is first asked for.
 
-    >>> segments = [({"kind": {"new": {"a"}, "old": {"b"}}}, {"b"}), ({"kind": {"new": {"b"}}}, set())]
+    >>> old = {"kind": {"new": {"a"}, "old": {"b"}}}
+    >>> new = {"kind": {"new": {"b"}}}
+    >>> segments = [(old, {"b"}), (new, set())]
     >>> {value: sorted(ids) for value, ids in MergedFields(segments)["kind"].items()}
     {'new': ['a', 'b']}
     """
@@ -133,11 +135,13 @@ def matching_documents(index: Index, filters: Filters, every: Callable[[], Set[s
     no document has a value that they ask for, or if no document meets all of them. Several `=` of
     one field are alternatives.
 
-    >>> index = {"package": {"numpy": {"a", "b"}, "pandas": {"c"}}, "year": {"2023": {"b"}, "2024": {"c"}}}
+    >>> packages = {"numpy": {"a", "b"}, "pandas": {"c"}}
+    >>> index = {"package": packages, "year": {"2023": {"b"}, "2024": {"c"}}}
     >>> every = lambda: {"a", "b", "c"}
     >>> sorted(matching_documents(index, ["package=numpy", "package=pandas", "year>2022"], every))
     ['b', 'c']
-    >>> sorted(matching_documents(index, {"not": {"package": "numpy", "year": {"exists": True}}}, every))
+    >>> without_both = {"not": {"package": "numpy", "year": {"exists": True}}}
+    >>> sorted(matching_documents(index, without_both, every))
     ['a', 'c']
 
     Args:

@@ -215,7 +215,7 @@ def _take_title(title: str, text: str) -> dict[str, Any]:
 
 
 def _render_text(tree: Any) -> Iterator[str]:
-    """Yield the text of a tree in pieces, with Markdown's headings and line breaks around blocks."""
+    """Yield the text of a tree in pieces, with Markdown headings and line breaks around blocks."""
     from lxml import etree
 
     # A heading is one line, whatever elements it has inside.

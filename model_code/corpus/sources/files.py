@@ -40,8 +40,8 @@ class _TableFile:
 class FilesSource:
     """Plain files of documents, and optionally of queries and qrels, one per table.
 
-    Files are JSON lines, CSV, TSV or Parquet, plain or .gz. `corpus.columns` maps their columns, and
-    `corpus.splits` splits qrels without a split column.
+    Files are JSON lines, CSV, TSV or Parquet, plain or .gz. `corpus.columns` maps their columns,
+    and `corpus.splits` splits qrels without a split column.
     """
 
     files: Mapping[Table, list[_TableFile]]
@@ -94,7 +94,7 @@ class FilesSource:
         return describe_files(dict(sorted(hashes.items())))
 
     def _source_rows(self, table: Table) -> Iterator[Row | RefusedRow]:
-        """Yield the rows with the column names of the files, judgements with the split of theirs."""
+        """Yield the rows with the column names of the files, and judgements with their split."""
         for file in self.files.get(table, ()):
             for row in read_rows(file.path, table, file.name):
                 if file.split is not None and isinstance(row, Row):
@@ -163,8 +163,8 @@ class SnapshotSource(FilesSource):
     """The three tables in a folder that `write_snapshot` wrote.
 
     A snapshot holds the documents that are live when a retrain begins, and the judged queries that
-    still have one. Ids, titles, texts, fields, dates, queries, splits and answers are built again as
-    they are.
+    still have one. Ids, titles, texts, fields, dates, queries, splits and answers are built again
+    as they are.
     """
 
     def __init__(
@@ -199,7 +199,8 @@ def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, An
     Args:
         folder: Folder to write to.
         tables: Rows with the keys of `SNAPSHOT_COLUMNS`, and of `SNAPSHOT_OPTIONAL` where they have
-            a value. The fields and queries of a document, and the answers of a query, are JSON text.
+            a value. The fields and queries of a document, and the answers of a query, are JSON
+            text.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for table, required_names in SNAPSHOT_COLUMNS.items():

@@ -49,7 +49,8 @@ class FolderSource:
         self.passed_over: Counter[str] = Counter()
         if not self.folder.is_dir():
             raise FreshetError(
-                f"{self.folder} is not a folder that can be read; corpus.path in params.yaml names it"
+                f"{self.folder} is not a folder that can be read; corpus.path in params.yaml names "
+                "it"
             )
 
     @cached_property
@@ -84,7 +85,7 @@ class FolderSource:
                 yield read_document(path, name, name)
 
     def _ignore_files_above(self) -> list[_IgnoreFile]:
-        """Return the .gitignore files of the folders above, up to the repository, outermost first."""
+        """Return the .gitignore files of the folders above in the repository, outermost first."""
         folders = [self.folder, *self.folder.parents]
         for depth, folder in enumerate(folders):
             if (folder / ".git").exists():
@@ -118,7 +119,7 @@ class FolderSource:
                 self.passed_over[path.suffix.lower() or entry.name] += 1
 
     def _is_inside(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether an entry is a file, and no link out of the folder, to itself or to nothing."""
+        """Return whether an entry is a file, and no broken link or link out of the folder."""
         try:
             if not entry.is_file():
                 return False

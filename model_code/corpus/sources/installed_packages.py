@@ -1,7 +1,7 @@
 """The default corpus: docstrings of the standard library and of installed packages.
 
-A document is a definition with a docstring of its own. Its title is the public name, and its text is
-the whole docstring, with the summary line first.
+A document is a definition with a docstring of its own. Its title is the public name, and its text
+is the whole docstring, with the summary line first.
 
 Packages that this program itself imports are described by another process, which imports their
 public modules. So C functions and generated docstrings are included. The sources of other packages
@@ -112,9 +112,9 @@ def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
         source: Source code of the module. Code that cannot be parsed has no docstrings.
         module: Dotted name of the module as a tuple.
 
-    >>> source = b'def sort(x):\\n    "Return a sorted copy.\\\\n\\\\n    Stable."\\ndef _help(): "Private."'
+    >>> source = b'def sort(x): "Return a sorted copy."\\ndef _help(): "Private."'
     >>> read_docstrings(source, ("numpy", "_core", "fromnumeric"))
-    [Docstring(name='numpy.sort', kind='function', text='Return a sorted copy.\\n\\nStable.', aliases=())]
+    [Docstring(name='numpy.sort', kind='function', text='Return a sorted copy.', aliases=())]
     """
     prefix = public_name(module)
     tree = _parse(source)
@@ -402,8 +402,9 @@ def _package_places(package: str) -> list[Path]:
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None:
         raise FreshetError(
-            f"corpus.packages names {package!r}, which is not an importable top-level package here. "
-            f"Install it, or take it off the list ('{STANDARD_LIBRARY}' is the standard library)."
+            f"corpus.packages names {package!r}, which is not an importable top-level package "
+            f"here. Install it, or take it off the list ('{STANDARD_LIBRARY}' is the standard "
+            "library)."
         )
     if spec.submodule_search_locations:
         return sorted(map(Path, spec.submodule_search_locations))

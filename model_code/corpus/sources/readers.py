@@ -118,8 +118,8 @@ def _read_delimited(
 def _read_records(reader: Any, name: str) -> Iterator[_Record]:
     """Yield the records of a `csv.reader`.
 
-    A stray quote makes later lines part of its cell. Each of these lines is a faulty record, so that
-    all of them count as refused.
+    A stray quote makes later lines part of its cell. Each of these lines is a faulty record, so
+    that all of them count as refused.
 
     Raises:
         FreshetError: If a quote never closes, because all later lines would be part of one cell.
