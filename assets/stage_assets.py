@@ -49,7 +49,7 @@ class AssetPage:
     """Where the asset of a stage is in Dagster's UI, and what its page shows.
 
     Attributes:
-        group: Asset group. Each retriever has a group of its own, such as `retriever_hce`.
+        group: Asset group. Each retriever has a separate group, such as `retriever_hce`.
         kinds: Labels of the asset.
         preview: Returns tables and pictures by name, from the folder of a finished output.
         priority: Of stages that can run, the one with the highest priority runs first.
@@ -72,7 +72,7 @@ def asset_key(stage: Stage) -> dg.AssetKey:
 def stage_assets(
     table: Sequence[Stage], pages: Mapping[str, AssetPage]
 ) -> list[dg.AssetsDefinition]:
-    """Return the asset of each stage that has a page. Each one is a step of its own.
+    """Return the asset of each stage that has a page. Each one is a separate step.
 
     Args:
         table: All expanded stages of the project.

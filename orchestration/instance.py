@@ -53,8 +53,8 @@ def dagster_home(project: Project) -> Path:
     uses_database = DATABASE in os.environ
     require(
         os.environ.get(DATABASE, DRIVER).startswith(DRIVER),
-        f"{DATABASE} must begin with {DRIVER}: Dagster's SQL fails with other drivers of "
-        "SQLAlchemy",
+        f"{DATABASE} must begin with {DRIVER}: Dagster's SQL "
+        "fails with other drivers of SQLAlchemy",
     )
 
     home = project.state / "dagster"

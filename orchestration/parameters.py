@@ -381,7 +381,7 @@ def _comment_preserving_yaml() -> Any:
 def settings_reference() -> list[SettingDescription]:
     """Describe every key of `params.yaml`.
 
-    The keys of a retriever are listed once, as `retrievers.NAME`, without those of `training`.
+    The keys of a retriever are listed once, as `retrievers.NAME`, without the keys of `training`.
     """
     rows: list[SettingDescription] = []
     for name, group in Parameters.model_fields.items():

@@ -127,7 +127,7 @@ class EvaluationChecker:
         Args:
             system: Name of the system.
             folder: Its evaluation folder.
-            variants: Variants that must be there. Others are allowed, unless this is empty.
+            variants: Names of the required variants. Others are allowed, unless this is empty.
         """
         self.check_system(system, folder)
 
@@ -210,7 +210,7 @@ def _ranks_in_order(frame: pd.DataFrame) -> pd.Series:
 
 
 def _scores_fall(frame: pd.DataFrame) -> pd.Series:
-    """Return whether the score of each line is below that of the line before it.
+    """Return whether the score of each line is below the score of the line before.
 
     trec_eval breaks ties by document id, descending, so a tie would be another ranking there.
     """

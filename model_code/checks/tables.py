@@ -83,7 +83,7 @@ def table_schema(table: str) -> pa.DataFrameSchema:
 
 
 def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
-    """Check each table against its schema, and against those of the given tables that it refers to.
+    """Check each table against its schema, and its references to the other given tables.
 
     Raises:
         FreshetError: If a rule is broken. The message names the table, the rule and the first rows.

@@ -1,4 +1,4 @@
-"""Null distributions: the values of a measure if new documents were like those of the reference.
+"""Null distributions: the values of a measure if new documents were like the reference.
 
 A null value compares a batch that is drawn from the reference with the rest of the reference, as
 the real value compares the real batch with the reference. Batches are drawn without replacement. So

@@ -126,12 +126,12 @@ def make_report(
     Args:
         calibration: The null distributions.
         batches: Batches of new documents, oldest first.
-        added: Documents added since the last training, those of `batches` included.
+        added: Number of documents added since the last training, including `batches`.
         protected: Scores of protected queries before and after the additions. Fewer than
             `drift.minimum_batch` are not measured.
 
     Raises:
-        FingerprintMismatch: If the vectors belong to another encoder than those of the reference.
+        FingerprintMismatch: If the vectors and the reference belong to different encoders.
         FreshetError: If vectors have another shape, or a value is not finite.
     """
     settings = calibration.settings

@@ -24,8 +24,8 @@ class DriftSettings(Settings):
     minimum_batch: int = Field(
         100,
         ge=10,
-        description="Fewer new documents are only counted. They wait until there are enough to "
-        "measure.",
+        description="Fewer new documents are only counted. They wait "
+        "until there are enough to measure.",
     )
     # Documents of a batch that are measured, drawn at random.
     largest_batch: int = constant_field(default_factory=lambda: LARGEST_BATCH)

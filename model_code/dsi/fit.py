@@ -166,7 +166,7 @@ def largest_safe_scale(
 ) -> float | None:
     """Return the largest scale at which encodings win no more queries than learned vectors do.
 
-    A sample of documents stands for added ones. A query counts if a document that answers it ranks
+    A sample of documents represents added ones. A query counts if a document that answers it ranks
     above all other documents outside the sample. It is lost if a document of the sample that does
     not answer it ranks above that. The sample loses some queries with its learned vectors. With the
     vectors c * encodings it loses more, the larger c is. The result is the largest c that costs no
@@ -215,8 +215,9 @@ def _best_scores(
 ) -> np.ndarray:
     """Return four best scores of each of b queries, (4, b); -inf where there is no such document.
 
-    They are those of the learned vectors that answer the query, of the others outside the sample,
-    of the others in the sample, and of the encodings of the others in the sample.
+    The rows are the best scores of four groups: learned vectors that answer the query, other
+    learned vectors outside the sample, other learned vectors in the sample, and encodings of the
+    latter.
     """
     position_in_sample = {int(row): i for i, row in enumerate(sample)}
     learned_scores = queries @ vectors.T

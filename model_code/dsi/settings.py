@@ -21,8 +21,8 @@ class DocumentVectorSettings(Settings):
     logit_scale: float = constant_field(
         20.0,
         gt=0,
-        description="multiplies q.v in the softmax; published: 1, on vectors of any norm; search "
-        "ranks by q.v",
+        description="multiplies q.v in the softmax; published: 1, on "
+        "vectors of any norm; search ranks by q.v",
     )
     train_encoder: bool = Field(
         False,
@@ -34,8 +34,8 @@ class DocumentVectorSettings(Settings):
     batch_size: int = constant_field(
         128,
         ge=1,
-        description="pairs per step; memory is batch_size x documents floats, as each meets "
-        "every document",
+        description="pairs per step; memory is batch_size x documents "
+        "floats, as each meets every document",
     )
     patience: int | None = constant_field(
         2,

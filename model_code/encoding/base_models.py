@@ -135,8 +135,8 @@ def _packaged_folder(packaged: PackagedModel) -> Path | None:
     if sha256 != packaged.sha256:
         raise FreshetError(
             f"package {packaged.package} has weights with SHA-256 {sha256[:12]}..., not the "
-            f"official {packaged.sha256[:12]}...; reinstall it, or set encoder.base to a folder "
-            "that you trust"
+            f"official {packaged.sha256[:12]}...; reinstall it, or set "
+            "encoder.base to a folder that you trust"
         )
     return folder
 

@@ -323,8 +323,8 @@ class Encoder(TextModel):
         Args:
             source: A folder in the layout of sentence-transformers, a plain transformers folder, or
                 the name of a hub repository.
-            max_tokens: Length limit. None: that of the folder, else 512 or the tokenizer's limit.
-            pooling: None: that of the folder, else mean.
+            max_tokens: Length limit. None: the folder's limit, else 512 or the tokenizer's limit.
+            pooling: Pooling. None: the folder's pooling, else mean.
             precision: Precision of the products.
             device: Device, see `pick_device`.
             for_search: Whether the encoder will not be trained. A BERT is then loaded without
@@ -398,7 +398,7 @@ class Encoder(TextModel):
 
     @property
     def depth(self) -> int:
-        """Number of the last layer. Layer 0 is that of the embeddings."""
+        """Number of the last layer. Layer 0 is the layer of the embeddings."""
         return self.backbone.config.num_hidden_layers
 
     @property

@@ -50,7 +50,7 @@ def pick_device(device: str) -> torch.device:
 def has_bfloat16(device: torch.device) -> bool:
     """Whether a device multiplies bfloat16 in hardware.
 
-    A CPU without it would emulate the products, slower than those of float32.
+    A CPU without it would emulate the products, which is slower than float32.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -98,7 +98,7 @@ def has_half_weights(device: torch.device) -> bool:
 class PackedLinear(nn.Linear):
     """A linear map (..., in) -> (..., out) with a packed copy of its weights, for inference.
 
-    State and fingerprint are those of `nn.Linear`.
+    State and fingerprint are the same as for `nn.Linear`.
     """
 
     def __getstate__(self) -> dict[str, Any]:

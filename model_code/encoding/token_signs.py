@@ -97,7 +97,7 @@ class TokenSigns:
         return cls(bits, np.concatenate([[0], np.cumsum(token_counts)]))
 
     def similarities(self, texts: Self) -> np.ndarray:
-        """Return the late-interaction scores of these tokens, those of a query, with n texts.
+        """Return the late-interaction scores of these tokens, as a query, with n texts.
 
         A token without any positive component is ignored. A query of such tokens only scores 0.
 

@@ -70,8 +70,8 @@ def look_up_gains(run: Run, qrels: Qrels) -> Gains:
         if len(set(documents)) != len(documents):
             repeated = next(document for document in documents if documents.count(document) > 1)
             raise FreshetError(
-                f"query {query_id!r} ranks document {repeated!r} twice; a run may name each "
-                "document once"
+                f"query {query_id!r} ranks document {repeated!r} "
+                "twice; a run may name each document once"
             )
         retrieved.append([max(relevance.get(document_id, 0), 0) for document_id in documents])
         ideal.append(sorted((grade for grade in relevance.values() if grade > 0), reverse=True))
@@ -89,8 +89,8 @@ def _pad(rows: list[list[int]]) -> np.ndarray:
 def ndcg(gains: Gains, cutoff: int) -> np.ndarray:
     """Return the normalised discounted cumulative gain of each query, (Q,).
 
-    It is sum over ranks i <= k of r_i / log2(i + 1), divided by that of the ideal ranking. The gain
-    is linear as in trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
+    It is sum over ranks i <= k of r_i / log2(i + 1), divided by the same sum for the ideal ranking.
+    The gain is linear as in trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
     """
     return _ratio(_discount(gains.retrieved[:, :cutoff]), _discount(gains.ideal[:, :cutoff]))
 
@@ -189,7 +189,7 @@ def filter_metrics(names: Iterable[str]) -> list[str]:
 def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
     """Score a run on all queries of `qrels`. A query without a ranking scores 0.
 
-    The scores equal those of trec_eval with `-c` on the files that `write_run` writes.
+    The scores equal the scores of trec_eval with `-c` on the files that `write_run` writes.
 
     Returns:
         Score by metric and query id.

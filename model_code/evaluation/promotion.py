@@ -141,8 +141,8 @@ def judge_retrain(
         verdict = judge_promotion(challenger, champion, settings, seed)
         kind = "old" if new_queries else "new"
         reason = (
-            f"no judged query asks for one of the {kind} documents, so all queries were judged "
-            "together"
+            f"no judged query asks for one of the {kind} documents, "
+            "so all queries were judged together"
         )
         return replace(verdict, reasons=(reason, *verdict.reasons))
 

@@ -186,8 +186,8 @@ def report_tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     if examples:
         for outcome in ("won", "lost"):
             title = (
-                f"Queries that {examples['system']} {outcome} against {examples['reference']} by "
-                f"most in {main}"
+                f"Queries that {examples['system']} {outcome} against "
+                f"{examples['reference']} by most in {main}"
             )
             tables[title] = examples_table(comparison, outcome)
     return {title: table for title, table in tables.items() if len(table)}

@@ -60,8 +60,8 @@ def strictly_decreasing(scores: Sequence[float]) -> list[float]:
     """
     if not np.isfinite(scores).all():
         raise FreshetError(
-            "a run has a score that is no finite number; the encoder or index that gave it is "
-            "broken"
+            "a run has a score that is no finite number; the "
+            "encoder or index that gave it is broken"
         )
     strict = np.asarray(scores, dtype=np.float32)
     for i in range(1, len(strict)):

@@ -40,8 +40,8 @@ class EvaluationSettings(Settings):
     max_queries: int | None = Field(
         None,
         ge=1,
-        description="Maximum number of queries per split, a fixed sample by hash of the query "
-        "id. null: all.",
+        description="Maximum number of queries per split, a fixed sample "
+        "by hash of the query id. null: all.",
     )
     bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
     permutations: int = constant_field(10_000, ge=100, description="behind every p-value")

@@ -117,7 +117,7 @@ def interval_over_seeds(
 
     Args:
         runs: Scores of each training, (s, n, c), s >= `MIN_SEEDS`.
-        others: Scores of the other system on the same queries, (s', n, c). One run stands for a
+        others: Scores of the other system on the same queries, (s', n, c). One run is given for a
             system that is not trained and has no variance over seeds.
         confidence: Coverage, such as 0.95.
         lowest: Lowest possible value: 0 for scores, -1 for differences.

@@ -50,8 +50,8 @@ def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
     """
     if vectors.ndim != 2 or not len(vectors):
         raise FreshetError(
-            f"a hierarchy needs vectors (N, H) with N >= 1, not {vectors.shape}; is the corpus "
-            "empty?"
+            "a hierarchy needs vectors (N, H) with N >= 1, not "
+            f"{vectors.shape}; is the corpus empty?"
         )
     tensor = torch.tensor(vectors, dtype=torch.float32, device=pick_device(device))
 

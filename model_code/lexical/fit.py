@@ -99,7 +99,7 @@ class SemiParametricObjective(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.top_k = top_k
-        # nn.Module has a `training` of its own.
+        # nn.Module has an attribute `training` already.
         self.training_settings = training
         self.hierarchy = None
         levels = 0
@@ -196,7 +196,7 @@ class LexicalTrainer(Trainer):
         return SemiParametricObjective(self.encoder, self.lexical.top_k, self.settings, nodes)
 
     def _make_optimizer(self, objective: SemiParametricObjective) -> torch.optim.AdamW:
-        """Return AdamW with learning rates of their own for the head's transform and the biases."""
+        """Return AdamW with separate learning rates for the head's transform and the biases."""
         encoder = objective.encoder
         head: list[nn.Parameter] = []
         bias: list[nn.Parameter] = []

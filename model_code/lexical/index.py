@@ -329,8 +329,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
         manifest = read_manifest(folder, FORMAT)
         if manifest.get("kind") != KIND:
             raise FreshetError(
-                f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the "
-                "right one"
+                f"{folder} holds no lexical index but one of kind "
+                f"{manifest.get('kind')}; name the right one"
             )
         verify_checksums(folder, manifest)
         fingerprint = fingerprint or encoder.fingerprint()
@@ -420,8 +420,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
         index = self.tokens if self.main in BY_TOKENS else self.passages
         if index is None:
             raise FreshetError(
-                "this search reads embeddings of passages, and there are none; build the index "
-                "for it"
+                "this search reads embeddings of passages, and "
+                "there are none; build the index for it"
             )
         return index
 

@@ -133,8 +133,8 @@ def _start_closed_form(
     bags = encoder.bags(texts)
     if not any(len(bag) for bag in bags):
         raise FreshetError(
-            "no passage holds a token of the encoder's vocabulary, so there is nothing to start "
-            "from"
+            "no passage holds a token of the encoder's "
+            "vocabulary, so there is nothing to start from"
         )
     order = np.random.default_rng([seed, SAMPLE_STREAM]).permutation(len(texts))
     sample = np.sort(order[:CLOSED_FORM_PASSAGES])

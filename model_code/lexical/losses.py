@@ -10,7 +10,7 @@ Token Index, section 4).
 
 Scores are plain inner products. They are as large as weights times the number of tokens that two
 texts share, so the softmax of an untrained encoder is saturated. Each term therefore divides its
-scores by a scale of its own, which `quarter_deviation` measures before training.
+scores by a separate scale, which `quarter_deviation` measures before training.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class LexicalHead(Module):
             hidden: Width of the token embeddings.
             vocabulary: Number of vocabulary entries V.
             scale: Norm of the closed-form head's features.
-            biased: Whether to add biases to the logits, which a masked language model without
-                biases of its own lacks.
+            biased: Whether to add biases to the logits, for a masked language model without
+                biases.
         """
         super().__init__()
         self.head = head

@@ -30,7 +30,7 @@ class LexicalSettings(Settings):
     query_top_k: int = constant_field(
         64,
         ge=1,
-        description="weights of a query in search; 16 to 128 are at least as good as the paper's "
-        "768",
+        description="weights of a query in search; 16 to 128 are "
+        "at least as good as the paper's 768",
     )
     rerank_depth: int = constant_field(100, ge=1, description="passages that beta_rerank ranks")

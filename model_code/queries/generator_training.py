@@ -257,7 +257,7 @@ def train_generator(context: StageContext) -> dict[str, Any]:
     """Train the generator of a stage, and write `model/` and `history.json`.
 
     Returns:
-        What it learned from, and its best step.
+        The number of training pairs, and the best step with its log-likelihood.
     """
     training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
     writing = context.settings[WRITING_GROUP]

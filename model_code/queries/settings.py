@@ -69,16 +69,16 @@ class ClozeSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Longest span as a share of its document, so that a query is never a whole "
-        "document.",
+        description="Longest span as a share of its document, so that "
+        "a query is never a whole document.",
     )
 
     def check(self) -> None:
         """Refuse an empty range."""
         require(
             self.min_words <= self.max_words,
-            f"min_words {self.min_words} and max_words {self.max_words} are no range of lengths "
-            "from 1 upwards",
+            f"min_words {self.min_words} and max_words {self.max_words} are "
+            "no range of lengths from 1 upwards",
         )
 
 

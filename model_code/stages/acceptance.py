@@ -14,8 +14,8 @@ from model_code.stages.stage import Stage, artifact_paths, code_paths
 
 STAGE = Stage(
     name="acceptance",
-    description="Great Expectations' verdict on the corpus; no retriever is trained on data that "
-    "fails it.",
+    description="Great Expectations' verdict on the corpus; no "
+    "retriever is trained on data that fails it.",
     groups=("acceptance",),
     inputs=artifact_paths("corpus"),
     output="artifacts/acceptance",

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="baselines",
-    description="BM25, with generated queries too if there are any, the base encoder, and their "
-    "fusion.",
+    description="BM25, with generated queries too if there are any, "
+    "the base encoder, and their fusion.",
     groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
     inputs=artifact_paths("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/baselines",
@@ -94,7 +94,7 @@ def run(context: StageContext) -> dict[str, Any]:
 def check(context: StageContext) -> None:
     """Require the evaluation folders of all baselines, and the builds that can go live.
 
-    `zero_shot` has the variants of a retriever, `untrained` those of a fusion.
+    `zero_shot` has the variants of a retriever, and `untrained` the variants of a fusion.
     """
     from model_code.checks.evaluations import EvaluationChecker
     from model_code.checks.indexes import check_build

@@ -9,8 +9,8 @@ from model_code.stages.stage import Stage, code_paths
 
 STAGE = Stage(
     name="corpus",
-    description="Documents, passages, queries and qrels, cleaned and merged, with a table of "
-    "refused rows.",
+    description="Documents, passages, queries and qrels, cleaned and "
+    "merged, with a table of refused rows.",
     groups=("corpus", "passages"),
     inputs={"lock": "corpus.lock.json"},
     output="artifacts/corpus",

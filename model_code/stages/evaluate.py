@@ -9,8 +9,8 @@ from model_code.stages.stage import RETRIEVER_CODE, Stage, artifact_paths, code_
 
 STAGE = Stage(
     name="evaluate",
-    description="Ranking of every dev, gate and test query by this retriever, with per-query "
-    "scores.",
+    description="Ranking of every dev, gate and test query by "
+    "this retriever, with per-query scores.",
     groups=("encoder", "evaluation"),
     inputs=artifact_paths(
         "corpus",

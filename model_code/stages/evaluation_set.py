@@ -58,7 +58,7 @@ class StrippedDocuments:
     def from_corpus(
         cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path
     ) -> StrippedDocuments:
-        """Collect the documents of `corpus` that have queries of their own.
+        """Collect the documents of `corpus` that contain their own queries.
 
         Args:
             corpus: The corpus, with the documents' own queries in their texts.
@@ -76,7 +76,7 @@ class StrippedDocuments:
         return cls(stripped, with_own_queries - relevant, folder)
 
     def __bool__(self) -> bool:
-        """Whether any document has queries of its own."""
+        """Whether any document contains its own queries."""
         return bool(self.passages.document_ids or self.left_out)
 
     def search_over(self, segments: Sequence[RetrieverSegment]) -> Retriever:
@@ -261,8 +261,8 @@ class EvaluationSet:
             unknown = sorted(run.keys() - judgements.queries.keys())
             if unknown:
                 raise FreshetError(
-                    f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it "
-                    "again"
+                    f"{folder} was made on other {split} queries, "
+                    f"such as {unknown[0]!r}; run it again"
                 )
             runs[split] = {query: run.get(query, []) for query in judgements.queries}
         return runs

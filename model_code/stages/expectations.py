@@ -25,16 +25,16 @@ OBSERVED_DECIMALS = 6
 # Bounds of an expectation that the verdict shows.
 SHOWN_BOUNDS = ("column", "min_value", "max_value", "mostly", "value_set")
 LIMIT_WORDS = {"min_value": "at least", "max_value": "at most"}
-# What is wrong if an expectation fails, by its type.
+# Descriptions of failed expectations, by type.
 FAULT_BY_TYPE = {
     "expect_table_row_count_to_be_between": "too few",
-    "expect_column_values_to_be_unique": "there twice",
+    "expect_column_values_to_be_unique": "with an id that occurs twice",
     "expect_column_values_to_be_between": "without words",
 }
-# What is wrong if an expectation of another type fails, by its column.
+# Descriptions of other failed expectations, by column.
 FAULT_BY_COLUMN = {
     "repeated": "equal to another",
-    "document_exists": "of a document that is not there",
+    "document_exists": "of an unknown document",
 }
 
 
@@ -66,7 +66,7 @@ def describe_failure(result: dict[str, Any]) -> str:
     >>> result = {"table": "documents", "observed": 3, "bounds": {"min_value": 10}}
     >>> result["expectation"] = "expect_table_row_count_to_be_between"
     >>> describe_failure(result)
-    'documents: too few: 3, and 10 at least'
+    'documents: too few: 3, must be at least 10'
     """
     bounds = result["bounds"]
     expectation = result["expectation"]
@@ -77,14 +77,15 @@ def describe_failure(result: dict[str, Any]) -> str:
     limits = []
     for name, words in LIMIT_WORDS.items():
         if bounds.get(name) is not None:
-            limits.append(f"{bounds[name]:g} {words}")
+            limits.append(f"{words} {bounds[name]:g}")
     unit = ""
     if "_values_" in expectation:
         # The observed value is the percentage of rows that break the expectation.
         unit = " %"
         tolerated = 100 * (1 - bounds.get("mostly", 1))
-        limits.append(f"{tolerated:g} % at most")
-    return f"{result['table']}: {fault}: {result['observed']}{unit}, and {', '.join(limits)}"
+        limits.append(f"at most {tolerated:g} %")
+    allowed = " and ".join(limits)
+    return f"{result['table']}: {fault}: {result['observed']}{unit}, must be {allowed}"
 
 
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:

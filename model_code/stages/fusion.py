@@ -120,7 +120,7 @@ class FusionBuilder:
     """Builds fusions of opened retrievers, and evaluates them on one evaluation set.
 
     Args:
-        evaluation_set: The judged queries. Weights are learned on those of dev.
+        evaluation_set: The judged queries. Weights are learned on the split dev.
         retrievers: The opened retriever of each component.
         settings: Components, weights and depth.
         searches: The search of each component. None: the component's retriever, over documents

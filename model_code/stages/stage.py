@@ -76,7 +76,7 @@ class Stage:
 
     Attributes:
         name: Name of the stage and of its module in this package.
-        description: What the output is, for `dvc.yaml` and the asset page.
+        description: A description of the output, for `dvc.yaml` and the asset page.
         groups: Keys of `params.yaml` that the stage may read. A dotted key is a part of a group.
             The stage gets no other settings.
         inputs: Paths that the stage reads, by the names under which `run` finds them.

@@ -19,8 +19,8 @@ from model_code.stages.stage import (
 
 STAGE = Stage(
     name="train",
-    description="The encoder after training, with its learning curve; the best checkpoint by dev "
-    "metric.",
+    description="The encoder after training, with its learning curve; "
+    "the best checkpoint by dev metric.",
     groups=("encoder", "hierarchy", "training", "retrievers.{retriever}", "seed"),
     inputs=artifact_paths("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/train/{retriever}",
@@ -38,7 +38,7 @@ def run(context: StageContext) -> dict[str, Any]:
     on generated queries alone got worse as often as better, and nothing predicts which.
 
     Returns:
-        What the training saw, and which step was best.
+        The number of training pairs, and the best step with its dev metric.
     """
     from model_code.distributed.training import train
     from model_code.retrieval.kinds import trained_kind

@@ -143,9 +143,9 @@ class SiblingNegatives(NegativeSampler):
 class Bm25Negatives(NegativeSampler):
     """Passages in the first `negatives_depth` ranks of BM25, over the texts that the encoder reads.
 
-    BM25 has its default settings here, not those of the group `bm25`: tuning the word search must
-    not train an encoder again. A query is ranked when its pair is first drawn for, so a short run
-    on large data ranks only what it uses. Passages that share no term with the query are no
+    BM25 has its default settings here, not the settings of the group `bm25`: tuning the word search
+    must not train an encoder again. A query is ranked when its pair is first drawn for, so a short
+    run on large data ranks only what it uses. Passages that share no term with the query are no
     candidates.
     """
 

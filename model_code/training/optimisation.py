@@ -47,8 +47,8 @@ def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
     layers = transformer_layers(backbone)
     if frozen_layers >= len(layers):
         raise SettingsError(
-            f"frozen_layers is {frozen_layers}, but the encoder has only {len(layers)} layers: "
-            "freeze fewer"
+            f"frozen_layers is {frozen_layers}, but the encoder has only "
+            f"{len(layers)} layers: freeze fewer"
         )
     for parameter in _parameters_below(backbone, frozen_layers):
         parameter.requires_grad_(False)

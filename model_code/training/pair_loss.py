@@ -26,7 +26,7 @@ class PairLoss:
 
         Args:
             queries: (B, H), of unit norm.
-            documents: What `encode_documents` returned for the B positive documents.
+            documents: The output of `encode_documents` for the B positive documents.
             temperature: Divisor of the scores.
             contrast: Masks, and the vectors of extra documents as `encode_documents` returned them.
         """

@@ -41,8 +41,8 @@ class TrainingSettings(Settings):
     epochs: float = Field(
         1.0,
         gt=0,
-        description="Passes over the supervised pairs, or over the pseudo-queries if there are "
-        "no others.",
+        description="Passes over the supervised pairs, or over the "
+        "pseudo-queries if there are no others.",
     )
     steps: int | None = Field(None, ge=1, description="Number of training steps. Overrides epochs.")
     batch_size: int = Field(64, ge=1, description="Pairs per forward pass.")
@@ -80,8 +80,8 @@ class TrainingSettings(Settings):
     negatives: Literal["siblings", "bm25"] = Field(
         "siblings",
         description="Where extra negatives come from. siblings: passages below the ancestors of "
-        "the relevant one. bm25: passages that BM25 ranks high. None of them holds an answer of "
-        "the query.",
+        "the relevant one. bm25: passages that BM25 ranks high. None of "
+        "them holds an answer of the query.",
     )
     negatives_per_query: int = Field(
         1,
@@ -95,8 +95,8 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(
         5e-5,
         ge=0,
-        description="Highest learning rate. It rises during the warm-up and then falls linearly "
-        "to 0.",
+        description="Highest learning rate. It rises during the "
+        "warm-up and then falls linearly to 0.",
     )
     warmup_share: float = constant_field(
         0.1, ge=0, lt=1, description="Share of the steps in which the learning rate rises."
@@ -125,8 +125,8 @@ class TrainingSettings(Settings):
     evaluate_every: int | None = Field(
         None,
         ge=1,
-        description="Steps between evaluations on dev. null: only before the first and after the "
-        "last step.",
+        description="Steps between evaluations on dev. null: only before "
+        "the first and after the last step.",
     )
     patience: int | None = Field(
         None,

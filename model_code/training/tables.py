@@ -36,7 +36,7 @@ class DevEvaluator:
 
     If the corpus has more passages than `max_passages`, the relevant ones and a sample of the
     others are ranked. Then the values of checkpoints can be compared with each other, but not with
-    those of the final evaluation.
+    the values of the final evaluation.
 
     Args:
         passages: The searched passages.

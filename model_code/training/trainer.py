@@ -89,7 +89,7 @@ class Objective(nn.Module):
             self.recluster(hierarchy)
 
     def recluster(self, hierarchy: Hierarchy) -> None:
-        """Replace the trained centroids by those of a new hierarchy, for the first M levels."""
+        """Replace the trained centroids of the first M levels by a new hierarchy's centroids."""
         levels = slice(0, self.settings.hierarchy_levels)
         centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
         parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
@@ -327,8 +327,8 @@ def _check_inputs(
         )
     if settings.needs_hierarchy and hierarchy is None:
         raise FreshetError(
-            "these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives "
-            "bm25"
+            "these settings need a hierarchy; build one, or set "
+            "hierarchy_weight 0 and negatives bm25"
         )
     if hierarchy is not None and len(hierarchy.leaves) != len(data.passages.texts):
         raise FreshetError(

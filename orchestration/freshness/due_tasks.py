@@ -99,7 +99,7 @@ def record_run_end(
     """Record that the Dagster run of a task failed or was canceled by a person.
 
     A failed task is tried again. A canceled one is not, except for an addition, because recorded
-    changes must become searchable. Runs without an open task are ignored, for example those of a
+    changes must become searchable. Runs without an open task are ignored, for example runs of a
     retrain that the gate already rejected.
 
     Args:

@@ -78,8 +78,8 @@ def _stuck_changes(project: Project, retriever: str, lag: Mapping[str, Any]) -> 
         reason = f"{lock_owner(lock)} is the one writer"
     minutes = lag["seconds"] / 60
     message = (
-        f"{retriever}: {lag['pending']:,} changes are waiting, the oldest for {minutes:.0f} min: "
-        f"{reason}"
+        f"{retriever}: {lag['pending']:,} changes are waiting, the "
+        f"oldest for {minutes:.0f} min: {reason}"
     )
     return {f"waiting {retriever}": message}
 

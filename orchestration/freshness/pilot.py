@@ -1,4 +1,4 @@
-"""Run a pilot: a short training on a sample that tells whether a retrain would help new documents.
+"""Run a pilot: a short training on a sample that shows whether a retrain would help.
 
 A drift report compares how well new and old documents are found, because only a training shows what
 training would gain. A pilot trains: with the settings of a retrain, in its own workspace, on new

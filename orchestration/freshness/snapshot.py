@@ -42,9 +42,9 @@ def export_snapshot(
 ) -> None:
     """Write the live documents of a generation, and their judged queries, to a folder.
 
-    The queries are those of the corpus, those that documents arrived with, and those for which
-    people's feedback found a document relevant. All documents that arrived with a query answer it.
-    A document that feedback found irrelevant is kept as such.
+    Queries come from three places: the corpus, the queries that documents arrived with, and
+    feedback that found a document relevant. All documents that arrived with a query answer it. A
+    document that feedback found irrelevant is kept as such.
 
     A query that the corpus judges keeps its id and its split. Other queries are split like the
     queries of a source without splits.

@@ -50,7 +50,7 @@ SNAPSHOT_SETTINGS = (
 def make_workspace(
     workspace: Project, write_snapshot: Callable[[Path], Any], share_cache: bool = True
 ) -> None:
-    """Make a workspace, unless it is there already.
+    """Make a workspace, unless it exists already.
 
     A workspace is left as it is once it exists. Every step of a retrain therefore uses the code and
     the settings from the start of the retrain, whatever is edited meanwhile.

@@ -41,7 +41,7 @@ NOT_RECORDED = "not recorded"
 def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
     """Return a row for each built system that can be registered.
 
-    The times of training and indexing are those of the stages' own processes, if a run with today's
+    The times of training and indexing come from the stages' processes, if a run with the current
     code, inputs and settings is recorded. Baselines are built together, so their costs are not
     known one by one.
 

@@ -185,15 +185,15 @@ class PlannedBuild:
         """Repair what a killed DVC left, and remove outputs that params.yaml no longer names."""
         if dvc.restore_lock(self.project.root, self.lock_backup):
             print_to_stderr(
-                "dvc.lock was half-written by a DVC that was killed; the last complete one is "
-                "restored"
+                "dvc.lock was half-written by a DVC that was "
+                "killed; the last complete one is restored"
             )
         if dvc.remove_stale_notes(self.project.root):
             print_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
             print_to_stderr(
-                f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps "
-                "its content)"
+                f"{folder} removed: params.yaml no longer names this "
+                "retriever (DVC's cache keeps its content)"
             )
 
     def _complete_settings(self) -> None:

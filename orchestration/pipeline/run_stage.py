@@ -90,8 +90,8 @@ def _execute(
         check_contract(stage.name, context)
     except FreshetError as error:
         raise FreshetError(
-            f"the output of stage {stage.address} breaks its contract, so it is not put in place: "
-            f"{error}"
+            f"the output of stage {stage.address} breaks its contract, "
+            f"so it is not put in place: {error}"
         ) from error
     finally:
         # An edit of an input is the more important reason, also if it made the output break its
@@ -168,7 +168,7 @@ def make_stage_record(
     Args:
         stage: The stage.
         project: The project.
-        inputs: What the stage read.
+        inputs: Inputs, code and settings that the stage read.
         report: The report that its `run` returned.
         started: Seconds since the epoch. Times are part of no artifact.
         ended: Seconds since the epoch.

@@ -513,8 +513,8 @@ def try_record_all(project: Project) -> bool:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         print(
-            f"not recorded in MLflow yet ({type(error).__name__}: {reason}); the next build "
-            "records it",
+            f"not recorded in MLflow yet ({type(error).__name__}: "
+            f"{reason}); the next build records it",
             file=sys.stderr,
         )
         return False

@@ -17,7 +17,7 @@ from orchestration.pipeline.stages import run_command
 
 @dataclass(frozen=True)
 class StageInputs:
-    """What a stage reads at one moment.
+    """The inputs, code and settings of a stage at one time.
 
     Attributes:
         command: The shell command that runs it.

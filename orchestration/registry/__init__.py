@@ -1,1 +1,1 @@
-"""What is registered in MLflow: versions of retrievers, who is champion, and why."""
+"""Versions of retrievers in MLflow's registry, and the promotion of the champion."""

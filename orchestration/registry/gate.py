@@ -65,9 +65,9 @@ class GateRules:
 def judge_challenger(challenger: Version, champion: Version | None, rules: GateRules) -> Verdict:
     """Compare the challenger with the champion.
 
-    The queries are those of the split `gate`, or of `test` if that split is empty, which the
-    verdict then says. Without judged queries no champion is replaced: by pseudo-queries, trainings
-    looked better that lost .075 nDCG@10 on real queries.
+    The queries of the split `gate` are used, or of `test` if that split is empty. The verdict says
+    if it is based on `test`. Without judged queries no champion is replaced: by pseudo-queries,
+    trainings looked better that lost .075 nDCG@10 on real queries.
 
     Args:
         challenger: The version that asks to be promoted.

@@ -143,9 +143,9 @@ def promote(
 
     Args:
         project: The project.
-        rules: The rules of the gate; None for those of the project.
-        challenger: A version to judge instead of the one with the alias `challenger`, such as that
-            of a retrain. It loses the alias if it is refused.
+        rules: The rules of the gate. None: the project's rules.
+        challenger: A version to judge instead of the one with the alias `challenger`, such as the
+            version of a retrain. It loses the alias if it is refused.
         verdict: The result of `judge`, if it was asked before.
 
     Raises:
@@ -196,7 +196,7 @@ def judge(
 ) -> Verdict:
     """Return what `promote` would decide now, and change nothing.
 
-    The arguments are those of `promote`.
+    Takes the same arguments as `promote`.
     """
     with open_registry(project) as registry:
         candidate, champion = _candidate_and_champion(project, registry, challenger)
@@ -236,7 +236,7 @@ def rollback(project: Project) -> PromotionResult:
 def manual_alias_change(project: Project) -> ManualAliasChange | None:
     """Return how a person moved the alias `champion` in MLflow, or None.
 
-    None as well if the change has been reconciled.
+    Also return None if the change has been reconciled.
     """
     before = versions.version_with_alias(project, RECORDED_CHAMPION)
     after = versions.version_with_alias(project, CHAMPION)

@@ -90,7 +90,7 @@ class Version:
             the registration was interrupted.
         snapshot: The ledger position of the documents that it was trained on.
         project: The identity of the project that registered it. Empty if the registration was
-            interrupted; such a version counts as one's own.
+            interrupted; such a version counts as this project's.
     """
 
     version: str
@@ -415,7 +415,7 @@ def delete_version(project: Project, version: Version) -> None:
 
 def delete_runs(project: Project, run_ids: Sequence[str]) -> None:
     """Delete runs with their models and files."""
-    # Asked first, because the registry forgets where the files of deleted runs are.
+    # Looked up first, because the registry forgets where the files of deleted runs are.
     folders = run_folders(project, run_ids)
     with open_registry(project) as registry:
         for model in registry.models_of_runs(run_ids):

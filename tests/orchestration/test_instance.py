@@ -1,4 +1,4 @@
-"""Guards that a killed run of Dagster frees its pool, and that runs are shown on Dagster's pages."""
+"""Guards that a killed run of Dagster frees its pool, and that Dagster's pages show runs."""
 
 from __future__ import annotations
 

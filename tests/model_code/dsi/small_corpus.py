@@ -49,7 +49,7 @@ ENCODER = {"max_tokens": 16, "precision": "float32", "device": "cpu"}
 
 
 def make_context(root: Path, own: DocumentVectorSettings, **changes: Any) -> StageContext:
-    """A new context for training below `root`, whose inputs are made once; changes: of `TRAINING`."""
+    """Return a new training context below `root` with `changes` of `TRAINING`; inputs are kept."""
     if not (root / "corpus").exists():
         _make_inputs(root)
     names = ("corpus", "pseudo_queries", "base_index", "hierarchy")

@@ -32,7 +32,7 @@ OURS_TO_TREC = {
 
 
 def random_case(seed, queries=60, documents=150, depth=100):
-    """Rankings in our own order, with many tied scores, short and missing rankings, grades 0 to 3."""
+    """Make rankings with many ties, short and missing rankings, and grades 0 to 3."""
     generator = np.random.default_rng(seed)
     names = [f"d{i}" for i in range(documents)]
     run, qrels = {}, {}

@@ -1,4 +1,4 @@
-"""Guards the promotion gate: what passes, each way to be refused, and how often luck alone passes."""
+"""Guards the promotion gate: passing, each way to be refused, and the rate of false passes."""
 
 from __future__ import annotations
 

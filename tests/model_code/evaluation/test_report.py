@@ -71,8 +71,8 @@ def test_summary_names_the_best_system():
             "high": value + 0.1,
         }
     assert summary_sentence(found) == (
-        "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700] (over queries), 0.050 above hce, on 1,200 documents and "
-        "50 judged test queries."
+        "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700] (over queries), 0.050 "
+        "above hce, on 1,200 documents and 50 judged test queries."
     )
     found["systems"] = {"bm25": found["systems"]["bm25"]}
     assert "[0.400, 0.600] (over queries), on 1,200 documents" in summary_sentence(found), (

@@ -50,7 +50,7 @@ def opened(folders: tuple[Path, Path]) -> LexicalRetriever:
 def views(
     folders: tuple[Path, Path],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
-    """E and T of the queries and of the passages as dense rows, and the document of each passage."""
+    """Return E and T of queries and passages as dense rows, and the document of each passage."""
     encoder = load_encoder(folders[0], precision="float32", device="cpu")
     passages = pd.read_parquet(folders[0].parents[2] / "corpus" / "passages.parquet")
 

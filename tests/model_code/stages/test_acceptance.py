@@ -73,7 +73,10 @@ def test_valid_corpus_passes_with_data_docs(tmp_path):
 def test_every_broken_bound_is_named_and_stays_readable(tmp_path):
     with pytest.raises(FreshetError) as refusal:
         acceptance.run(context(tmp_path, min_documents=13, same=8))
-    for message in ("documents: too few: 12, and 13 at least", "queries: equal to another: 58.3"):
+    for message in (
+        "documents: too few: 12, must be at least 13",
+        "queries: equal to another: 58.3",
+    ):
         assert message in str(refusal.value)
     verdict = read_json(tmp_path / ".freshet" / "data_docs" / "verdict.json")
     assert [row["passed"] for row in verdict["expectations"]].count(False) == 2
@@ -89,7 +92,7 @@ def test_a_judgement_of_no_document_stops_the_stage(tmp_path):
     path = tmp_path / "corpus" / "qrels.parquet"
     pd.read_parquet(path).replace({"document_id": {"3": "absent"}}).to_parquet(path)
     with pytest.raises(
-        FreshetError, match="judgements: of a document that is not there: .* %, and 0 % at most"
+        FreshetError, match="judgements: of an unknown document: .* %, must be at most 0 %"
     ):
         acceptance.run(place)
     assert json.dumps(read_json(place.output / "verdict.json"))

@@ -26,7 +26,13 @@ DOCUMENTS = "".join(
     json.dumps({"_id": f"d{i}", "title": f"t{i}", "text": f"some text number {i}"}) + "\n"
     for i in range(40)
 )
-MALFORMED = b'{"_id": \n{"text": "x"}\n{"_id": "d0", "text": "x"}\n{"_id": "e", "text": ""}\n{"_id": "u", "text": "\xff"}\n'
+MALFORMED = (
+    b'{"_id": \n'
+    b'{"text": "x"}\n'
+    b'{"_id": "d0", "text": "x"}\n'
+    b'{"_id": "e", "text": ""}\n'
+    b'{"_id": "u", "text": "\xff"}\n'
+)
 
 
 def run(root: Path, lock: dict | None = None, words: int = 3, **settings):

@@ -174,7 +174,7 @@ def ask(name):
 
 @pytest.mark.parametrize("kind", ["dense", "bm25", "fused"])
 def test_self_judged_corpus_is_searched_without_query_lines(own_lines, tmp_path, kind):
-    """As an index of the judged texts alone would be, without the documents that training asks for."""
+    """An index of the judged texts alone gives the same scores."""
     bench, whole = (
         EvaluationSet.load(context(own_lines, tmp_path)),
         load_corpus(own_lines["corpus"]).passages,

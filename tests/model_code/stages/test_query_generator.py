@@ -85,16 +85,24 @@ def trained(tmp_path_factory) -> tuple[Path, dict]:
     return root, query_generator.run(make_context(root, "trained"))
 
 
+NO_TRAINING_CODE = """
+import sys
+from types import SimpleNamespace
+
+from model_code.queries.settings import TRAINING_GROUP, GeneratorTrainingSettings
+from model_code.stages import query_generator
+
+# The context has no output folder, so nothing can be written.
+context = SimpleNamespace(settings={TRAINING_GROUP: GeneratorTrainingSettings()})
+assert query_generator.run(context) == {"trained": False}
+slow = {"torch", "numpy", "pandas", "transformers", "accelerate"}
+print(sorted(slow & set(sys.modules)))
+"""
+
+
 def test_disabled_generator_avoids_slow_imports():
-    """Of the context it has the settings alone, and so writes nothing."""
-    code = (
-        "import sys; from types import SimpleNamespace as S; from model_code.stages import query_generator as stage;"
-        "from model_code.queries.settings import TRAINING_GROUP, GeneratorTrainingSettings as T;"
-        "assert stage.run(S(settings={TRAINING_GROUP: T()})) == {'trained': False};"
-        "print(sorted({'torch', 'numpy', 'pandas', 'transformers', 'accelerate'} & set(sys.modules)))"
-    )
     printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", NO_TRAINING_CODE], capture_output=True, text=True, check=True
     ).stdout
     assert printed.strip() == "[]"
 

@@ -132,8 +132,8 @@ def test_training_writes_report_encoder_and_model_card(
     assert low <= report["best_dev"] <= high
     assert low < high, "four queries say little"
     assert (
-        f"nDCG@10 {report['best_dev']:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on 4 dev queries"
-        in card
+        f"nDCG@10 {report['best_dev']:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on 4 dev "
+        "queries" in card
     )
     settings = json.loads(card.split("```")[1].removeprefix("json"))
     assert settings["retriever"]["training"]["steps"] == 4

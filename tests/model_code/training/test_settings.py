@@ -1,4 +1,4 @@
-"""Guards that training settings refuse what makes no sense, and parse from what params.yaml holds."""
+"""Guards that training settings refuse senseless values, and parse from params.yaml."""
 
 from __future__ import annotations
 

@@ -22,7 +22,12 @@ from model_code.project import Project
 from model_code.stages.stage import Stage
 from orchestration.pipeline import run_stage, stage_key
 
-PARAMS = "seed: 3\nindex: {flat_below: 10}\nretrievers: {hce: {hierarchy_weight: 0.2}}\ncorpus: {packages: [numpy]}\n"
+PARAMS = """\
+seed: 3
+index: {flat_below: 10}
+retrievers: {hce: {hierarchy_weight: 0.2}}
+corpus: {packages: [numpy]}
+"""
 
 
 @pytest.fixture

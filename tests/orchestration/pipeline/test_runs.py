@@ -277,7 +277,7 @@ SECOND = replace(FIRST, stage="index@hce", key="cd" * 32, started=1010.0, ended=
 
 
 class Memory:
-    """A tracker that remembers what it was given, and the content of the files as they were then."""
+    """A tracker that keeps its records, and the content of their files at that time."""
 
     def __init__(self) -> None:
         self.records: list[StageRecord] = []

@@ -133,13 +133,31 @@ def module_path(module: str) -> Path | None:
     return None
 
 
+SLOW_IMPORTS_CODE = """
+import sys
+
+import orchestration.definitions
+
+slow = {
+    "torch",
+    "mlflow",
+    "transformers",
+    "faiss",
+    "great_expectations",
+    "dvc",
+    "pandera",
+    "sqlalchemy",
+}
+print(sorted(slow & set(sys.modules)))
+"""
+
+
 def test_definitions_load_without_slow_libraries():
-    code = (
-        "import sys, orchestration.definitions;"
-        "slow = {'torch', 'mlflow', 'transformers', 'faiss', 'great_expectations', 'dvc', 'pandera', 'sqlalchemy'};"
-        "print(sorted(slow & set(sys.modules)))"
-    )
     printed = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", SLOW_IMPORTS_CODE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert printed.strip() == "[]"

@@ -434,7 +434,7 @@ def champions(tmp_path_factory, build):
 
 @pytest.fixture
 def three(champions, tmp_path, monkeypatch):
-    """A copy of that store, as making one takes seconds, with a gate that lets everything through."""
+    """Copy the store, because making one takes seconds, with a gate that passes everything."""
     pass_all_versions(monkeypatch)
     shutil.copytree(champions.root, tmp_path / "three")
     return Project(tmp_path / "three")

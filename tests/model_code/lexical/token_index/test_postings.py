@@ -22,7 +22,7 @@ from model_code.lexical.token_index.postings import (
 
 
 def held(passages: int, tokens: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Which passage holds which token, (N, t) bool, with tokens from very rare to in every passage."""
+    """Draw which passage holds which token, (N, t) bool, from rare to ubiquitous tokens."""
     chance = np.random.default_rng(seed)
     shares = np.geomspace(1 / passages, 1, len(tokens))
     matrix = chance.random((passages, len(tokens))) < shares
