@@ -1,8 +1,4 @@
-"""Guards docs/guarantees.md: the test that each promise names exists, once, and runs always or
-where the page says.
-
-pytest tests/test_guarantees.py
-"""
+"""Check that docs/guarantees.md names existing tests, and says which of them `make test-long` runs."""
 
 from __future__ import annotations
 
@@ -12,20 +8,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NOT_ALWAYS = re.compile(r"pytest\.mark\.(long|skip|xfail)")
-PROMISE = re.compile(r"^\| .+ \| `(test_\w+)` \|$")
+GUARANTEE = re.compile(r"^\| .+ \| `(test_\w+)` \|$")
 
 LONG = " (`make test-long`)"
 
 
-def test_each_promise_names_a_test_that_exists():
+def test_each_guarantee_names_an_existing_test():
     lines = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8").splitlines()
     rows = [
         line
         for line in lines
-        if line.startswith("|") and not line.startswith(("|---", "| promise"))
+        if line.startswith("|") and not line.startswith(("|---", "| guarantee |"))
     ]
-    named = {found[1]: LONG in line for line in rows if (found := PROMISE.match(line))}
-    assert len(named) == len(rows) > 10, "a promise without a test"
+    named = {found[1]: LONG in line for line in rows if (found := GUARANTEE.match(line))}
+    assert len(named) == len(rows) > 10, "a guarantee without a test"
     tests: dict[str, list[set[str]]] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -44,7 +44,7 @@ class QueryVectors:
     rows: np.ndarray
 
     @classmethod
-    def encode_buckets(
+    def encode(
         cls, pairs: Pairs, encoder: Encoder, folder: Path, progress: Progress = no_progress
     ) -> QueryVectors:
         """Encode the queries of pairs.

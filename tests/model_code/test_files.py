@@ -40,7 +40,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_file_and_its_folder_are_synced_unless_they_are_below_one_that_waits(tmp_path, synced):
+def test_writes_sync_file_and_folder_unless_deferred(tmp_path, synced):
     waiting = tmp_path / "waiting"
     with deferred_fsync(waiting):
         write_text(waiting / "below" / "a", "1")
@@ -55,9 +55,7 @@ def test_a_file_and_its_folder_are_synced_unless_they_are_below_one_that_waits(t
     assert synced[4:] == ["c", "waiting"]
 
 
-def test_a_tree_is_synced_with_every_file_and_folder_and_an_error_is_raised(
-    tmp_path, synced, monkeypatch
-):
+def test_fsync_tree_syncs_everything_and_raises_errors(tmp_path, synced, monkeypatch):
     for name in ("a", "x/b", "x/y/c"):
         write_text(tmp_path / name, name)
     (tmp_path / "link").symlink_to("nowhere")
@@ -73,7 +71,7 @@ def test_a_tree_is_synced_with_every_file_and_folder_and_an_error_is_raised(
         fsync_tree(tmp_path)
 
 
-def test_a_process_that_was_forked_syncs_by_threads_of_its_own(tmp_path):
+def test_forked_process_syncs_with_own_threads(tmp_path):
     fsync_tree(tmp_path)
     if (child := os.fork()) == 0:
         signal.alarm(20)  # which ends it where it waits for threads that only its parent has
@@ -82,7 +80,7 @@ def test_a_process_that_was_forked_syncs_by_threads_of_its_own(tmp_path):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+def test_failed_write_leaves_only_old_file(tmp_path):
     write_text(tmp_path / "a", "old")
 
     def half_way() -> None:
@@ -103,18 +101,19 @@ def sealed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_facts_join_those_that_stand_and_seal_files_that_came_since(sealed: Path) -> None:
+def test_manifest_additions_keep_facts_and_seal_files(sealed: Path) -> None:
     (sealed / "queries").write_bytes(b"d")
     with pytest.raises(FreshetError, match="queries was added"):
         verify_checksums(sealed, read_manifest(sealed, 3))
     add_to_manifest(sealed, {"kind": "dsi", "precision": "auto"})
     manifest = read_manifest(sealed, 3)
-    assert (manifest["kind"], manifest["precision"]) == ("dsi", "auto")
+    assert manifest["kind"] == "dsi"
+    assert manifest["precision"] == "auto"
     assert list(manifest["checksums"]) == ["below/vectors", "queries"]
     verify_checksums(sealed, manifest)
 
 
-def test_a_file_that_changed_since_is_not_sealed_by_more_facts(sealed: Path) -> None:
+def test_manifest_additions_do_not_seal_changed_files(sealed: Path) -> None:
     (sealed / "below" / "vectors").write_bytes(b"abd")
     add_to_manifest(sealed, {"precision": "auto"})
     with pytest.raises(FreshetError, match="vectors was changed"):

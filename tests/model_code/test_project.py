@@ -77,7 +77,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
     assert (tmp_path / "log").read_text().splitlines() == ["first in", "second in", "second out"]
 
 
-def test_a_child_of_the_holder_does_not_wait_for_it(tmp_path):
+def test_child_process_does_not_wait_for_lock(tmp_path):
     with Project(tmp_path).lock():
         child = start_holder(tmp_path, "child")
         child.communicate("let go\n", timeout=30)
@@ -85,7 +85,7 @@ def test_a_child_of_the_holder_does_not_wait_for_it(tmp_path):
     assert LOCK_HELD not in os.environ
 
 
-def test_state_lies_in_the_project_unless_the_environment_says_where(tmp_path, monkeypatch):
+def test_state_folder_is_in_project_by_default(tmp_path, monkeypatch):
     """And a temporary workspace of an experiment shares that of its project."""
     assert Project(tmp_path).state == tmp_path / ".freshet"
     assert Project(tmp_path / ".dvc" / "tmp" / "exps" / "tmp1").state == tmp_path / ".freshet"
@@ -99,14 +99,14 @@ def test_state_lies_in_the_project_unless_the_environment_says_where(tmp_path, m
     )
 
 
-def test_a_project_is_found_from_any_folder_in_it(tmp_path):
+def test_project_is_found_from_subfolder(tmp_path):
     (tmp_path / "data" / "raw").mkdir(parents=True)
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).touch()
     assert Project.find(tmp_path / "data" / "raw").root == tmp_path
 
 
-def test_who_holds_it_goes_on_and_a_second_holder_waits_also_after_an_inner_block(tmp_path):
+def test_lock_is_reentrant_and_makes_others_wait(tmp_path):
     order: list[str] = []
 
     def second() -> None:
@@ -124,7 +124,7 @@ def test_who_holds_it_goes_on_and_a_second_holder_waits_also_after_an_inner_bloc
     assert order == ["inner", "outer", "second"]
 
 
-def test_who_must_wait_says_for_what_and_who_need_not_is_silent(tmp_path, capsys):
+def test_only_waiting_lock_user_prints_message(tmp_path, capsys):
     def second() -> None:
         with file_lock(tmp_path / "lock", "waiting for the first"):
             said.append(capsys.readouterr().err)
@@ -141,7 +141,7 @@ def test_who_must_wait_says_for_what_and_who_need_not_is_silent(tmp_path, capsys
     assert said[1].startswith(f"waiting for the first: process {os.getpid()} (")
 
 
-def test_who_has_waited_for_longest_is_told_who_holds_it(tmp_path, capsys, monkeypatch):
+def test_lock_timeout_names_the_owner(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("model_code.project.PATIENCE", 0.05)
     first = start_holder(tmp_path, "first")
     assert first.stdout.readline() == "holding\n"

@@ -99,7 +99,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_makes_no_sense_is_refused_in_one_line_with_its_path(text: str) -> None:
+def test_invalid_setting_is_refused_with_its_path(text: str) -> None:
     with pytest.raises(SettingsError, match="^" + re.escape(REFUSED[text])) as raised:
         parsed(text)
     assert "\n" not in str(raised.value)
@@ -129,14 +129,18 @@ def test_settings_are_values() -> None:
         one.count = 3  # type: ignore[misc]
 
 
-def test_every_key_is_described_with_its_group_s_own_default() -> None:
+def test_every_setting_is_described_with_its_default() -> None:
     rows = {row.key: row for row in describe_settings(Parts, "parts")}
     assert list(rows)[-2:] == ["parts.inner.share", "parts.inner.kind"]
     share = rows["parts.inner.share"]
-    assert (share.type, share.default, share.description) == ("float", "1", "of the rows")
+    assert share.type == "float"
+    assert share.default == "1"
+    assert share.description == "of the rows"
     assert share.bounds == "above 0, at most 1"
-    assert (rows["parts.limit"].type, rows["parts.limit"].default) == ("int | null", "null")
-    assert (rows["parts.names"].type, rows["parts.names"].default) == ("list of text", "[a]")
+    assert rows["parts.limit"].type == "int | null"
+    assert rows["parts.limit"].default == "null"
+    assert rows["parts.names"].type == "list of text"
+    assert rows["parts.names"].default == "[a]"
 
 
 class Drawing(Settings):

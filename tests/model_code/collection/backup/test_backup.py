@@ -39,7 +39,7 @@ def live(own):
     return own
 
 
-def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
+def test_backup_during_writes_restores_same_searches(live, tmp_path):
     stop, written = threading.Event(), []
 
     def write() -> None:
@@ -70,9 +70,7 @@ def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
     again.ledger.close()
 
 
-def test_nobody_changes_generations_while_they_are_linked_and_nothing_is_written_over(
-    live, tmp_path, monkeypatch
-):
+def test_backup_locks_generations_and_overwrites_nothing(live, tmp_path, monkeypatch):
     free, link = [], module.link
     monkeypatch.setattr(
         module,
@@ -104,7 +102,7 @@ def held_in(folder, secret):
             yield path.relative_to(folder).as_posix()
 
 
-def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
+def test_erased_text_is_in_no_file(own, tmp_path):
     live = LiveIndex(own)
     for text in ("word1 quokka one", "word2 quokka two"):
         add(live, row("n1", text, queries=["what is quokka"]), row("n2", "word3"))
@@ -146,7 +144,7 @@ def test_where_an_erased_text_remains_is_said(live):
     assert "d05" not in {hit.document_id for hit in Searcher.open(live.live).search("word3", 99)}
 
 
-def test_copies_elsewhere_in_the_project_are_named_and_references_of_drift_go(live):
+def test_erasure_names_copies_and_removes_drift_references(live):
     collection, root = LiveIndex(live), live.root
     (root / "inbox").mkdir()
     (root / "inbox/new.jsonl").write_text(json.dumps(row("n8", "word1")) + "\n")
@@ -183,7 +181,7 @@ def test_there_is_no_backup_of_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_documents_do_not_go_back_to_a_generation_that_still_holds_what_was_erased(live):
+def test_revert_to_erased_text_is_refused(live):
     """Its log says that they are removed, so that what its files bring back could never be deleted
     again.
     """

@@ -105,9 +105,7 @@ def live(own, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", TORN)
-def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names(
-    live, kind, capsys, monkeypatch
-):
+def test_damaged_file_is_repaired_by_named_command(live, kind, capsys, monkeypatch):
     collection = GenerationStore(live.live, "r")
     before = document_hashes(collection.current())
     name, tear = TORN[kind]
@@ -147,7 +145,7 @@ def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names
     assert run(capsys, monkeypatch, "add more.jsonl")[0] == 0
 
 
-def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writer_left_beside_it(
+def test_pending_changes_are_recovered_from_torn_ledger(
     live,
 ):
     collection, said = LiveIndex(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
@@ -176,7 +174,7 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writ
         assert ledger.latest(["d03"])["d03"].document.text == "word8"
 
 
-def test_where_nothing_is_whole_the_message_says_what_opens_the_build_again(live):
+def test_repair_without_intact_generation_names_promote(live):
     cut(next((live.live / "r/generations/000000/encoder").glob("*.safetensors")))
     with pytest.raises(Damaged, match="freshet repair"):
         Searcher.open(live.live)
@@ -205,7 +203,7 @@ def two(tmp_path):
 
 
 @pytest.mark.parametrize("loss", ["lost", "foreign", "torn"])
-def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, loss):
+def test_repair_after_lost_ledger_restores_all_documents(two, loss):
     for path in two.live.glob("ledger.sqlite*"):
         path.unlink()
     if loss == "foreign":
@@ -229,7 +227,7 @@ def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, 
     assert list(find_damage(two)) == []
 
 
-def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
+def test_older_ledger_copy_receives_newer_documents(two, tmp_path):
     with_hce = collection_of(two, "hce")
     shutil.copyfile(two.live / "ledger.sqlite", tmp_path / "copy")
     add(with_hce, row("a", "newer"), row("e"))
@@ -247,7 +245,7 @@ def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
     assert list(find_damage(two)) == []
 
 
-def test_what_waits_is_not_taken_for_lost_while_one_retriever_stands_in_the_log(two):
+def test_pending_changes_are_not_repaired_as_lost(two):
     first = collection_of(two, "hce")
     first.receive([row("a", "newest"), row("waiting")], "api")
     first.remove(["b"], "api")

@@ -59,7 +59,7 @@ def crash(live: Path, changes: list[Document | Remove], event: int, at: int) -> 
 
 
 @pytest.mark.usefixtures("no_waiting_for_the_disk")
-def test_dying_at_any_file_operation_leaves_old_or_new(live: Path) -> None:
+def test_dying_at_any_file_operation_is_atomic(live: Path) -> None:
     seen, at, died = set(), 0, True
     while died:
         at += 1
@@ -87,9 +87,7 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path) -> None:
     assert numbers == list(range(at + 2)), "no generation was left that was never switched to"
 
 
-def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(
-    live: Path, monkeypatch
-) -> None:
+def test_files_are_on_disk_before_generation_is_named(live: Path, monkeypatch) -> None:
     synced, named = set(), []
     rename = os.rename
 
@@ -144,7 +142,7 @@ while True:
 """
 
 
-def test_kill_9_at_any_moment_loses_nothing_that_was_reported(live: Path) -> None:
+def test_kill_9_loses_no_reported_change(live: Path) -> None:
     rng, root = random.Random(), Path(__file__).parents[4]
     for _ in range(2):
         command, pipe = [sys.executable, "-c", CHILD, str(live)], subprocess.PIPE

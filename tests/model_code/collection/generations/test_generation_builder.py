@@ -51,7 +51,7 @@ def names_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_net_effect_counts_and_each_document_has_a_status(writer: GenerationBuilder) -> None:
+def test_batch_applies_net_effect_per_document(writer: GenerationBuilder) -> None:
     changed = Document("d03", "word1", "word2 word3")
     first = [
         put("d00x", NEW),
@@ -64,16 +64,17 @@ def test_the_net_effect_counts_and_each_document_has_a_status(writer: Generation
     applied = writer.apply(
         [*first, put("d03", OLD), changed, Remove("nobody")], up_to(9), {"by": "test"}
     )
-    assert (applied.added, applied.updated, applied.deleted) == (("d01x",), ("d03",), ("d06",))
+    assert applied.added == ("d01x",)
+    assert applied.updated == ("d03",)
+    assert applied.deleted == ("d06",)
     assert applied.unchanged == ("d00x", "d05", "nobody")
     manifest = applied.generation.manifest
-    assert (manifest["parent"], manifest["base"], manifest["segments"], manifest["removed"]) == (
-        0,
-        0,
-        [1],
-        1,
-    )
-    assert (applied.generation.cursor, manifest["provenance"]) == (up_to(9), {"by": "test"})
+    assert manifest["parent"] == 0
+    assert manifest["base"] == 0
+    assert manifest["segments"] == [1]
+    assert manifest["removed"] == 1
+    assert applied.generation.cursor == up_to(9)
+    assert manifest["provenance"] == {"by": "test"}
     assert manifest["documents"] == len(OLD)
     assert GenerationStore(writer.collection.live, "r").current() == applied.generation
 
@@ -101,15 +102,15 @@ def test_the_same_changes_again_change_nothing(writer: GenerationBuilder) -> Non
         assert writer.apply([other], up_to(4), {}).updated == (other.document_id,)
 
 
-def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(
-    writer: GenerationBuilder, monkeypatch
-) -> None:
+def test_built_segment_stays_open_and_locked(writer: GenerationBuilder, monkeypatch) -> None:
     assert writer.searcher
     read, load = [], DenseIndex.load
     monkeypatch.setattr(DenseIndex, "load", lambda folder: read.append(folder) or load(folder))
     made = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     part = writer.searcher.views[-1].segment
-    assert (part.folder, part.number, len(read)) == (made.folder, made.number, 1)
+    assert part.folder == made.folder
+    assert part.number == made.number
+    assert len(read) == 1
     assert part.lock.is_valid()
     assert rankings(writer) == rankings(Searcher.open(writer.collection.live, "r"))
     with exclusive_lock_if_unused(made.folder) as free:
@@ -118,11 +119,12 @@ def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(
     assert not part.lock.is_valid()
 
 
-def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training(
+def test_generation_stores_only_its_additions(
     writer: GenerationBuilder,
 ) -> None:
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
-    assert (trained_documents(added), added_since_training(added)) == (OLD.keys(), {"d00x"})
+    assert trained_documents(added) == OLD.keys()
+    assert added_since_training(added) == {"d00x"}
     assert names_below(added.folder) == {
         "documents.parquet",
         "hierarchy/document_ids.json",
@@ -135,11 +137,13 @@ def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training
     deleted = writer.apply([Remove("d02")], up_to(2), {}).generation
     assert names_below(deleted.folder) == {"manifest.json", "removed.json"}
     later = writer.apply([put("d01x", NEW)], up_to(3), {}).generation
-    assert (later.base, later.segments, later.removed) == (0, (1, 3), 2)
+    assert later.base == 0
+    assert later.segments == (1, 3)
+    assert later.removed == 2
     assert later.needs == {0, 1, 2, 3}
 
 
-def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(
+def test_added_passages_are_placed_in_hierarchy(
     writer: GenerationBuilder,
 ) -> None:
     writer.apply([put("d00x", NEW), put("d01x", NEW)], up_to(1), {})
@@ -159,11 +163,12 @@ def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(
     assert len(Placements.load(base.folder).cosines) == len(tree.leaves)
     title, text = NEW["d00x"]
     hit = writer.searcher.search(RULES.passages(title, text)[0], 1)[0]
-    assert (hit.document_id, hit.title) == ("d00x", title)
+    assert hit.document_id == "d00x"
+    assert hit.title == title
     assert hit.path == tuple(segment.placements.paths[segment.rows.rows_of(["d00x"])[0]].tolist())
 
 
-def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_before(
+def test_renewed_searcher_shares_segments_with_old(
     writer: GenerationBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.apply([put("d00x", NEW)], up_to(1), {})
@@ -187,17 +192,15 @@ def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_be
     assert rankings(new.renewed()) == before
 
 
-def test_a_generation_of_the_same_number_in_a_collection_that_was_made_anew_is_another(
+def test_recreated_collection_has_other_generations(
     writer: GenerationBuilder, encoder: Path, tmp_path: Path
 ) -> None:
     old = Searcher.open(writer.collection.live, "r")
     shutil.rmtree(writer.collection.live)
     open_build("dense", tmp_path, encoder, NEW)
     new = old.renewed()
-    assert (old.generation.number, new.generation) == (
-        new.generation.number,
-        writer.collection.current(),
-    )
+    assert old.generation.number == new.generation.number
+    assert new.generation == writer.collection.current()
     assert {name for ranking in rankings(new) for name, _ in ranking} == NEW.keys()
 
 
@@ -263,9 +266,7 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
         bad.apply([Document("c", "word1", "word2")], up_to(3), {})
 
 
-def test_what_cannot_be_applied_is_refused_and_changes_nothing(
-    encoder: Path, tmp_path: Path
-) -> None:
+def test_refused_batch_changes_nothing(encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="has neither title nor text"):
         Document("a", "", "")
     unknown = open_build("dense", tmp_path / "unknown", encoder, OLD, rules=None)
@@ -283,7 +284,7 @@ def test_a_segment_of_another_encoder_is_refused(writer: GenerationBuilder) -> N
         rankings(writer.collection.live)
 
 
-def test_opening_the_same_build_again_keeps_what_was_added(
+def test_reopening_build_keeps_additions(
     writer: GenerationBuilder, encoder: Path, tmp_path: Path
 ) -> None:
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
@@ -294,13 +295,14 @@ def test_opening_the_same_build_again_keeps_what_was_added(
     assert writer.apply([put("d01x", NEW)], up_to(1), {}).generation.base == 2
     open_build("dense", tmp_path, encoder, OLD)
     again = writer.collection.current()
-    assert (again.number, again.needs - {again.number}) == (4, added.needs)
+    assert again.number == 4
+    assert again.needs - {again.number} == added.needs
     before = Searcher(writer.collection.live, added, {}).search("word1", 99)
     now = Searcher.open(writer.collection.live, "r").search("word1", 99)
     assert now == [replace(hit, generation=4) for hit in before]
 
 
-def test_a_damaged_shared_folder_is_found_when_going_back(writer: GenerationBuilder) -> None:
+def test_rewind_detects_damaged_shared_folder(writer: GenerationBuilder) -> None:
     first = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     writer.apply([put("d01x", NEW)], up_to(2), {})
     (first.folder / "documents.parquet").write_bytes(b"nonsense")
@@ -313,7 +315,7 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: GenerationBuil
         writer.collection.read(2).verify_all()
 
 
-def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(
+def test_rewind_to_removed_generation_is_refused(
     live: Path,
 ) -> None:
     writer = GenerationBuilder(live, "r")

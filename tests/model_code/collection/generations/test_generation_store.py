@@ -35,14 +35,14 @@ def snapshot(root: Path) -> dict[str, str]:
     }
 
 
-def test_generation_zero_states_what_it_is_and_opening_the_same_build_again_changes_nothing(
-    build: Build, tmp_path: Path
-) -> None:
+def test_reopening_first_build_changes_nothing(build: Build, tmp_path: Path) -> None:
     generation = build.open(tmp_path, model_version=3)
     assert generation.folder == tmp_path / "live" / "hce" / "generations" / "000000"
     manifest = generation.manifest
     assert manifest["fingerprint"] == read_json(build.index / "manifest.json")["fingerprint"]
-    assert (manifest["parent"], manifest["documents"], manifest["passages"]) == (None, 9, 10)
+    assert manifest["parent"] is None
+    assert manifest["documents"] == 9
+    assert manifest["passages"] == 10
     assert manifest["provenance"] == {"model_version": 3}
     assert GenerationStore(tmp_path / "live", "hce").current() == generation
     assert default_retriever(tmp_path / "live") == "hce"
@@ -66,14 +66,18 @@ def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
     )
 
 
-def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of_the_old(
+def test_rewind_to_previous_build_shares_its_files(
     build: Build, other_build: Build, tmp_path: Path
 ) -> None:
     first, second = build.open(tmp_path, model_version=1), other_build.open(tmp_path)
     live = GenerationStore(tmp_path / "live", "hce")
-    assert (second.number, second.manifest["parent"], live.current()) == (1, None, second)
+    assert second.number == 1
+    assert second.manifest["parent"] is None
+    assert live.current() == second
     again = build.open(tmp_path)
-    assert (again.number, again.build, again.manifest["parent"]) == (2, 0, 0)
+    assert again.number == 2
+    assert again.build == 0
+    assert again.manifest["parent"] == 0
     assert [path.name for path in again.folder.iterdir()] == ["manifest.json"]
     assert (again.needs, again.manifest["provenance"]) == ({0, 2}, {}), (
         "the model's version is told by the build alone"
@@ -128,7 +132,7 @@ def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_
 
 
 @pytest.mark.parametrize("step", ["write_manifest", "fsync_tree", "write_text"])
-def test_a_crash_at_any_step_leaves_the_old_generation(
+def test_crash_at_any_step_leaves_old_generation(
     build: Build, other_build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     first = build.open(tmp_path)
@@ -186,12 +190,13 @@ def test_a_damaged_generation_is_never_switched_to(
     file.unlink() if damage == "missing" else file.write_bytes(b"nonsense")
     with pytest.raises(FreshetError, match=f"documents.parquet (is|was) {damage}"):
         live.publish_again(live.read(0), LedgerCursor(), {})
-    assert (live.current(), len(live.generations())) == (second, 2)
+    assert live.current() == second
+    assert len(live.generations()) == 2
     with pytest.raises(FreshetError, match="no generation 7; there are: 0, 1"):
         live.read(7)
 
 
-def test_a_swapped_encoder_and_a_newer_format_are_refused(
+def test_swapped_encoder_and_newer_format_are_refused(
     build: Build, other_build: Build, tmp_path: Path
 ) -> None:
     generation = build.open(tmp_path)

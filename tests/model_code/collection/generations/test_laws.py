@@ -93,7 +93,7 @@ def singles(live: Path, changes: list, **settings: int) -> GenerationBuilder:
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
-def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(
+def test_additions_equal_batch_and_rebuild_in_any_order(
     live: Path, rebuilt, tmp_path: Path
 ) -> None:
     other = Path(shutil.copytree(live, tmp_path / "other"))
@@ -111,9 +111,7 @@ def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(
     assert len(one.searcher.views) <= 4
 
 
-def test_updates_and_deletions_are_a_rebuild_and_compaction_changes_nothing(
-    live: Path, rebuilt
-) -> None:
+def test_changes_equal_rebuild_before_and_after_compaction(live: Path, rebuilt) -> None:
     gone = ("d01", "d02", "d02x", "d07")
     writer = singles(
         live, [*(put(name, NEW) for name in NEW), *(put(name, CHANGED) for name in CHANGED)]

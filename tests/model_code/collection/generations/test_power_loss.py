@@ -132,7 +132,7 @@ STORE = "model_code.collection.generations.generation_store"
 @pytest.mark.parametrize(
     "wait", [f"{STORE}.fsync_tree", f"{STORE}.fsync", "model_code.files.fsync"]
 )
-def test_without_any_one_wait_for_the_disk_a_loss_does_harm(
+def test_power_loss_harms_without_any_one_sync(
     dense: Path, tmp_path: Path, monkeypatch, wait
 ) -> None:
     monkeypatch.setattr(wait, lambda path: None)

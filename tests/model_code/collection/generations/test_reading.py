@@ -29,7 +29,7 @@ def add(writer: GenerationBuilder, number: int) -> None:
     writer.apply([Document(f"n{number}", "word1", f"word{number % 5} word2")], up_to(number), {})
 
 
-def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
+def test_files_of_open_searcher_are_kept(live: Path) -> None:
     writer = GenerationBuilder(live, "r", max_segments=1)
     add(writer, 1)
     reader = Searcher.open(live, "r")
@@ -45,7 +45,7 @@ def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
     assert {hit.document_id for hit in reader.search("word1 word2", k=50)} >= {"n1", "n4"}
 
 
-def test_what_is_read_stays_with_all_that_it_needs(live: Path) -> None:
+def test_needed_segments_of_open_generation_are_kept(live: Path) -> None:
     writer = GenerationBuilder(live, "r")
     for event, change in enumerate(
         [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3")]
@@ -60,7 +60,7 @@ def test_what_is_read_stays_with_all_that_it_needs(live: Path) -> None:
     assert writer.collect_garbage(keep=1) == (1, 2, 3)
 
 
-def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
+def test_readers_survive_garbage_collection_at_every_change(live: Path) -> None:
     writer, stop, wrong = GenerationBuilder(live, "r", max_segments=1), threading.Event(), []
     done = [0] * 4
 
@@ -122,7 +122,7 @@ def test_readers_and_a_writer_share_what_is_loaded(live: Path) -> None:
     assert rankings(writer) == rankings(alone)
 
 
-def test_another_process_counts_and_lets_go_when_it_ends(tmp_path: Path) -> None:
+def test_folder_lock_of_other_process_ends_with_it(tmp_path: Path) -> None:
     hold = "import sys\nfrom pathlib import Path\nfrom model_code.collection.segments.folder_lock import SharedFolderLock\n"
     hold += (
         "held = SharedFolderLock(Path(sys.argv[1]))\nprint('held', flush=True)\nsys.stdin.read()\n"
@@ -160,9 +160,7 @@ def test_what_is_being_deleted_cannot_be_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made_again", [False, True])
-def test_what_was_deleted_between_the_opening_and_the_lock_is_not_read(
-    tmp_path, monkeypatch, made_again: bool
-) -> None:
+def test_folder_deleted_before_lock_is_refused(tmp_path, monkeypatch, made_again: bool) -> None:
     folder, lock = tmp_path / "000001", fcntl.flock
     folder.mkdir()
     open_files = len(os.listdir("/dev/fd"))

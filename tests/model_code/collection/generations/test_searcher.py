@@ -26,7 +26,7 @@ def searcher(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     return Searcher.open(root / "live")
 
 
-def test_hits_carry_everything_a_reader_needs_and_are_no_more_than_documents(
+def test_hits_are_complete_and_one_per_document(
     searcher: Searcher,
 ) -> None:
     hits = searcher.search("split a string into words", 4)
@@ -36,16 +36,14 @@ def test_hits_carry_everything_a_reader_needs_and_are_no_more_than_documents(
     assert hits[0].snippet == hits[0].text == DOCUMENTS["str.split"]
     marked = [hits[0].snippet[start:end] for start, end in hits[0].marks]
     assert marked == ["Split", "a", "string", "into", "a", "words"]
-    assert (hits[0].fields["package"], hits[0].date, hits[0].generation, hits[0].tokens) == (
-        "str",
-        None,
-        0,
-        None,
-    )
+    assert hits[0].fields["package"] == "str"
+    assert hits[0].date is None
+    assert hits[0].generation == 0
+    assert hits[0].tokens is None
     assert len(searcher.search("list", 100)) == len(DOCUMENTS)
 
 
-def test_a_hit_is_the_passage_that_answers_and_says_where_it_stands(searcher: Searcher) -> None:
+def test_hit_is_best_passage_with_its_position(searcher: Searcher) -> None:
     whole = DOCUMENTS["csv.reader"]
     for passage in RULES.passage_spans(whole):
         text = passage.read(whole)
@@ -54,12 +52,10 @@ def test_a_hit_is_the_passage_that_answers_and_says_where_it_stands(searcher: Se
             for one in searcher.search(f"csv.reader {text}", 9)
             if one.document_id == "csv.reader"
         )
-        assert (hit.text, hit.start, hit.end, hit.section) == (
-            text,
-            passage.start,
-            passage.end,
-            None,
-        )
+        assert hit.text == text
+        assert hit.start == passage.start
+        assert hit.end == passage.end
+        assert hit.section is None
 
 
 def test_documents_are_read_by_id_and_listed(searcher: Searcher) -> None:
@@ -77,7 +73,8 @@ def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> N
         assert hit.path in {tree.path(row) for row in passages}
         assert hit.topics == (NAMES[hit.path[0]],)
     first = searcher.search("csv.reader " + DOCUMENTS["csv.reader"], 1)[0]
-    assert (first.document_id, first.path) == ("csv.reader", tree.path(1))
+    assert first.document_id == "csv.reader"
+    assert first.path == tree.path(1)
 
 
 def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
@@ -89,13 +86,13 @@ def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
     assert searcher.search_batch([], 3) == []
 
 
-def test_a_searcher_that_is_ready_has_put_its_parts_together(searcher: Searcher) -> None:
+def test_ready_searcher_has_built_its_retriever(searcher: Searcher) -> None:
     anew = Searcher(searcher.live, searcher.generation, searcher.parts)
     assert "retriever" not in vars(anew)
     assert "retriever" in vars(anew.ready())
 
 
-def test_a_filter_keeps_the_order_of_what_it_leaves_and_one_that_fits_nothing_is_told(
+def test_filters_keep_order_and_report_unknown_fields(
     searcher: Searcher,
 ) -> None:
     everything, packages = (
@@ -117,7 +114,7 @@ def test_a_filter_keeps_the_order_of_what_it_leaves_and_one_that_fits_nothing_is
         searcher.search("read", 3, ["color=red"])
 
 
-def test_a_text_that_asks_for_nothing_or_is_no_utf8_is_refused(searcher: Searcher) -> None:
+def test_empty_or_non_utf8_query_is_refused(searcher: Searcher) -> None:
     for text in ("", " \n"):
         with pytest.raises(SettingsError, match="text is empty"):
             searcher.search_batch(["split", text])
@@ -125,7 +122,7 @@ def test_a_text_that_asks_for_nothing_or_is_no_utf8_is_refused(searcher: Searche
         searcher.search("caf\udce9")
 
 
-def test_a_filter_merges_the_field_that_is_asked_for_alone() -> None:
+def test_filter_merges_only_the_requested_field() -> None:
     fields = MergedFields([({"kind": {"new": {"a"}}, "other": {"x": {"a"}}}, ())])
     assert matching_documents(fields, ["kind=new"], set) == {"a"}
     assert set(fields._merged) == {"kind"}
@@ -136,7 +133,7 @@ def test_a_dense_retriever_explains_why_it_cannot(searcher: Searcher) -> None:
         searcher.search("read", 1, explain=True)
 
 
-def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Searcher) -> None:
+def test_cold_search_avoids_slow_imports(searcher: Searcher) -> None:
     code = (
         "import sys; from pathlib import Path; from model_code.collection.generations.searcher import Searcher;"
         "Searcher.open(Path(sys.argv[1])).search('split', 2);"
@@ -148,7 +145,8 @@ def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Sear
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4]
     )
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+    assert done.stdout.strip() == "[]"
+    assert done.stderr == ""
 
 
 def test_snippet_prefers_rare_words_close_together() -> None:
@@ -161,7 +159,7 @@ def test_snippet_prefers_rare_words_close_together() -> None:
     assert make_snippet("a b c", "c", width=24) == "a b c"
 
 
-def test_snippet_is_as_wide_as_asked_for_and_keeps_the_match() -> None:
+def test_snippet_has_requested_width_around_match() -> None:
     words = [f"w{i}" for i in range(100)]
     for place in range(100):
         shown = (
@@ -174,7 +172,7 @@ def test_snippet_is_as_wide_as_asked_for_and_keeps_the_match() -> None:
         assert f"w{place}" in shown
 
 
-def test_a_snippet_keeps_whole_sentences_and_marks_words_of_scripts_without_blanks() -> None:
+def test_snippet_keeps_sentences_and_marks_words() -> None:
     text = "It was late. Nobody sorts a list! " + "And so on and on. " * 20
     assert make_snippet(text, "sorts", width=9) == "Nobody sorts a list! And so on and on."
     chinese = "排序算法很重要。它把列表中的元素排列好。" * 9

@@ -55,17 +55,15 @@ def more(tmp_path):
     return path
 
 
-def test_add_says_what_became_of_each_row_and_a_dry_run_changes_nothing(run, project, more):
+def test_add_reports_each_row_and_supports_dry_run(run, project, more):
     told = json.loads(run("add", more, "--dry-run", "--json")[1])
     assert (
         told | {"added": ["a"], "updated": ["str.split"], "unchanged": 1, "generation": None}
         == told
     )
     only_known = json.loads(run("update", more, "--dry-run", "--json")[1])
-    assert (only_known["updated"], only_known["rejected"][-1]["document_id"]) == (
-        ["str.split"],
-        "a",
-    )
+    assert only_known["updated"] == ["str.split"]
+    assert only_known["rejected"][-1]["document_id"] == "a"
     assert not (project.live / "ledger.sqlite").exists()
     assert run("add", more) == (
         0,
@@ -95,7 +93,7 @@ def test_add_says_what_became_of_each_row_and_a_dry_run_changes_nothing(run, pro
     assert live_status(project, "hce")["ledger"]["documents"]["rejected"] == 1
 
 
-def test_documents_and_folders_of_them_are_added_under_their_paths(run, project, tmp_path):
+def test_files_and_folders_are_added_by_path(run, project, tmp_path):
     (tmp_path / "notes/deep").mkdir(parents=True)
     (tmp_path / "notes/deep/fern.md").write_text("# Ferns\n\nThey unroll.")
     (tmp_path / "notes/moss.pdf").write_bytes(pdf(["moss"], "Moss"))
@@ -104,13 +102,14 @@ def test_documents_and_folders_of_them_are_added_under_their_paths(run, project,
     assert code == 0
     assert json.loads(output)["added"] == ["deep/fern.md", "moss.pdf"]
     (refused,) = json.loads(output)["rejected"]
-    assert (refused["document_id"], refused["reason"][:16]) == ("broken.pdf", "unreadable file:")
+    assert refused["document_id"] == "broken.pdf"
+    assert refused["reason"][:16] == "unreadable file:"
     (tmp_path / "params.yaml").write_text("corpus: {path: notes}\nretrievers: {hce: {}}\n")
     assert run("add", tmp_path / "notes/deep/fern.md")[1].startswith("1 unchanged")
     assert texts(project, ["deep/fern.md"]) == {"deep/fern.md": "They unroll."}
 
 
-def test_two_files_of_one_name_and_rows_of_one_id_are_no_two_documents(run, project, tmp_path):
+def test_duplicate_file_names_and_ids_are_one_document(run, project, tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "readme.md").write_text(folder)
@@ -123,7 +122,7 @@ def test_two_files_of_one_name_and_rows_of_one_id_are_no_two_documents(run, proj
     assert texts(project, ["a", "readme.md"]) == {"a": "second"}
 
 
-def test_columns_that_are_missing_are_told_once_beside_those_found(run, tmp_path):
+def test_missing_columns_are_reported_once(run, tmp_path):
     (tmp_path / "rows.csv").write_text("id,body\n1,x\n2,y\n")
     told = r"rows\.csv has no column 'text' \(corpus\.columns\.text\); it has: id, body"
     with pytest.raises(FreshetError, match=told):
@@ -147,24 +146,20 @@ def test_formats_and_standard_input(run, project, tmp_path):
     }
 
 
-def test_the_same_file_again_makes_searchable_what_a_killed_process_only_recorded(
-    run, project, more
-):
+def test_adding_again_applies_changes_of_killed_process(run, project, more):
     collection_of(project).receive(read_file(more), "more.jsonl")
     told = json.loads(run("add", more, "--dry-run", "--json")[1])
     done = json.loads(run("add", more, "--json")[1])
-    assert (done["added"], done["updated"], done["unchanged"], done["generation"]) == (
-        ["a"],
-        ["str.split"],
-        1,
-        1,
-    )
+    assert done["added"] == ["a"]
+    assert done["updated"] == ["str.split"]
+    assert done["unchanged"] == 1
+    assert done["generation"] == 1
     assert done | {"dry_run": True, "generation": None} == told
     assert texts(project, "a") == {"a": "new"}
     assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 0
 
 
-def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monkeypatch):
+def test_failed_add_can_be_repeated(run, project, more, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(LiveIndex, "apply", lambda *_: 1 / 0)
         for command in (("add", more), ("delete", "numpy.sort")):
@@ -177,7 +172,7 @@ def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monk
     )
 
 
-def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, project, more):
+def test_unchanged_rows_apply_no_pending_changes(run, project, more):
     """Another process has recorded a document and is about to make it searchable with those that
     follow it.
     """
@@ -204,11 +199,10 @@ def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, pro
         ),
     ],
 )
-def test_queries_that_are_no_list_and_bytes_that_are_no_text_are_refused_alone(
-    run, project, form, rows, told
-):
+def test_only_malformed_rows_are_refused(run, project, form, rows, told):
     code, output = run("add", "-", "--format", form, input=rows)
-    assert (code, output.splitlines()[0]) == (0, "1 added, 1 rejected (generation 1)")
+    assert code == 0
+    assert output.splitlines()[0] == "1 added, 1 rejected (generation 1)"
     assert (
         re.sub(r"input:\d", "input", output.splitlines()[1])
         == f"  rejected  standard input  a  {told}"
@@ -216,7 +210,7 @@ def test_queries_that_are_no_list_and_bytes_that_are_no_text_are_refused_alone(
     assert texts(project, "ab").keys() == {"b"}
 
 
-def test_delete_takes_ids_and_fails_if_none_is_known(run, project):
+def test_delete_fails_if_no_id_is_known(run, project):
     assert run("delete", "numpy.sort", "nothing")[1].startswith(
         "1 deleted, 1 rejected (generation 1)\n"
     )
@@ -260,17 +254,16 @@ def serve(monkeypatch, project, searchable=True):
     return asked
 
 
-def test_the_running_service_makes_searchable_what_is_recorded_here(project, more, monkeypatch):
+def test_running_service_applies_recorded_changes(project, more, monkeypatch):
     asked, own = serve(monkeypatch, project), collection_of(project)
     monkeypatch.setattr(own, "apply", None)  # never called: the service does it
     outcome = commands.add_files(own, [more])
-    assert (outcome.added, outcome.updated, outcome.unchanged, outcome.failed) == (
-        ["a"],
-        ["str.split"],
-        1,
-        False,
-    )
-    assert (outcome.generation, asked) == (1, [1])
+    assert outcome.added == ["a"]
+    assert outcome.updated == ["str.split"]
+    assert outcome.unchanged == 1
+    assert outcome.failed is False
+    assert outcome.generation == 1
+    assert asked == [1]
     assert [row["row"] for row in outcome.rejected] == [4]
     assert own.ledger_view.counts()["rejected"] == 1
     assert commands.add_files(own, [more], only_known=True).unchanged == 3
@@ -278,7 +271,7 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
     assert commands.delete_documents(own, ["a"]).deleted == ["a"]
 
 
-def test_a_file_whose_name_is_no_utf_8_is_added(run, project, tmp_path):
+def test_file_with_non_utf8_name_is_added(run, project, tmp_path):
     (tmp_path / "caf\udce9.jsonl").write_text('{"id": "a", "title": "a", "text": "some text"}\n')
     assert run("add", "caf\udce9.jsonl")[1] == "1 added (generation 1)\n"
     assert collection_of(project).ledger_view.life("a")[0].source == "caf?.jsonl"
@@ -288,7 +281,9 @@ def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):
     asked = serve(monkeypatch, project, searchable=False)
     for _ in range(2):
         outcome = commands.delete_documents(collection_of(project), ["str.split"])
-        assert (outcome.waiting, outcome.deleted, outcome.unchanged) == (["str.split"], [], 0)
+        assert outcome.waiting == ["str.split"]
+        assert outcome.deleted == []
+        assert outcome.unchanged == 0
     assert len(asked) == 2
 
 

@@ -142,7 +142,7 @@ def test_a_fault_is_told_at_the_next_look(page, own, monkeypatch, fault):
         assert FAULTS[fault].format(root=own.root) in page.told()
 
 
-def test_a_normal_life_of_ten_minutes_tells_of_nothing(page, own):
+def test_normal_operation_reports_no_problem(page, own):
     assert page.run("sync").success
     for minute in range(1, 11, 3):
         with at(START + timedelta(minutes=minute)):

@@ -55,23 +55,26 @@ def generations(project, name="hce"):
     return [one.number for one in GenerationStore(project.live, name).generations()]
 
 
-def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
+def test_maintenance_updates_all_live_retrievers(project):
     assert live_retrievers(project) == ["hce", "other"]
     receive(project, "a", "b")
     upkeep = BackgroundMaintenance(project)
     assert upkeep.run_once()
-    assert (texts(project, ["a"]), texts(project, ["a"], "other")) == ({"a": "about a"}, {})
+    assert texts(project, ["a"]) == {"a": "about a"}
+    assert texts(project, ["a"], "other") == {}
     assert upkeep.run_all() == {}
     assert texts(project, ["a", "b"], "other") == {"a": "about a", "b": "about b"}
-    assert (pending(project, "hce"), pending(project, "other")) == (0, 0)
+    assert pending(project, "hce") == 0
+    assert pending(project, "other") == 0
     receive(project, "c")
     assert BackgroundMaintenance(project).run_all(except_retriever="hce") == {}, (
         "who has just taken in what there was is left out"
     )
-    assert (pending(project, "hce"), pending(project, "other")) == (1, 0)
+    assert pending(project, "hce") == 1
+    assert pending(project, "other") == 0
 
 
-def test_it_goes_on_in_pieces_and_the_status_tells_how_far_each_is_behind(project):
+def test_maintenance_continues_in_batches(project):
     receive(project, "a", "b", "c")
     LiveIndex(project).apply()
     assert [
@@ -82,7 +85,7 @@ def test_it_goes_on_in_pieces_and_the_status_tells_how_far_each_is_behind(projec
     assert pending(project, "other") == 0
 
 
-def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_path):
+def test_failing_retriever_does_not_stop_others(project, monkeypatch, tmp_path):
     open_build(project, BASE, retriever="third")
     real = StandInBuilder.apply
 
@@ -94,14 +97,15 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     monkeypatch.setattr(StandInBuilder, "apply", apply)
     (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
     outcome = add_files(LiveIndex(project), [tmp_path / "a.jsonl"])
-    assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
-    assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (
-        0,
-        1,
-        0,
-    )
+    assert outcome.added == ["a"]
+    assert outcome.behind == {"other": "no space left"}
+    assert pending(project, "hce") == 0
+    assert pending(project, "other") == 1
+    assert pending(project, "third") == 0
     (work,) = request_due_tasks(project)
-    assert (work.kind, work.retriever, work.event_range) == ("add", "other", EventRange(1, 1))
+    assert work.kind == "add"
+    assert work.retriever == "other"
+    assert work.event_range == EventRange(1, 1)
     assert work.reason == "1 changes are waiting for other"
     upkeep = BackgroundMaintenance(project)
     assert upkeep.run_all() == outcome.behind
@@ -110,7 +114,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     assert request_due_tasks(project) == []
 
 
-def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
+def test_maintenance_removes_old_generations_in_batches(project, monkeypatch):
     settings(project, keep_generations=2)
     monkeypatch.setattr("model_code.collection.index.maintenance.MIN_COLLECTED_GENERATIONS", 4)
     real, freed = StandInBuilder.collect_garbage, []
@@ -140,7 +144,7 @@ def test_without_a_number_nothing_is_deleted(project, monkeypatch):
     assert generations(project) == [0, 1, 2, 3, 4]
 
 
-def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project, monkeypatch):
+def test_maintenance_keeps_builds_and_retrain_inputs(project, monkeypatch):
     settings(project, keep_generations=2)
     monkeypatch.setattr("model_code.collection.index.maintenance.MIN_COLLECTED_GENERATIONS", 1)
     upkeep = BackgroundMaintenance(project)

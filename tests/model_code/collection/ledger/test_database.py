@@ -44,14 +44,14 @@ def test_a_wrong_url_is_explained(url):
         open_database(url)
 
 
-def test_commits_go_to_a_write_ahead_log_and_to_the_disk(sqlite_url):
+def test_commits_use_write_ahead_log_and_sync(sqlite_url):
     database = open_database(sqlite_url)
     with database.read() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
-def test_a_file_that_got_the_name_since_is_noticed(tmp_path, sqlite_url):
+def test_replaced_database_file_is_detected(tmp_path, sqlite_url):
     database = open_database(sqlite_url)
     assert not database.is_replaced()
     (tmp_path / "ledger.sqlite").rename(tmp_path / "moved.sqlite")
@@ -73,7 +73,7 @@ def test_forty_looks_leave_no_file_open(sqlite_url):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_reader_is_not_held_up_by_a_writer(sqlite_url):
+def test_reader_does_not_wait_for_writer(sqlite_url):
     database = open_database(sqlite_url)
     row = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
     with database.write() as writing:
@@ -82,7 +82,7 @@ def test_a_reader_is_not_held_up_by_a_writer(sqlite_url):
             assert reading.scalar(sa.select(sa.func.count()).select_from(schema.events)) == 0
 
 
-def test_who_keeps_the_ledger_for_too_long_is_named(tmp_path, sqlite_url, monkeypatch):
+def test_process_that_blocks_ledger_is_named(tmp_path, sqlite_url, monkeypatch):
     monkeypatch.setattr("model_code.collection.ledger.database.BUSY_TIMEOUT_SECONDS", 0)
     ledger = Ledger.open(sqlite_url)
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
@@ -94,7 +94,7 @@ def test_who_keeps_the_ledger_for_too_long_is_named(tmp_path, sqlite_url, monkey
     assert ledger.remove(["a"], "test").events
 
 
-def test_the_tables_and_the_longest_question_are_valid_postgresql():
+def test_tables_and_longest_statement_are_valid_postgresql():
     for table in schema.metadata.sorted_tables:
         assert "CREATE TABLE" in str(
             sa.schema.CreateTable(table).compile(dialect=postgresql.dialect())

@@ -72,7 +72,7 @@ def holds_what_its_position_says(world: World) -> None:
                 assert generation.documents == fold(generation.corpus, between), (each.name, number)
 
 
-def test_every_generation_holds_what_its_position_says_and_all_tend_to_the_same_documents(tmp_path):
+def test_generations_match_their_ledger_positions(tmp_path):
     for seed in range(LIVES):
         world = live(tmp_path, seed, check=holds_what_its_position_says)
         world.drain()
@@ -91,7 +91,7 @@ def test_every_generation_holds_what_its_position_says_and_all_tend_to_the_same_
         world.ledger.close()
 
 
-def test_a_build_of_another_corpus_never_brings_back_what_was_undone(tmp_path):
+def test_build_of_other_corpus_restores_no_reverted_event(tmp_path):
     for seed in range(LIVES // 3):
         world = live(tmp_path, seed, corpora=2)
         world.drain()
@@ -151,7 +151,7 @@ def defined(log, cursor):
     return {state: number for state, number in found.items() if number}
 
 
-def test_so_many_changes_are_read_as_were_asked_for(tmp_path):
+def test_pending_changes_are_limited_as_requested(tmp_path):
     world = World(tmp_path, random.Random(0))
     assert world.ledger.view_at(LedgerCursor()).pending() == states.Pending(
         (), LedgerCursor().position
@@ -162,12 +162,13 @@ def test_so_many_changes_are_read_as_were_asked_for(tmp_path):
     every = view.pending().events
     for limit in (1, 2, len(every)):
         found = view.pending(limit)
-        assert (found.events, found.position.event) == (every[:limit], every[limit - 1].id)
+        assert found.events == every[:limit]
+        assert found.position.event == every[limit - 1].id
     world.ledger.close()
 
 
 @pytest.mark.parametrize("kind", ["older copy", "older copy written to", "another log"])
-def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(tmp_path, kind):
+def test_writes_to_lost_ledger_are_refused_until_adopted(tmp_path, kind):
     for seed in range(LIVES // 5):
         world = live(tmp_path, seed)
         world.back_up("copy")
@@ -202,7 +203,7 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(tmp_path, kind
         world.ledger.close()
 
 
-def test_going_back_and_forth_again_ends_where_it_began(tmp_path):
+def test_reverting_a_revert_restores_documents(tmp_path):
     for seed in range(LIVES // 3):
         world = live(tmp_path, seed)
         world.drain()
@@ -240,14 +241,15 @@ def gone_back(tmp_path, to, current, held=lambda names: {}):
     return ledger, ledger.view_at(cursor(ledger, event)).pending().events
 
 
-def test_what_the_generation_holds_that_one_goes_back_to_does_not_wait(tmp_path):
+def test_documents_of_reverted_generation_are_not_pending(tmp_path):
     ledger, waits = gone_back(tmp_path, to=2, current=1)
     assert waits == ()
 
 
-def test_what_waited_at_a_revert_and_was_searched_since_is_taken_back_by_the_next(tmp_path):
+def test_next_revert_takes_back_formerly_pending_changes(tmp_path):
     ledger, (waits,) = gone_back(tmp_path, to=0, current=1)
-    assert (waits.document_id, waits.again) == ("b", 2)
+    assert waits.document_id == "b"
+    assert waits.again == 2
     ledger, waits = gone_back(tmp_path, to=1, current=2)
     assert waits == ()
     assert {name: bool(content) for name, content in ledger.content_hashes().items()} == {
@@ -256,7 +258,7 @@ def test_what_waited_at_a_revert_and_was_searched_since_is_taken_back_by_the_nex
     }
 
 
-def test_who_stands_at_the_beginning_gets_what_a_revert_took_from_files(tmp_path):
+def test_retriever_at_start_receives_reverted_documents(tmp_path):
     files = {"a": told("a", "of the files")}
     foreign = LedgerCursor(Position("another log", 1, "mark"))
     held = lambda names: {each: files[each] for each in files if each in names}  # noqa: E731
@@ -268,7 +270,7 @@ def test_who_stands_at_the_beginning_gets_what_a_revert_took_from_files(tmp_path
     )
 
 
-def test_the_time_of_a_pending_question_does_not_grow_with_the_log(tmp_path):
+def test_pending_query_time_is_independent_of_ledger_size(tmp_path):
     """By what SQLite reads: no step of its plan scans the table."""
     ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
     with ledger._database.read() as connection:

@@ -157,7 +157,7 @@ def test_what_a_filter_does_not_mean_is_told(filters, message):
         matching_documents(INDEX, filters, lambda: set("abc"))
 
 
-def test_a_filter_that_is_nested_too_deep_is_refused():
+def test_too_deeply_nested_filter_is_refused():
     nested: dict[str, Any] = {"year": 2023}
     for _ in range(20):
         nested = {"not": nested}

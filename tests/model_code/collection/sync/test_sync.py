@@ -52,7 +52,7 @@ def changes(outcome):
     return outcome.added, outcome.updated, outcome.deleted, outcome.unchanged
 
 
-def test_the_index_follows_the_source_and_a_second_sync_does_nothing(live, monkeypatch):
+def test_sync_follows_source_and_is_idempotent(live, monkeypatch):
     write(live, a="one", b="two", c="three")
     first = sync(live)
     assert changes(first) == (["a.md", "b.md", "c.md"], [], sorted(BASE), 0), (
@@ -65,18 +65,17 @@ def test_the_index_follows_the_source_and_a_second_sync_does_nothing(live, monke
     assert changes(done) == (["d.md"], ["a.md"], ["b.md"], 1)
     monkeypatch.setattr(source_contents, "read_document", None)  # nothing is read
     again = sync(live)
-    assert (changes(again), again.generation) == (([], [], [], 3), done.generation)
+    assert changes(again) == ([], [], [], 3)
+    assert again.generation == done.generation
 
 
-def test_what_cannot_be_read_is_named_and_its_document_stays(live):
+def test_unreadable_file_keeps_its_document(live):
     write(live, a="one", b="two")
     sync(live)
     write(live, a=b"caf\xe9")
     outcome = sync(live)
-    assert (changes(outcome), [one["document_id"] for one in outcome.rejected]) == (
-        ([], [], [], 1),
-        ["a.md"],
-    )
+    assert changes(outcome) == ([], [], [], 1)
+    assert [one["document_id"] for one in outcome.rejected] == ["a.md"]
     assert "a.md" in live.content_hashes()
     (live.project.root / "notes/a.md").unlink()
     assert sync(live).deleted == ["a.md"]
@@ -89,9 +88,7 @@ def test_what_cannot_be_read_is_named_and_its_document_stays(live):
         ("rows.csv", "_id,title,text\n", "r{0},,text {0}\n", "r{0},,text, {0}\n"),
     ],
 )
-def test_where_a_row_does_not_tell_its_id_no_document_is_deleted_unless_forced(
-    live, name, header, row, broken
-):
+def test_row_without_id_prevents_deletions_unless_forced(live, name, header, row, broken):
     source, number = live.project.root / name, 12
     source.write_text(header + "".join(map(row.format, range(number))))
     (live.project.root / "params.yaml").write_text(
@@ -102,17 +99,15 @@ def test_where_a_row_does_not_tell_its_id_no_document_is_deleted_unless_forced(
     source.write_text(header + "".join(lines))
     for _ in range(2):  # the second has nothing to read
         outcome = sync(live)
-        assert (outcome.deleted, outcome.kept, outcome.unchanged, len(outcome.rejected)) == (
-            [],
-            2,
-            10,
-            1,
-        )
+        assert outcome.deleted == []
+        assert outcome.kept == 2
+        assert outcome.unchanged == 10
+        assert len(outcome.rejected) == 1
     assert "2 documents stay: no row names them" in str(outcome)
     assert sync(live, force=True).deleted == ["r11", "r3"]
 
 
-def test_rows_with_queries_are_read_as_freshet_add_reads_them(live):
+def test_sync_reads_queries_like_freshet_add(live):
     source = live.project.root / "rows.jsonl"
     source.write_text('{"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}}\n')
     sync(live, "rows.jsonl", cwd=live.project.root)
@@ -179,7 +174,7 @@ def test_built_document_with_queries_is_unchanged(live):
     assert queries == ['["how?"]']
 
 
-def test_a_refused_row_protects_its_document_however_its_id_stands(live):
+def test_refused_row_keeps_its_document(live):
     source, rows = (
         live.project.root / "rows.jsonl",
         [("x" * 150, "one"), ("s", "two"), ("t", "three"), ("u", "four")],
@@ -189,13 +184,11 @@ def test_a_refused_row_protects_its_document_however_its_id_stands(live):
     rows = [("x" * 150, None), (" s ", None), ("u", "four")]
     source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
     outcome = sync(live, "rows.jsonl", cwd=live.project.root)
-    assert (outcome.deleted, [row["document_id"] for row in outcome.rejected]) == (
-        ["t"],
-        ["x" * 150, "s"],
-    )
+    assert outcome.deleted == ["t"]
+    assert [row["document_id"] for row in outcome.rejected] == ["x" * 150, "s"]
 
 
-def test_what_was_kept_is_deleted_once_the_torn_row_is_mended(live):
+def test_sync_deletes_once_malformed_row_is_fixed(live):
     source, rows = (
         live.project.root / "rows.jsonl",
         [f'{{"_id": "{id_}", "text": "{id_}"}}\n' for id_ in "abc"],
@@ -210,7 +203,7 @@ def test_what_was_kept_is_deleted_once_the_torn_row_is_mended(live):
 
 
 @pytest.mark.parametrize("lost", ["some", "all", "folder"])
-def test_a_source_that_lost_much_changes_nothing_until_forced(live, lost):
+def test_large_source_loss_changes_nothing_until_forced(live, lost):
     write(live, **{f"n{number}": f"text {number}" for number in range(12)})
     sync(live)
     before, folder = live.content_hashes(), live.project.root / "notes"
@@ -225,7 +218,7 @@ def test_a_source_that_lost_much_changes_nothing_until_forced(live, lost):
         assert len(sync(live, force=True).deleted) == (5 if lost == "some" else 12)
 
 
-def test_a_folder_below_that_cannot_be_listed_changes_nothing(live, monkeypatch):
+def test_unlistable_subfolder_changes_nothing(live, monkeypatch):
     write(live, a="one")
     sync(live)
     write(live, b="two", **{"deep/c": "three"})
@@ -242,19 +235,21 @@ def test_a_folder_below_that_cannot_be_listed_changes_nothing(live, monkeypatch)
     assert list(live.content_hashes()) == ["a.md"]
 
 
-def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_each_source_has_its_own(
-    live, tmp_path
-):
+def test_sync_deletes_only_documents_of_its_source(live, tmp_path):
     write(live, a="one", b="two")
     (tmp_path / "more.jsonl").write_text('{"id": "x", "text": "added"}\n')
     add_files(live, [tmp_path / "more.jsonl", tmp_path / "notes/a.md"])
     (tmp_path / "rows.csv").write_text("id,text\n1,first\n2,second\n")
     first = sync(live)
-    assert (first.added, first.updated, first.beside) == (["b.md"], [], 1)
+    assert first.added == ["b.md"]
+    assert first.updated == []
+    assert first.beside == 1
     assert sync(live, "rows.csv", cwd=tmp_path).added == ["1", "2"]
     (tmp_path / "rows.csv").write_text("id,text\n2,second\n")
     outcome = sync(live, str(tmp_path / "rows.csv"))
-    assert (outcome.deleted, outcome.unchanged, outcome.beside) == (["1"], 1, 3)
+    assert outcome.deleted == ["1"]
+    assert outcome.unchanged == 1
+    assert outcome.beside == 3
     (tmp_path / "notes/a.md").unlink()
     assert sync(live).deleted == ["a.md"], (
         "added by hand, and then seen in the source, it goes with it"
@@ -262,13 +257,14 @@ def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_eac
     assert sorted(live.content_hashes()) == ["2", "b.md", "x"]
 
 
-def test_what_is_added_by_hand_after_it_left_the_source_stays(live):
+def test_documents_added_by_hand_survive_sync(live):
     write(live, a="one", b="two")
     sync(live)
     (live.project.root / "notes/a.md").unlink()
     (live.project.root / "own.jsonl").write_text('{"id": "a.md", "text": "my own"}\n')
     add_files(live, [live.project.root / "own.jsonl"])
-    assert (sync(live).deleted, sorted(live.content_hashes())) == ([], ["a.md", "b.md"])
+    assert sync(live).deleted == []
+    assert sorted(live.content_hashes()) == ["a.md", "b.md"]
 
 
 def test_the_command_counts_and_names(live, monkeypatch):
@@ -281,7 +277,9 @@ def test_the_command_counts_and_names(live, monkeypatch):
     )
     assert "\n  added     a.md\n  deleted   numpy.sort\n" in done
     again = json.loads(CliRunner().invoke(app, ["sync", "--json"], catch_exceptions=False).output)
-    assert (again["unchanged"], again["beside"], again["added"]) == (1, 0, [])
+    assert again["unchanged"] == 1
+    assert again["beside"] == 0
+    assert again["added"] == []
 
 
 @pytest.mark.parametrize("seed", LIVES)
