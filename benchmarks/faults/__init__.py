@@ -1,1 +1,1 @@
-"""`freshet bench faults`: what is left of a live collection, and of a retrain, after `kill -9`."""
+"""`freshet bench faults`: check a live collection and a retrain after `kill -9`."""

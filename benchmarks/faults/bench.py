@@ -1,13 +1,12 @@
-"""`freshet bench faults`: kill -9 a process that changes two live retrievers, and look what is
-left.
+"""`freshet bench faults`: kill a process that changes two live retrievers, and check the result.
 
-A worker adds, updates, deletes, compacts, opens builds as a retrain does, reverts to earlier
-generations and collects garbage, and lets the other retriever follow. It is killed at a random
-moment, each fourth time in the middle of a revert; then a search of each retriever must answer from
-one whole generation, with the documents of before or after the change that was interrupted. After
-the next writers, in any order, nothing may be missing, doubled or pending, and what a receipt had
-acknowledged, or the log alone had received, must be there. What it opens is built in a moment:
-`retrains` kills real retrains, and `doors` the service, the inbox and syncs.
+A worker adds, updates, deletes and compacts, opens builds like a retrain, reverts to earlier
+generations and collects garbage. The other retriever follows it. The worker is killed at a random
+moment, every fourth time in the middle of a revert. Then a search of each retriever must answer
+from one whole generation, with the documents from before or after the interrupted change. After the
+next writers, in any order, nothing may be missing, doubled or pending. Changes that a receipt
+acknowledged or that the ledger recorded must be present. The builds that it opens are made in a
+moment: `retrains` kills real retrains, and `doors` kills the service, the inbox and syncs.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 
 KILLS = 200
-# one in so many kills a retrain, or what stands at a door: see `retrains` and `doors`
+# One in `SHARE` kills hits a retrain, one in `DOORS` a door: see `retrains` and `doors`.
 SHARE, DOORS = 10, 4
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
-PATIENCE = 600  # seconds until a worker must have finished its first change, or begun a revert
-# one in so many kills is aimed at a revert, which takes about so long
+# Seconds until a worker must have finished its first change or begun a revert.
+PATIENCE = 600
+# One in `REVERTS` kills is aimed at a revert, which takes about `REVERT_SECONDS`.
 REVERTS, REVERT_SECONDS = 4, 0.15
 PRELOADED = [
     "torch",
@@ -56,11 +56,10 @@ PROBLEMS = (
 def rows(
     kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Kill `kills` processes, a tenth of them retrains and a quarter at the doors, and count what
-    went wrong.
+    """Kill `kills` processes, a tenth of them retrains and a quarter at the doors; count failures.
 
-    The others each change documents and are killed at most `longest` seconds after their first
-    change. A retrain costs a minute for every kill, so there are not more of them.
+    Each of the other processes changes documents and is killed at most `longest` seconds after its
+    first change. A retrain costs a minute per kill, which limits their number.
     """
     in_retrains, at_doors = kills // SHARE, kills // DOORS
     others = kills - in_retrains - at_doors
@@ -91,21 +90,19 @@ def rows(
 
 
 class Trial:
-    """One project through many crashes, beside the plain model of what both of its live retrievers
-    must hold.
-    """
+    """One project through many crashes, beside a plain model of both live retrievers."""
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root, self.seed, self.chance = root, seed, random.Random(seed)
         self.project, self.state = make_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
-        # of the default retriever
+        # Documents of each generation of the default retriever.
         self.generations: dict[int, checks.State] = {0: dict(self.state)}
         self.found: Counter[str] = Counter()
-        # kills by the kind of change that they fell into
+        # Number of kills by the kind of change that they interrupted.
         self.interrupted: Counter[str] = Counter()
         self.problems: list[str] = []
-        # each worker starts with everything imported
+        # Each worker starts with everything imported.
         self.processes = multiprocessing.get_context("forkserver")
         self.processes.set_forkserver_preload(PRELOADED)
 
@@ -134,8 +131,10 @@ class Trial:
         self._compare(*self._replay(journal.read()))
 
     def _replay(self, lines: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, bool]:
-        """Follow the finished changes; return the one that was interrupted, if one was, and whether
-        its documents were acknowledged before.
+        """Follow the finished changes.
+
+        Return the interrupted change, if there is one, and whether its documents were acknowledged
+        before.
         """
         begun, acknowledged = None, False
         for line in lines:
@@ -152,8 +151,9 @@ class Trial:
         return begun, acknowledged
 
     def _compare(self, interrupted: dict[str, Any] | None, acknowledged: bool) -> None:
-        """Search both retrievers as the kill left them, let the next writers begin in any order,
-        and search again.
+        """Search both retrievers after the kill, run the next writers, and search again.
+
+        The next writers run in any order.
         """
         before = after = self.state
         if interrupted is not None:
@@ -204,8 +204,10 @@ def _begins_revert(line: dict[str, Any]) -> bool:
 
 
 def _wait_for(journal: Journal, worker: Any, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Wait until the worker's last line is `wanted`; FreshetError if it ends or does not come to
-    it.
+    """Wait until the worker's last line is `wanted`.
+
+    Raises:
+        FreshetError: If the worker ends or does not reach the line.
     """
     end = time.monotonic() + PATIENCE
     while not (lines := journal.read()) or not wanted(lines[-1]):

@@ -1,4 +1,4 @@
-"""What must hold after a crash, and the plain model of documents that it is compared with."""
+"""Conditions that hold after a crash, and the plain model of documents they are compared with."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.registry import history, versions
 
-State = dict[str, str]  # document id -> text
-NOBODY = "none"  # the version of a build that was live before anything was registered
+# Text of each document id.
+State = dict[str, str]
+# Version of a build that was live before any version was registered.
+NOBODY = "none"
 
 
 def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, State]) -> State:
-    """The documents after an action of the worker."""
-    if action["kind"] in ("put", "retrain"):  # documents arrive while it is trained
+    """Return the documents after an action of the worker."""
+    # Documents also arrive during a retrain.
+    if action["kind"] in ("put", "retrain"):
         return state | action["documents"]
     if action["kind"] == "remove":
         return {one: text for one, text in state.items() if one not in action["ids"]}
@@ -27,11 +30,10 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
 
 
 def received(collection: LiveIndex, action: Mapping[str, Any], state: State) -> bool:
-    """Whether the log has the documents of an action, as its last events tell without what they
-    came to.
+    """Return whether the ledger has the documents of an action, by its last events.
 
-    They came in one transaction, so that none may be lost from here on, whoever was killed before
-    he could say so.
+    They were recorded in one transaction, so from then on none may be lost, even if the process was
+    killed before it could acknowledge them.
     """
     if action["kind"] in ("put", "retrain"):
         last = collection.ledger.latest(action["documents"])
@@ -43,11 +45,13 @@ def received(collection: LiveIndex, action: Mapping[str, Any], state: State) -> 
 
 
 def searched(collection: LiveIndex) -> State:
-    """All documents that a search finds, with their texts, from one whole generation; FreshetError
-    if it is not whole.
+    """Return all documents that a search finds, with their texts, from one whole generation.
 
-    Whole: every file has its checksum, no document is found twice, and as many are found as the
-    manifest says.
+    A generation is whole if every file has its checksum, no document is found twice, and the number
+    of documents found equals the number in the manifest.
+
+    Raises:
+        FreshetError: If the generation is not whole.
     """
     from model_code.collection.generations.searcher import Searcher
 
@@ -58,7 +62,8 @@ def searched(collection: LiveIndex) -> State:
     if len(found) != len(set(found)) or len(found) != generation.manifest["documents"]:
         stated = generation.manifest["documents"]
         raise FreshetError(
-            f"generation {generation.number}: {len(found)} hits of {len(set(found))} documents, {stated} stated"
+            f"generation {generation.number}: {len(found)} hits of {len(set(found))} documents, "
+            f"{stated} stated"
         )
     texts = {one: row["text"] for one, row in document_rows(generation, found).items()}
     if texts.keys() != set(found):
@@ -69,7 +74,7 @@ def searched(collection: LiveIndex) -> State:
 
 
 def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> str | None:
-    """What the ledger says of `ids` that is not so in `state`, in words; None if all agrees."""
+    """Describe where the ledger and `state` differ for `ids`; None if they agree."""
     if collection.ledger_view.pending().events:
         return "events are pending after they were applied"
     for one in ids:
@@ -80,34 +85,39 @@ def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> s
         ]
         text = last[0].payload["text"] if last and last[0].payload else None
         if len(last) > 1 or (last or one.startswith("new-")) and text != state.get(one):
-            return f"the ledger says of {one}: {[event.state for event in last]} {text!r}, found: {state.get(one)!r}"
+            states = [event.state for event in last]
+            return f"the ledger says of {one}: {states} {text!r}, found: {state.get(one)!r}"
     return None
 
 
 def difference(found: State, expected: State) -> str:
-    """In words, how two states differ."""
+    """Describe how two states differ."""
     lost, doubled = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     other = sorted(one for one in expected.keys() & found.keys() if expected[one] != found[one])
     return f"missing {lost[:3]}, too many {doubled[:3]}, other text {other[:3]}"
 
 
 def champion_of(project: Project) -> str:
-    """The champion's version."""
+    """Return the champion's version."""
     champion = versions.version_with_alias(project)
     return NOBODY if champion is None else champion.version
 
 
 def live_version(generation: Generation) -> str:
-    """The version that the build of a generation was opened as."""
+    """Return the version of the build that a generation was opened from."""
     return str(_build(generation).manifest["provenance"].get(MODEL_VERSION, NOBODY))
 
 
 def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | None:
-    """What is wrong with champion and live build, in words; None if both are the old or both the
-    new version, or the retrain was killed between the new one's switch and its alias.
+    """Describe an error in champion and live build; None if there is none.
 
-    before: the version that was both when the retrain began. finished: it was not killed, so both
-    must be another one.
+    Both must be the old version or both the new one. They may differ if the retrain was killed
+    between the switch to the new version and its alias.
+
+    Args:
+        collection: Live index of the project.
+        before: Version of both when the retrain began.
+        finished: Whether the retrain was not killed, so that both must be another version.
     """
     champion, live = champion_of(collection.project), live_version(collection.generation)
     newest = max(
@@ -122,8 +132,9 @@ def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | N
 
 
 def notes_problem(collection: LiveIndex, version: str) -> str | None:
-    """What is missing or said twice of a promotion that ended, in the ledger and in the history;
-    None if nothing is.
+    """Describe missing or repeated records of a finished promotion; None if there are none.
+
+    The records are in the ledger and in the history.
     """
     retrains = collection.ledger.tasks.last(collection.retriever, 1000, TaskKind.RETRAIN)
     of_ledger = sum(
@@ -135,7 +146,10 @@ def notes_problem(collection: LiveIndex, version: str) -> str | None:
     )
     if (of_ledger, of_history) == (1, 1):
         return None
-    return f"version {version} is promoted {of_ledger} times in the ledger and {of_history} times in the history"
+    return (
+        f"version {version} is promoted {of_ledger} times in the ledger "
+        f"and {of_history} times in the history"
+    )
 
 
 def _build(generation: Generation) -> Generation:

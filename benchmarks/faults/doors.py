@@ -1,8 +1,8 @@
-"""Kill -9 what stands at the doors: the service, whoever takes files out of the inbox, and a sync.
+"""Kill the processes at the doors: the service, the reader of the inbox, and a sync.
 
-A client of the service knows what was acknowledged; of its last request nobody may say. A file that
-was dropped into the inbox, and a source that was written, are acknowledged by lying there: the next
-look has to finish them.
+A client of the service knows which requests were acknowledged; the result of its last request is
+unknown. A file in the inbox and a written source count as acknowledged: the next run must finish
+them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.running_service import find_running_service, register_service
 
-PATIENCE = 120  # seconds until a service answers
-LONGEST = 0.4  # seconds until a kill, from the moment when work lies there
-# changes that are acknowledged, or files that are taken, at most, before the one in which a kill
-# falls
+# Seconds until a service answers.
+PATIENCE = 120
+# Longest delay of a kill in seconds, from the moment when there is work.
+LONGEST = 0.4
+# Most acknowledged changes or taken files before the one that a kill interrupts.
 FIRST = 4
 SOURCE = "source.jsonl"
 PRELOADED = [
@@ -49,7 +50,7 @@ PRELOADED = [
 
 
 def door_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
-    """Kill so many processes, each door in turn, and count what went wrong."""
+    """Kill `kills` processes, each door in turn, and count failures."""
     with tempfile.TemporaryDirectory(prefix="freshet-doors-") as folder:
         trial = DoorTrial(Path(folder), encoder, seed)
         for number in range(kills):
@@ -63,7 +64,7 @@ def door_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, 
 
 
 def serve_forever(root: Path) -> None:
-    """The service on a free port, until it is killed or left alone."""
+    """Run the service on a free port until it is killed or its parent ends."""
     from orchestration.service.server import serve
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -73,7 +74,7 @@ def serve_forever(root: Path) -> None:
 
 
 def take_forever(root: Path) -> None:
-    """What the sensor does with the inbox, again and again."""
+    """Take files from the inbox repeatedly, like the sensor."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     live = LiveIndex(Project(root))
     while True:
@@ -83,7 +84,7 @@ def take_forever(root: Path) -> None:
 
 
 def sync_forever(root: Path) -> None:
-    """`freshet sync`, again and again."""
+    """Run `freshet sync` repeatedly."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     live = LiveIndex(Project(root))
     while True:
@@ -98,7 +99,7 @@ def _end_with_parent() -> None:
 
 
 class DoorTrial:
-    """One project through many crashes at its doors, beside the plain model of what it must hold."""
+    """One project through many crashes at its doors, beside a plain model of its documents."""
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root, self.chance = root, random.Random(seed)
@@ -110,7 +111,7 @@ class DoorTrial:
         self.processes.set_forkserver_preload([*PRELOADED, __name__])
 
     def kill(self, number: int) -> None:
-        """Let one door work, kill it, let the next comer finish, and compare."""
+        """Start a process at one door, kill it, let the next one finish, and compare."""
         door = (self.at_the_service, self.at_the_inbox, self.at_the_source)[number % 3]
         allowed = door()
         default, other = LiveIndex(self.project, DEFAULT), LiveIndex(self.project, OTHER)
@@ -130,7 +131,7 @@ class DoorTrial:
 
     @contextmanager
     def _killed(self, work: Callable[[Path], None]) -> Iterator[Any]:
-        """A process that works in this block, and is killed at its end."""
+        """Run a process in this block, and kill it at its end."""
         process = self.processes.Process(target=work, args=(self.root,))
         process.start()
         try:
@@ -140,7 +141,7 @@ class DoorTrial:
             process.join()
 
     def at_the_service(self) -> tuple[checks.State, ...]:
-        """Requests, one after the other, until it answers no more."""
+        """Send requests, one after the other, until the service no longer answers."""
         state, action = self.state, None
         with self._killed(serve_forever) as process:
             end = time.monotonic() + PATIENCE
@@ -173,7 +174,7 @@ class DoorTrial:
         return (after,) if arrived else (state, after)
 
     def at_the_inbox(self) -> tuple[checks.State, ...]:
-        """Files that are dropped at once; the next look takes what is left."""
+        """Drop files at once; the next run takes the remaining ones."""
         folder, state = self.root / INBOX, self.state
         folder.mkdir(exist_ok=True)
         with self._killed(take_forever):
@@ -201,7 +202,7 @@ class DoorTrial:
         return (state,)
 
     def at_the_source(self) -> tuple[checks.State, ...]:
-        """A source that changes; the next sync finishes."""
+        """Change a source; the next sync finishes."""
         held = {
             f"source-{i}": document_text(self.chance.randrange(10_000))
             for i in self.chance.sample(range(9), 5)

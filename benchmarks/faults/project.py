@@ -1,6 +1,4 @@
-"""Tiny projects that crashes cannot hurt, made anew for each run: one has two live retrievers, one
-can train.
-"""
+"""Create tiny temporary projects: one with two live retrievers, one that can train."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from model_code.encoding.encoder import Encoder
 
 CLONE = Path(__file__).parents[2]
-# the live retrievers: the one searched by default, and one that follows
+# Live retrievers: the default one, and one that follows it.
 DEFAULT, OTHER = "hce", "contrastive"
 WORDS = (
     "array",
@@ -57,15 +55,16 @@ SETTINGS = (
 
 
 def document_text(number: int) -> str:
-    """The text of document `number`, another one for each."""
+    """Return the unique text of document `number`."""
     return f"Return the {WORDS[number % 10]} of a {WORDS[number // 10 % 10]}, version {number}."
 
 
 def make_project(
     root: Path, encoder: str | Path, documents: int = 20
 ) -> tuple[Project, dict[str, str]]:
-    """A project under `root` whose two live retrievers hold `documents`; and the text of each by
-    its id.
+    """Create a project under `root` whose two live retrievers hold `documents`.
+
+    Return it with the text of each document by id.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -76,7 +75,8 @@ def make_project(
     retrievers = f"{{{DEFAULT}: {{}}, {OTHER}: {{}}}}"
     (root / "params.yaml").write_text(f"retrievers: {retrievers}\nhierarchy: {{branching: 2}}\n")
     (root / "dvc.yaml").touch()
-    for retriever in (OTHER, DEFAULT):  # the last one opened is searched by default
+    # The retriever that is opened last is the default one.
+    for retriever in (OTHER, DEFAULT):
         open_generation_zero(
             root, retriever, **write_build(root, root / f"build-{retriever}", loaded, texts)
         )
@@ -86,10 +86,10 @@ def make_project(
 def write_build(
     root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, str], seed: int = 0
 ) -> dict[str, Any]:
-    """Write what training on documents would leave to `folder`; returns what `open_generation_zero`
-    takes of it.
+    """Write a build of documents to `folder`, like a training.
 
-    seed: another one gives another hierarchy, so that two builds of the same documents are two.
+    Return the arguments of `open_generation_zero`. Another `seed` gives another hierarchy, so that
+    two builds of the same documents differ.
     """
     import numpy as np
     import pandas as pd
@@ -118,10 +118,10 @@ def write_build(
 
 
 def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict[str, str]]:
-    """A project under `root` with a locked corpus and its documents live, by the encoder as it
-    comes; and their texts.
+    """Create a project under `root` with a locked corpus, whose documents are live.
 
-    Nothing is registered: the first retrain makes the first champion.
+    The encoder is the base encoder. Nothing is registered, so the first retrain makes the first
+    champion. Return the project with the texts.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -151,8 +151,9 @@ def _copy_code(root: Path) -> None:
 
 
 def _write_corpus(folder: Path) -> dict[str, str]:
-    """Documents, a judged query for each, and the texts by id; a document is called by its id, as
-    added ones are.
+    """Write documents and a judged query for each; return the texts by id.
+
+    A document's name is its id, as for added documents.
     """
     folder.mkdir(parents=True)
     texts = {f"base-{number}": document_text(number) for number in range(TRAINED_ON)}

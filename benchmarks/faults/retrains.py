@@ -1,10 +1,9 @@
-"""Kill -9 retrains of a tiny real project, in every part of them: the half of `freshet bench
-faults` that trains.
+"""Kill retrains of a tiny real project in each of their parts, for `freshet bench faults`.
 
-A retrain is a process of `worker`, with DVC and its stages below it. It is killed at a random
-moment of the time that a part took before, every other time with all that it started. Then a search
-must answer as before, champion and live build must be the old ones or the new ones. Documents come
-and go, and the same key is tried again, until it ends.
+A retrain is a process of `worker` that runs DVC and its stages. It is killed at a random moment of
+the time that a part took before, every other time with all processes that it started. Then a search
+must answer as before. Champion and live build must be the old ones or the new ones. Documents are
+added and removed, and the same key is retried until the retrain ends.
 """
 
 from __future__ import annotations
@@ -31,11 +30,13 @@ from model_code.project import Project
 from orchestration.registry import release
 
 STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")
-# in the order in which a retrain comes to them
+# Parts in the order of a retrain.
 PARTS = (*list(worker.MARKED)[:2], *STAGES, *list(worker.MARKED)[2:])
 STARTING, BETWEEN = "starting", "between parts"
-GAP = 3  # parts from one kill to the next of the same retrain
-PATIENCE = 600  # seconds until a part must have begun, or a retrain ended
+# Parts between two kills of the same retrain.
+GAP = 3
+# Seconds until a part must have begun or a retrain must have ended.
+PATIENCE = 600
 PROBLEMS = (
     "searches not as before the retrain",
     "retrains that lost or doubled a document",
@@ -46,7 +47,7 @@ OUTSIDE = (LEDGER_URL_VARIABLE, "FRESHET_STATE", "MLFLOW_TRACKING_URI")
 
 
 def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
-    """Kill so many retrains, and count what went wrong."""
+    """Kill `kills` retrains, and count failures."""
     with (
         tempfile.TemporaryDirectory(prefix="freshet-retrains-") as folder,
         mock.patch.dict(os.environ),
@@ -78,8 +79,7 @@ def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[st
 
 
 def wanted_parts(kills: int) -> list[int]:
-    """The parts to kill in, by number: each in turn, in an order in which a few retrains come by
-    all of them.
+    """Return the numbers of the parts to kill in, so that a few retrains pass all of them.
 
     >>> wanted_parts(6), len(set(wanted_parts(len(PARTS)))) == len(PARTS)
     ([0, 3, 6, 9, 1, 4], True)
@@ -89,22 +89,24 @@ def wanted_parts(kills: int) -> list[int]:
 
 
 class RetrainTrial:
-    """One project through many killed retrains, beside the plain model of what it must hold."""
+    """One project through many killed retrains, beside a plain model of its documents."""
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root, self.chance = root, random.Random(seed)
         self.project, self.state = make_retrain_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(worker.DOCUMENTS))]
         self.version, self.started = checks.NOBODY, 0
-        # seconds that each part took the last time it was left alone
+        # Seconds of each part in its last run without a kill.
         self.took: dict[str, float] = {}
         self.found: Counter[str] = Counter()
-        self.fell: Counter[str] = Counter()  # kills by the part that they fell into
+        # Number of kills by the part that they interrupted.
+        self.fell: Counter[str] = Counter()
         self.problems: list[str] = []
 
     def run(self, kills: int) -> None:
-        """One retrain that is left alone, then others until so many kills fell into them; a
-        rollback at the end.
+        """Run one retrain without a kill, then others until all kills have happened.
+
+        A rollback follows at the end.
         """
         self.attempt("measured")
         wanted, key = wanted_parts(kills), 0
@@ -114,22 +116,24 @@ class RetrainTrial:
         self._roll_back()
 
     def _killed(self, key: str, wanted: list[int]) -> list[int]:
-        """Kill the retrain `key` in one wanted part after the other, as they come in order, and let
-        it end; return the parts that are left, with those that this one had gone past already.
+        """Kill the retrain `key` in one wanted part after the other, in order, and let it end.
+
+        Return the remaining parts, including the parts that this retrain had already passed.
         """
         last, left = -1, list(wanted)
         while left and left[0] > last:
             last = left[0]
             self._change()
             if not self.attempt(key, PARTS[last]):
-                return left  # it had gone past the part, and ended
+                # The retrain had passed the part and ended.
+                return left
             left.pop(0)
         self._change()
         self.attempt(key)
         return left
 
     def _change(self) -> None:
-        """Documents come or go while a retrain is not running, or lies there killed."""
+        """Add or remove documents while no retrain runs or a killed one waits."""
         collection, action = LiveIndex(self.project), {"kind": ""}
         while action["kind"] not in ("put", "remove"):
             action = worker.draw(self.chance, [0])
@@ -138,15 +142,13 @@ class RetrainTrial:
         collection.ledger.close()
 
     def attempt(self, key: str, part: str | None = None) -> bool:
-        """Run the retrain `key`, and kill it in `part`; then compare. Returns whether it was
-        killed.
-        """
+        """Run the retrain `key`, kill it in `part`, and compare; return whether it was killed."""
         self.started += 1
         journal = worker.Journal(self.root / f"retrain-{self.started}.jsonl")
         with (self.root / f"retrain-{self.started}.log").open("wb") as log:
             command = [sys.executable, "-m", worker.__name__]
             command += [str(self.root), str(journal.path), key]
-            # the project's copy of the product comes before it
+            # This clone takes precedence over the project's copy of the product.
             environment = os.environ | {"PYTHONPATH": str(CLONE)}
             process = psutil.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log)
         killed = self._watch(process, journal, part)
@@ -154,8 +156,9 @@ class RetrainTrial:
         return killed
 
     def _watch(self, process: psutil.Popen, journal: worker.Journal, part: str | None) -> bool:
-        """Follow a retrain until it ends or is killed, measuring its parts; returns whether it was
-        killed.
+        """Follow a retrain until it ends or is killed, and time its parts.
+
+        Return whether it was killed.
         """
         begun = since = time.monotonic()
         at, kill_at = STARTING, float("inf")
@@ -179,7 +182,11 @@ class RetrainTrial:
         return False
 
     def _part(self, journal: worker.Journal) -> str:
-        """What a retrain is doing: a stage if its output is in the making, else what it said last."""
+        """Return the part of a retrain.
+
+        It is the stage whose output is being written, else the part in the last line of the
+        journal.
+        """
         lines = journal.read()
         parts = [line for line in lines if "part" in line or "ended" in line]
         if parts and parts[-1].get("ended") == "snapshot":
@@ -191,7 +198,8 @@ class RetrainTrial:
         if process.returncode:
             said = [line["error"] for line in journal.read() if "error" in line]
             raise FreshetError(
-                f"a retrain failed by itself: {said or journal.path.with_suffix('.log').read_text()}"
+                "a retrain failed by itself: "
+                f"{said or journal.path.with_suffix('.log').read_text()}"
             )
 
     def _compare(self, finished: bool) -> None:
@@ -227,7 +235,7 @@ class RetrainTrial:
             self._note(PROBLEMS[2], problem)
 
     def _roll_back(self) -> None:
-        """The champion before is whole, too."""
+        """Roll back, and check that the previous champion is whole."""
         release.rollback(self.project)
         collection = LiveIndex(Project(self.root))
         collection.apply()
@@ -241,14 +249,15 @@ class RetrainTrial:
 
 
 def _kill(process: psutil.Popen, with_children: bool) -> None:
-    """Kill a retrain; with or without what it started, which must end by itself then."""
+    """Kill a retrain, with or without its child processes, which must then end by themselves."""
     below = process.children(recursive=True)
     process.kill()
     for one in below if with_children else ():
         try:
             one.kill()
         except psutil.NoSuchProcess:
-            continue  # it ended meanwhile
+            # The process has ended meanwhile.
+            continue
     process.wait()
     left = psutil.wait_procs(below, timeout=PATIENCE)[1]
     if left:

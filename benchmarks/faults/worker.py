@@ -1,5 +1,6 @@
-"""The processes that are killed, which say before each step what they do: one changes documents,
-the other retrains.
+"""Processes that are killed: one changes documents, the other retrains.
+
+They write a line before each step.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from orchestration.freshness import retrain
 from orchestration.freshness.snapshot import live_documents
 from orchestration.registry import gate, release
 
-DOCUMENTS = 12  # ids that are added, updated and deleted over and over
+# Number of ids that are added, updated and deleted repeatedly.
+DOCUMENTS = 12
 ACTIONS = ("put",) * 4 + (
     "remove",
     "retrain",
@@ -41,9 +43,7 @@ ACTIONS = ("put",) * 4 + (
 
 
 class Journal:
-    """What the worker was about to do, what it finished, and what failed: JSON lines that reach the
-    disk at once.
-    """
+    """JSON lines of started, finished and failed steps, which are forced to disk at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,14 +56,15 @@ class Journal:
             os.fsync(stream.fileno())
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines; the last one may have been cut off by a crash."""
+        """Return all whole lines; a crash may have cut off the last one."""
         lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
         return [json.loads(line) for line in lines]
 
 
 def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -> None:
-    """Change the live collections under `root` until killed, or left alone. generations: those to
-    go back to.
+    """Change the live collections under `root` until killed or until the parent ends.
+
+    generations: Generations to revert to.
     """
     written, chance, known = Journal(journal), random.Random(seed), list(generations)
     try:
@@ -86,13 +87,13 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
 
 
 def _is_wanted() -> bool:
-    """Whether the process that is to kill this one is still there."""
+    """Return whether the process that kills this one still runs."""
     parent = multiprocessing.parent_process()
     return parent is None or parent.is_alive()
 
 
 def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
-    """A random change, as plain values: several documents are put or removed at once."""
+    """Draw a random change as plain values: several documents are put or removed at once."""
     kind = chance.choice(ACTIONS)
     ids = [f"new-{number}" for number in chance.sample(range(DOCUMENTS), chance.randint(1, 4))]
     if kind in ("put", "retrain"):
@@ -112,9 +113,9 @@ def perform(
     action: Mapping[str, Any],
     acknowledge: Callable[[], None] = lambda: None,
 ) -> None:
-    """Do what `draw` drew, as the commands of the same names do.
+    """Run an action of `draw` like the command of the same name.
 
-    acknowledge: called with the receipt in hand: from then on the documents may not be lost.
+    acknowledge: Called with the receipt. From then on the documents may not be lost.
     """
     kind = action["kind"]
     if kind == "put":
@@ -136,9 +137,7 @@ def perform(
 
 
 def follow(other: LiveIndex, action: Mapping[str, Any]) -> None:
-    """Take what `action` wrote to the log into another retriever, which keeps house as the first
-    does.
-    """
+    """Apply the events of `action` to another retriever, with the same maintenance."""
     if action["kind"] in ("compact", "collect"):
         perform(other, action)
     else:
@@ -157,24 +156,22 @@ def _retrain(
     seed: int,
     acknowledge: Callable[[], None],
 ) -> None:
-    """Build anew from what is live, while documents arrive, and promote it, as a retrain does
-    behind its gate.
-    """
+    """Build from the live documents while others arrive, and promote it, like a retrain."""
     searcher, root = collection.builder.searcher, collection.project.root
     texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
     snapshot = searcher.generation.cursor.position
     _receive(collection, arriving)
     acknowledge()
     with tempfile.TemporaryDirectory(dir=root) as folder:
-        built = write_build(root, Path(folder), searcher.base.retriever.encoder, texts, seed)  # type: ignore[attr-defined]
+        encoder = searcher.base.retriever.encoder  # type: ignore[attr-defined]
+        built = write_build(root, Path(folder), encoder, texts, seed)
         parts = BuildArtifacts(
             *(built[name] for name in ("encoder", "index", "documents", "hierarchy"))
         )
         open_build(collection.project, collection.retriever, parts, {}, built["text"], snapshot)
 
 
-# parts of a retrain outside of its stages, in order: what they are called, and the function that is
-# it
+# Parts of a retrain outside its stages, in order: their names and functions.
 MARKED = {
     "plan": (retrain, "_begin_retrain"),
     "snapshot": (retrain, "make_workspace"),
@@ -187,11 +184,12 @@ MARKED = {
 
 
 def retrain_once(root: Path, journal: Path, key: str) -> None:
-    """Retrain the project under `root`, and promote what comes of it, whatever the gate says."""
+    """Retrain the project under `root`, and promote the result without regard to the gate."""
     written = Journal(journal)
     for name, (module, function) in MARKED.items():
         setattr(module, function, _marked(written, name, getattr(module, function)))
-    setattr(gate, "judge_retrain", _passing(judge_retrain))  # noqa: B010 - the tiny model gains nothing
+    # The gate must pass, because the tiny model gains nothing.
+    setattr(gate, "judge_retrain", _passing(judge_retrain))  # noqa: B010
     try:
         done = retrain.retrain(Project(root), key)
         written.write(
@@ -204,9 +202,7 @@ def retrain_once(root: Path, journal: Path, key: str) -> None:
 
 def _marked(journal: Journal, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
-        """The function, between two lines of the journal, so that a kill can be told to have hit
-        it.
-        """
+        """Call the function between two lines of the journal, which locate a kill."""
         journal.write(part=name, at=time.time())
         found = function(*arguments, **named)
         journal.write(ended=name, at=time.time())
