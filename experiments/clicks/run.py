@@ -72,7 +72,7 @@ class Asked:
 
 
 Behaviour = Callable[[Asked, random.Random, str], Iterable[Feedback]]
-"""What somebody new says who asks a query of that id."""
+"""Feedback of a new user on the query with that id."""
 
 
 def clicks(noise: float, asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:

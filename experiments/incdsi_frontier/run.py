@@ -118,7 +118,7 @@ def make_space(given: argparse.Namespace) -> Space:
     if given.space in LEARNED:
         require(
             retrained is None,
-            "--retrained is for a dense space: learned vectors are learned anew from all queries",
+            "--retrained is for a dense space: learned vectors are learned again from all queries",
         )
         return Space(encoded(BASE), LEARNED[given.space])
     return Space(encoded(BASE if given.space == ZERO_SHOT else Path(given.space)), None, retrained)
