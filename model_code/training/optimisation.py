@@ -229,6 +229,9 @@ def check_max_tokens(
     Raises:
         SettingsError: If one of the settings allows longer texts.
     """
+    # A trainer that encodes no text has no limits to check, and its encoder may be no transformer.
+    if not names:
+        return
     limit = max_positions(encoder.backbone)
     for name in names:
         tokens = getattr(settings, name)
