@@ -88,7 +88,7 @@ def test_the_site_builds_and_names_no_foreign_address(tmp_path):
         )
 
 
-def test_lock_file_holds_every_dependency_at_an_allowed_version():
+def test_lock_file_pins_every_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     tested_extras = [extra for name, extra in extras.items() if name not in ("gpu", "scale")]

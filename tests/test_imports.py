@@ -105,7 +105,7 @@ MADE: Imports = {
         ("model_code.new.part", "numpy", "is of no package of the order"),
     ],
 )
-def test_an_import_that_is_turned_round_is_a_breach(module: str, other: str, breach: str) -> None:
+def test_upward_import_is_a_breach(module: str, other: str, breach: str) -> None:
     assert breaches(MADE) == []
     assert breaches({**MADE, module: {other}}) == [f"{module} {breach}"]
 
@@ -147,9 +147,7 @@ def test_no_circles() -> None:
     assert len(order) >= len(modules) > 200
 
 
-def test_the_product_imports_neither_benches_nor_experiments_and_the_science_no_orchestrator() -> (
-    None
-):
+def test_product_avoids_benchmarks_and_model_code_orchestrators() -> None:
     for module, path in product().items():
         tops = {one.partition(".")[0] for one in imported(path, module)}
         assert not tops & {"benchmarks", "experiments", "tests"}, module

@@ -152,7 +152,7 @@ def found() -> dict[str, set[str]]:
     }
 
 
-def test_what_goes_past_the_module_for_writes_states_why():
+def test_writes_outside_files_module_state_reason():
     stated = {}
     for places in ALLOWED.values():
         for place in places.split():

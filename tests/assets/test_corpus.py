@@ -11,9 +11,7 @@ def test_a_generator_that_was_not_trained_says_so(tmp_path):
     assert "pseudo_queries.training.base" in preview_query_generator(tmp_path)["history"]
 
 
-def test_a_trained_one_shows_its_curve_with_the_likelihood_of_held_out_queries(
-    tmp_path, monkeypatch
-):
+def test_trained_generator_page_shows_likelihood_curve(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
         "model_code.evaluation.plots.draw", lambda size, paint: drawn.append(size) or b"png"

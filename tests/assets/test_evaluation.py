@@ -6,7 +6,7 @@ from assets.evaluation import preview_comparison, preview_metrics
 from model_code.files import write_json
 
 
-def test_a_page_shows_each_system_and_variant_as_a_row_of_each_split(tmp_path):
+def test_evaluation_page_has_rows_per_system_and_split(tmp_path):
     metrics = {"dev": {"queries": 0}, "gate": {"queries": 0}, "test": {"queries": 4, "hit@1": 0.75}}
     for name, folder in {
         "zero_shot": "zero_shot",
@@ -25,7 +25,7 @@ def test_a_page_shows_each_system_and_variant_as_a_row_of_each_split(tmp_path):
     assert shown[:3] == [(name, "test") for name in ("bm25", "zero_shot", "zero_shot.rrf")]
 
 
-def test_the_comparison_s_page_has_the_systems_best_first_and_their_picture(tmp_path):
+def test_comparison_page_lists_best_systems_first(tmp_path):
     cells = {"bm25": 0.5, "hce": 0.7}
     systems = {
         name: {

@@ -13,7 +13,7 @@ from model_code.files import write_json
 from model_code.retrieval.dense_index import DenseIndex
 
 
-def test_the_learning_curve_is_a_png_beside_the_last_rows(tmp_path):
+def test_learning_curve_is_shown_as_png(tmp_path):
     rows = [{"step": 0, "nDCG@10": 0.5}] + [
         {"step": step, "loss": 1 / step} for step in range(1, 20)
     ]

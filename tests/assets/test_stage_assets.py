@@ -31,7 +31,7 @@ def project(tmp_path, monkeypatch):
     return Project(tmp_path)
 
 
-def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkeypatch):
+def test_broken_contract_fails_blocking_asset_check(project, monkeypatch):
     seen = []
 
     def refuse_once(context):
@@ -61,9 +61,7 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
 @pytest.mark.parametrize(
     ("error", "attempts"), [(StageRefused("the loss is nan"), 1), (FreshetError("killed"), 2)]
 )
-def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
-    project, monkeypatch, error, attempts
-):
+def test_hopeless_stage_failures_are_not_retried(project, monkeypatch, error, attempts):
     tried = []
 
     def fail(self, address, say):
@@ -86,7 +84,7 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
     assert str(error) in first_failure(result)
 
 
-def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, monkeypatch):
+def test_unchanged_asset_page_is_not_redrawn(project, monkeypatch):
     drawn, now = [], {"version": "v1", "key": "k1", "ran": ["index@hce"]}
     monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
     monkeypatch.setattr(

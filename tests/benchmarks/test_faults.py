@@ -83,7 +83,7 @@ def test_a_lost_document_is_noticed(trial):
     assert any("missing ['new-1']" in problem for problem in trial.problems)
 
 
-def test_what_only_the_log_received_may_not_be_lost(trial, monkeypatch):
+def test_changes_only_in_ledger_are_not_lost(trial, monkeypatch):
     """Killed between the commit and the receipt: nobody was told, and yet it has to be there."""
     action = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
     collection = LiveIndex(trial.project)
@@ -96,7 +96,7 @@ def test_what_only_the_log_received_may_not_be_lost(trial, monkeypatch):
     assert any("new-1" in problem for problem in trial.problems)
 
 
-def test_a_retriever_that_lacks_what_the_other_has_is_noticed(trial, monkeypatch):
+def test_retriever_with_missing_document_is_detected(trial, monkeypatch):
     collection, other = LiveIndex(trial.project), LiveIndex(trial.project, OTHER)
     perform(collection, {"kind": "put", "documents": {"new-1": "the array"}})
     trial.state = checks.searched(collection)

@@ -74,7 +74,7 @@ def test_run_without_process_is_failed(project):
         assert claim_slot(instance, "another")
 
 
-def test_slot_of_failed_run_is_freed_after_a_minute(project, monkeypatch):
+def test_failed_run_frees_slot_after_a_minute(project, monkeypatch):
     with open_instance(project) as instance:
         run_id = start_run(instance, os.getpid())
         instance.report_run_failed(instance.get_run_by_id(run_id))

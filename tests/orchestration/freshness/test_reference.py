@@ -134,7 +134,7 @@ def test_captured_old_queries_are_shown(project, exact_dev_queries):
     assert line in status_text(project)
 
 
-def test_ranks_before_additions_do_not_depend_on_age_of_reference(project, exact_dev_queries):
+def test_earlier_ranks_do_not_depend_on_reference_age(project, exact_dev_queries):
     add(project, COPIES)
     first = protected_measure(check_drift(project, record=False))
 

@@ -17,14 +17,14 @@ from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.stages import TABLE
 
 
-def test_a_clone_has_none_and_its_code_is_its_own(tmp_path):
+def test_clone_without_code_lock_uses_own_code(tmp_path):
     code_lock.write(tmp_path)
     code_lock.require_current(CORPUS, tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert code_lock.code_root(tmp_path) == tmp_path
 
 
-def test_it_holds_a_hash_for_each_stage_and_refuses_another_one(tmp_path):
+def test_code_lock_holds_one_hash_per_stage(tmp_path):
     code_lock.write(tmp_path, new=True)
     held = read_json(tmp_path / code_lock.NAME)
     assert list(held) == sorted(stage.name for stage in TABLE)
@@ -38,7 +38,7 @@ def test_it_holds_a_hash_for_each_stage_and_refuses_another_one(tmp_path):
     assert read_json(tmp_path / code_lock.NAME) == held
 
 
-def test_a_package_of_our_name_that_is_anothers_is_noticed(tmp_path, monkeypatch):
+def test_foreign_package_of_same_name_is_detected(tmp_path, monkeypatch):
     other = SimpleNamespace(
         origin=str(tmp_path / "assets/__init__.py"), submodule_search_locations=None
     )
@@ -50,7 +50,7 @@ def test_a_package_of_our_name_that_is_anothers_is_noticed(tmp_path, monkeypatch
         code_lock.write(tmp_path, new=True)
 
 
-def test_dvc_compares_the_locks_keys_in_place_of_the_code():
+def test_dvc_compares_code_lock_keys():
     entry = dvc_file.stage_entry(TRAIN, has_own_code=False)["do"]
     assert entry["deps"] == [path.format(retriever="${key}") for path in TRAIN.inputs.values()]
     assert entry["params"][-1] == {"code.lock.json": ["train"]}

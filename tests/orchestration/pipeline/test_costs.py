@@ -54,7 +54,7 @@ def test_a_row_per_built_system(tmp_path, monkeypatch):
     assert 0 < float(row["query p50 (ms)"]) <= float(row["query p95 (ms)"])
 
 
-def test_the_first_queries_warm_up_and_do_not_count(monkeypatch):
+def test_warm_up_queries_are_not_measured(monkeypatch):
     now, spent, asked = [0.0], iter([99, 99, 99, 2, 4, 3, 5]), []
 
     def search(texts, k):
@@ -87,7 +87,7 @@ def made(project, seconds):
     )
 
 
-def test_the_newest_run_of_the_same_inputs_counts_also_where_it_is_spooled(tracked_project):
+def test_newest_run_counts_even_if_spooled(tracked_project):
     project = tracked_project
     params, corpus = project.root / "params.yaml", project.root / "artifacts" / "costs" / "table"
     params.write_text("seed: 0\n")

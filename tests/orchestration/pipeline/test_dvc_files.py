@@ -45,7 +45,7 @@ stages:
 """
 
 
-def test_the_output_version_is_dvcs_hash_and_a_lock_that_changed_is_read_anew(tmp_path):
+def test_output_version_is_hash_of_current_lock(tmp_path):
     lock = tmp_path / "dvc.lock"
     for version in ("abc.dir", "def.dir", "abc.dir"):
         lock.write_text(WHOLE.replace("abc.dir", version))
@@ -76,9 +76,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("content", BROKEN)
-def test_a_broken_lock_is_one_line_with_the_remedy_and_is_removed_where_there_is_no_copy(
-    tmp_path, content
-):
+def test_broken_dvc_lock_is_reported_with_remedy(tmp_path, content):
     (tmp_path / "dvc.lock").write_bytes(content)
     with pytest.raises(FreshetError, match="^dvc.lock was cut off: run `freshet run`"):
         dvc.stages_that_ran(tmp_path)

@@ -38,7 +38,7 @@ def project(tmp_path) -> Project:
     return Project(tmp_path)
 
 
-def test_the_same_source_again_does_not_touch_the_lock(project):
+def test_unchanged_source_keeps_its_lock(project):
     assert read_lock(project) is None
     lock = ingest(project)
     written = project.corpus_lock.stat().st_mtime_ns
@@ -47,7 +47,7 @@ def test_the_same_source_again_does_not_touch_the_lock(project):
 
 
 @pytest.mark.parametrize("content", BROKEN)
-def test_a_broken_lock_is_one_line_with_the_remedy_which_mends_it(project, content):
+def test_broken_source_lock_is_reported_with_remedy(project, content):
     project.corpus_lock.write_bytes(content)
     for act in (read_lock, project_status):
         with pytest.raises(
@@ -58,7 +58,7 @@ def test_a_broken_lock_is_one_line_with_the_remedy_which_mends_it(project, conte
     assert read_json(project.corpus_lock) == lock == read_lock(project)
 
 
-def test_a_misspelt_column_is_refused_before_anything_is_locked(project):
+def test_misspelt_column_is_refused_before_locking(project):
     parameters.write_overrides(project.params_file, ["corpus.columns.title=subjct"])
     with pytest.raises(
         FreshetError, match=r"no column 'subjct' \(corpus.columns.title\); it has: _id, text"

@@ -25,9 +25,7 @@ EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
         ([MOVED], [], "run", (MOVED,)),
     ],
 )
-def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(
-    changes, before, action, reasons
-):
+def test_plan_lists_certain_and_possible_stages(changes, before, action, reasons):
     assert plan_stage("this", changes, before) == PlannedStage("this", action, reasons)
 
 
@@ -62,7 +60,7 @@ def test_what_dvc_gives_as_its_reason_is_shown(stderr, reason):
     assert error_reason(stderr) == reason
 
 
-def test_a_target_needs_everything_before_it_and_nothing_else():
+def test_target_needs_only_stages_before_it():
     table = stages.expand(["contrastive", "hce"])
     needed = [stage.address for stage in required_rows(table, ["train@hce"])]
     before = [

@@ -57,7 +57,7 @@ def dvc_starts(project: Project) -> bool:
     )
 
 
-def test_dvc_starts_without_git_and_uses_git_once_it_is_there(unpacked):
+def test_dvc_uses_git_once_it_exists(unpacked):
     assert not dvc_starts(unpacked)
     initialise(unpacked)
     assert dvc_starts(unpacked)
@@ -105,9 +105,7 @@ def plan_only(monkeypatch, *addresses):
     )
 
 
-def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_cache(
-    tmp_path, monkeypatch
-):
+def test_removed_retriever_comes_back_from_cache(tmp_path, monkeypatch):
     (tmp_path / "dvc.yaml").write_text(PIPELINE)
     project = Project(tmp_path)
     for names in (("one", "two"), ("one",), ("one", "two")):
@@ -130,9 +128,7 @@ def one_stage(tmp_path, monkeypatch) -> Project:
     return Project(tmp_path)
 
 
-def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_or_cut_off_stops_nothing(
-    one_stage, capsys
-):
+def test_stale_locks_of_killed_dvc_are_ignored(one_stage, capsys):
     other = subprocess.Popen(["sleep", "60"])
     stale = {
         "write": {str(one_stage.root / "out"): {"pid": other.pid, "cmd": "dvc repro"}},
@@ -150,7 +146,7 @@ def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_or_cut_off_
         other.wait()
 
 
-def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
+def test_locks_of_running_dvc_are_kept(one_stage):
     path = one_stage.root / dvc.NOTES
     waits = "print(flush=True); import time; time.sleep(60)"
     running = subprocess.Popen(
@@ -169,9 +165,7 @@ def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
     assert dvc.remove_stale_notes(one_stage.root)
 
 
-def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(
-    one_stage, monkeypatch, capsys
-):
+def test_unreachable_tracking_store_does_not_stop_build(one_stage, monkeypatch, capsys):
     asked = []
 
     def away(project):
@@ -198,9 +192,7 @@ def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(
         ),
     ],
 )
-def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(
-    one_stage, ending, error, message
-):
+def test_stage_failure_is_reported_once(one_stage, ending, error, message):
     write_json(
         one_stage.root / "dvc.yaml",
         {"stages": {"make": {"cmd": f"echo first; {ending}", "outs": ["out"]}}},
@@ -214,7 +206,7 @@ def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(
     assert not any("nan" in line or line.startswith("> ") for line in lines)
 
 
-def test_what_stops_dvc_before_a_stage_begins_is_in_the_error(one_stage):
+def test_dvc_error_before_first_stage_is_reported(one_stage):
     entry = {"cmd": "echo 1 > out", "outs": ["out"], "params": ["mine"]}
     write_json(one_stage.root / "dvc.yaml", {"stages": {"make": entry}})
     with pytest.raises(
@@ -223,7 +215,7 @@ def test_what_stops_dvc_before_a_stage_begins_is_in_the_error(one_stage):
         list(PlannedBuild(one_stage).bring_up_to_date("make", print))
 
 
-def test_a_failure_that_dvc_tells_in_other_words_is_told_whole(one_stage, monkeypatch):
+def test_unknown_dvc_failure_is_reported_in_full(one_stage, monkeypatch):
     build, line = PlannedBuild(one_stage), "ERROR: failed to reproduce what is there"
     monkeypatch.setattr(dvc, "command_line", lambda *_: ["sh", "-c", f"echo '{line}'; exit 1"])
     with pytest.raises(FreshetError, match=f"with exit code 1: {line}"):
@@ -245,7 +237,7 @@ def test_an_interrupt_ends_dvc_and_its_stage(one_stage):
     assert not psutil.Process().children(recursive=True)
 
 
-def test_settings_are_those_of_the_beginning_and_a_stage_that_ran_is_not_asked_again(one_stage):
+def test_build_keeps_settings_of_its_start(one_stage):
     build = PlannedBuild(one_stage)
     assert (list(build.bring_up_to_date("make")), list(build.bring_up_to_date("make"))) == (
         ["make"],
@@ -273,7 +265,7 @@ def write(folder: Path) -> None:
     (folder / "inner" / "a.txt").write_text("a")
 
 
-def test_outputs_of_retrievers_without_settings_go_and_all_else_stays(project):
+def test_only_outputs_of_removed_retrievers_are_deleted(project):
     (project.artifacts / "train" / ".gitignore").write_text("/hce\n")
     (project.artifacts / "train" / "link").symlink_to(project.root / "elsewhere")
     before = hash_path(project.root)

@@ -74,7 +74,7 @@ def holds_a_number(context):
     require(text.isdecimal(), f"sum.txt must hold a number, not {text!r}")
 
 
-def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project, stage):
+def test_stage_sees_declared_inputs_and_writes_atomically(project, stage):
     record = run_stage.run_stage(stage, project)
     output = project.root / "artifacts" / "summing"
     assert (output / "sum.txt").read_text() == "9"
@@ -85,7 +85,7 @@ def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project
     ) == {"seed", "index"}
 
 
-def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
+def test_stage_receives_part_of_a_settings_group(project):
     part, group = "pseudo_queries.training", "pseudo_queries.generators"
     stage = Stage(
         "train", "Trains.", (part, "retrievers.hce", group), {}, "artifacts/x", (), retriever="hce"
@@ -98,7 +98,7 @@ def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
     }
 
 
-def test_what_the_settings_do_not_have_is_an_error_at_once_that_names_it(project):
+def test_missing_setting_is_refused_by_name(project):
     stage = Stage(
         "train",
         "Trains.",
@@ -120,7 +120,7 @@ EDITED = {"params.yaml": "params.yaml: seed", "code.py": "code.py", "input/numbe
 
 
 @pytest.mark.parametrize("victim", EDITED)
-def test_an_edit_during_the_run_is_refused_by_name_and_the_old_output_stays(project, stage, victim):
+def test_edit_during_run_keeps_old_output(project, stage, victim):
     run_stage.run_stage(stage, project)
 
     def edit_meanwhile(context):
@@ -152,9 +152,7 @@ def write_a_word(context):
         (lambda context: add_up(context) and {"where": context.output}, TypeError, "JSON"),
     ],
 )
-def test_what_breaks_its_contract_or_is_no_report_is_not_put_in_place(
-    project, stage, run, error, message
-):
+def test_output_that_breaks_contract_is_discarded(project, stage, run, error, message):
     for before in ([], ["9"]):
         sys.modules[stage.module].run = run
         with pytest.raises(error, match=message) as refused:
@@ -167,7 +165,7 @@ def test_what_breaks_its_contract_or_is_no_report_is_not_put_in_place(
         run_stage.run_stage(stage, project)
 
 
-def test_an_edit_while_the_contract_is_asked_is_refused_too(project, stage, monkeypatch):
+def test_edit_during_contract_check_is_refused(project, stage, monkeypatch):
     def edit_code(context):
         (project.root / "code.py").write_text("two = 2\n")
 
@@ -176,7 +174,7 @@ def test_an_edit_while_the_contract_is_asked_is_refused_too(project, stage, monk
         run_stage.run_stage(stage, project)
 
 
-def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, stage):
+def test_edit_of_unread_settings_is_allowed(project, stage):
     def edit_meanwhile(context):
         project.params_file.write_text(PARAMS.replace("numpy", "pandas"))
         return add_up(context)
@@ -185,7 +183,7 @@ def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, 
     run_stage.run_stage(stage, project)
 
 
-def test_the_key_is_known_before_and_moves_with_each_thing_that_is_read(project, stage):
+def test_stage_key_depends_on_every_input(project, stage):
     keys = {stage_key.read_stage_inputs(stage, project.root).key}
     assert run_stage.run_stage(stage, project).key in keys
     for path, text in (
@@ -226,7 +224,7 @@ def test_a_missing_input_names_the_remedy(project, stage):
         run_stage.run_stage(stage, project)
 
 
-def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, monkeypatch):
+def test_checkpoints_survive_a_failed_record(project, stage, monkeypatch):
     """To DVC such a stage has made nothing, so it runs again: from its last checkpoint."""
 
     def full(*given):
@@ -241,7 +239,7 @@ def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, 
     assert not list((project.state / "checkpoints").iterdir())
 
 
-def test_what_a_curve_measures_on_dev_is_called_as_everywhere(tmp_path: Path):
+def test_dev_curve_uses_common_metric_names(tmp_path: Path):
     assert run_stage.training_curve(tmp_path) == []
     write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0, "nDCG@10": 0.5}])
     assert run_stage.training_curve(tmp_path) == [{"step": 0, "loss": 2.0, "dev.nDCG@10": 0.5}]
@@ -281,7 +279,7 @@ def start_family(title: str) -> tuple[subprocess.Popen[str], psutil.Process]:
     return parent, child
 
 
-def test_a_stage_dies_with_its_dvc_and_outlives_a_terminal_that_is_closed():
+def test_stage_ends_with_dvc_not_with_terminal():
     families = [start_family(title) for title in ("dvc repro", "terminal")]
     for parent, _ in families:
         parent.kill()

@@ -52,7 +52,7 @@ def tracker(tracked_project):
     return run_store(tracked_project)
 
 
-def test_two_processes_can_make_the_store_at_once_and_say_nothing(tracked_project, tracker):
+def test_two_processes_create_store_at_once(tracked_project, tracker):
     started = json.loads((tracked_project.root / "started.json").read_text())
     assert started == [[f"{tracker.find_run(key)}\n", "", 0] for key in ("first", "second")]
 
@@ -122,7 +122,7 @@ def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
     assert run.info.run_name == "train@hce"
 
 
-def test_stages_and_the_systems_that_they_evaluated_lie_below_the_run_of_their_build(tracker):
+def test_stage_runs_are_nested_in_build_run(tracker):
     scores = {"bm25": {"test.nDCG@10": 0.5}, "zero_shot": {"test.nDCG@10": 0.4}}
     first = replace(RECORD, key="baselines", stage="baselines", build="build 1", systems=scores)
     other = replace(
@@ -159,7 +159,7 @@ def test_stages_and_the_systems_that_they_evaluated_lie_below_the_run_of_their_b
     assert {"evaluate@hce (pilot)", "hce (pilot)"} <= set(runs_by_name)
 
 
-def test_every_system_in_a_report_is_found_and_its_metrics_have_one_name():
+def test_reported_systems_share_metric_names():
     scores = {"dev": {"queries": 0}, "gate": {"queries": 0}, "test": {"nDCG@10": 0.5}}
     report = {"system": "hce", **scores, "variants": {"rrf": {"system": "hce.rrf", **scores}}}
     for shape in (report, {"baseline": report}):
@@ -180,7 +180,7 @@ def test_more_than_one_batch_is_stored_whole(tracker):
     assert len(tracker.client.get_metric_history(run_id, "loss")) == 1000
 
 
-def test_the_newest_finished_run_of_a_key_is_found(tracker):
+def test_newest_finished_run_of_key_is_found(tracker):
     old = tracker.record_stage(replace(RECORD, key="twice"))
     new = tracker.record_stage(replace(RECORD, key="twice", started=2000.0, ended=2001.0))
     assert old != new
@@ -188,9 +188,7 @@ def test_the_newest_finished_run_of_a_key_is_found(tracker):
     assert tracker.find_run("never") is None
 
 
-def test_the_same_stage_again_is_one_run_and_one_that_was_cut_off_is_not_found_but_made_again(
-    tracker, monkeypatch
-):
+def test_interrupted_stage_run_is_recorded_again(tracker, monkeypatch):
     record = replace(RECORD, key="again")
     with monkeypatch.context() as patch:
         patch.setattr(tracker, "_log_inputs", lambda *arguments: 1 / 0)
@@ -203,9 +201,7 @@ def test_the_same_stage_again_is_one_run_and_one_that_was_cut_off_is_not_found_b
     assert [(run.info.run_id, run.info.status) for run in found] == [(run_id, "FINISHED")]
 
 
-def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another(
-    tmp_path, monkeypatch
-):
+def test_store_is_in_state_folder_by_default(tmp_path, monkeypatch):
     assert tracking_uri(Project(tmp_path)) == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
     monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "state"))
     assert store_folder(Project(tmp_path)) == tmp_path / "state" / "mlflow"
@@ -221,7 +217,7 @@ def test_one_process_opens_a_store_once(tracked_project, tracker):
     )
 
 
-def test_forty_looks_leave_no_file_of_the_store_open(tracked_project):
+def test_repeated_reads_leave_no_file_open(tracked_project):
     for _ in range(40):
         versions.version_with_alias(tracked_project)
         find_run(tracked_project, "never")
@@ -229,14 +225,12 @@ def test_forty_looks_leave_no_file_of_the_store_open(tracked_project):
     assert not [name for name in handles if name.startswith(str(store_folder(tracked_project)))]
 
 
-def test_names_that_differ_in_allowed_characters_only_stay_as_they_are():
+def test_names_with_allowed_characters_stay_unchanged():
     assert valid_name("dev/loss level-2: mean_x.y") == "dev/loss level-2: mean_x.y"
     assert len(valid_name("é" * 400)) == 250
 
 
-def test_git_state_sees_edits_but_not_dvc_lock_and_without_the_program_git_no_repository(
-    tmp_path, monkeypatch
-):
+def test_git_state_ignores_dvc_lock(tmp_path, monkeypatch):
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=n", "-c", "user.email=e"]
         return subprocess.run(
@@ -308,9 +302,7 @@ def waiting(project: Project) -> list[Path]:
     return sorted((project.state / "spool").glob("*"))
 
 
-def test_records_come_out_as_they_went_in_in_order_of_their_start_once_the_store_is_there(
-    project, memory
-):
+def test_spooled_records_are_replayed_in_start_order(project, memory):
     for record in (SECOND, FIRST):
         runs.spool_record(project, record)
     memory.broken = True
@@ -325,7 +317,7 @@ def test_records_come_out_as_they_went_in_in_order_of_their_start_once_the_store
     assert len(memory.records) == 2
 
 
-def test_a_file_is_kept_as_it_was_although_a_later_run_replaced_it(project, memory, tmp_path):
+def test_spooled_file_is_kept_after_replacement(project, memory, tmp_path):
     report = tmp_path / "report.json"
     report.write_text("first")
     runs.spool_record(project, replace(FIRST, artifacts=[report]))
@@ -334,7 +326,7 @@ def test_a_file_is_kept_as_it_was_although_a_later_run_replaced_it(project, memo
     assert memory.files == [{"report.json": "first"}]
 
 
-def test_a_crash_while_spooling_or_while_clearing_leaves_no_entry(project, memory, monkeypatch):
+def test_crash_while_spooling_leaves_no_entry(project, memory, monkeypatch):
     def crash(*arguments):
         raise KeyboardInterrupt
 
@@ -372,9 +364,7 @@ def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypa
     assert (memory.records[0].key, memory.records[0].metrics["rows"]) == (reads.key, 3.0)
 
 
-def test_with_tracking_off_no_store_is_made_nothing_is_kept_and_what_waits_goes_on(
-    project, memory, monkeypatch
-):
+def test_disabled_tracking_creates_no_store(project, memory, monkeypatch):
     monkeypatch.setenv("FRESHET_TRACKING", "off")
     assert find_run(project, RECORD.key) is None
     assert not list(project.root.iterdir()), "no store is made"

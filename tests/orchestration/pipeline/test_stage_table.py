@@ -53,7 +53,7 @@ def test_dvc_resolves_the_file_to_the_same_graph(table):
             assert upstream == {other.address for other in stages.upstream(stage, table)}
 
 
-def test_the_asset_graph_is_the_same_graph_with_a_contract_to_each_asset(table):
+def test_asset_graph_equals_stage_graph_with_contracts(table):
     from assets.stage_assets import LOCK_KEY, asset_key
     from orchestration.definitions import definitions
 
@@ -84,7 +84,7 @@ def is_contract(check) -> bool:
 
 
 @pytest.mark.parametrize("stage", stages.TABLE, ids=lambda stage: stage.name)
-def test_every_imported_file_is_a_dependency_and_no_contract_is(stage):
+def test_imported_files_are_dependencies_contracts_are_not(stage):
     """Checks decide whether an output is published, never what is in it: another rule runs
     nothing again. Nor does the class of the declarations.
     """

@@ -43,7 +43,7 @@ def roles_by_mlflow(project: Project) -> dict[str, versions.Version | None]:
     return {role: versions.version_with_alias(project, role) for role in versions.ROLES}
 
 
-def test_missing_store_has_no_roles_and_is_not_created(project):
+def test_missing_store_is_empty_and_not_created(project):
     assert read_roles(project) == dict.fromkeys(versions.ROLES)
     assert not project.state.exists()
 
