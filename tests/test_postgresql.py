@@ -22,7 +22,7 @@ from orchestration.pipeline.runs import StageRecord, run_store
 EVENT = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
 
 
-def test_a_ledger_that_many_open_at_once_is_made_once(postgresql):
+def test_ledger_opened_concurrently_is_created_once(postgresql):
     url = f"postgresql+psycopg://{postgresql('opened_at_once')}"
     assert open_database_if_exists(url) is None
     failures: list[Exception] = []
@@ -42,7 +42,7 @@ def test_a_ledger_that_many_open_at_once_is_made_once(postgresql):
     assert open_database_if_exists(url) is not None
 
 
-def test_a_view_stays_as_it_was_while_a_writer_commits(postgresql):
+def test_ledger_view_is_stable_during_commits(postgresql):
     database = open_database(f"postgresql+psycopg://{postgresql('view')}")
     count = sa.select(sa.func.count()).select_from(schema.events)
     with database.read() as reading:
@@ -55,7 +55,7 @@ def test_a_view_stays_as_it_was_while_a_writer_commits(postgresql):
     database.close()
 
 
-def test_a_server_that_does_not_answer_is_named_without_the_password():
+def test_unreachable_server_is_named_without_password():
     pytest.importorskip("psycopg")
     url = "postgresql+psycopg://me:secret@127.0.0.1:1/ledger"
     for opening in (open_database, open_database_if_exists):

@@ -23,7 +23,7 @@ from orchestration.cli import build as command
 from orchestration.cli.app import app
 
 
-def test_a_gpu_that_is_not_there_or_not_used_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_or_unused_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = types.SimpleNamespace(rows=lambda device="cpu": pytest.fail("it ran"))
     monkeypatch.setattr(benches.importlib, "import_module", lambda module: rows)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -66,7 +66,7 @@ def test_an_option_of_another_benchmark_is_refused(option: str) -> None:
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_an_idle_repro_is_measured_only_where_it_would_be_idle(
+def test_idle_build_is_measured_only_if_idle(
     changed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = []
@@ -81,9 +81,7 @@ def test_an_idle_repro_is_measured_only_where_it_would_be_idle(
     assert (found["met"], found["ours"] is None) == ((None, True) if changed else (True, False))
 
 
-def test_without_a_name_every_benchmark_runs_and_an_option_reaches_its_owners(
-    monkeypatch, capsys
-) -> None:
+def test_all_benchmarks_run_by_default(monkeypatch, capsys) -> None:
     ran: list[tuple] = []
 
     def run(name: str, **options: object) -> dict:

@@ -63,7 +63,7 @@ def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
-def test_data_sets_add_sources_and_a_reference_by_date(
+def test_data_sets_have_sources_and_dated_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HOME", "NEIGHBOURS", "JARGON"):
@@ -79,7 +79,7 @@ def test_data_sets_add_sources_and_a_reference_by_date(
     ]
 
 
-def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
+def test_only_harmed_documents_are_due() -> None:
     def vectors(count: int, seed: int, noise: float, shift: float) -> Vectors:
         chance = np.random.default_rng(seed)
         documents = chance.standard_normal((count, 16)) + shift

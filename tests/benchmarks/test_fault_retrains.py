@@ -48,7 +48,7 @@ class Scripted(retrains.RetrainTrial):
         return part is not None and len(self.attempts) not in self.missed
 
 
-def test_every_part_has_its_turn_and_all_of_one_retrain_come_in_order():
+def test_retrain_kill_points_come_in_order():
     trial, wanted = Scripted(), retrains.wanted_parts(20)
     left = trial._killed("k", wanted)
     assert {retrains.PARTS[one] for one in wanted} == set(retrains.PARTS)
@@ -56,7 +56,7 @@ def test_every_part_has_its_turn_and_all_of_one_retrain_come_in_order():
     assert left == wanted[len(trial.attempts) - 1 :]
 
 
-def test_a_part_that_a_retrain_had_gone_past_is_left_for_the_next():
+def test_passed_kill_point_waits_for_next_retrain():
     trial = Scripted(missed=[2])
     assert trial._killed("k", [0, 3, 6]) == [3, 6]
     assert len(trial.attempts) == 2, "the second one ended by itself"
@@ -104,7 +104,7 @@ def test_a_kill_with_children_leaves_none():
         ("1", "2", True, True),
     ],
 )
-def test_champion_and_live_build_are_both_old_or_both_new(
+def test_champion_and_live_build_change_together(
     monkeypatch, collection, champion, live, finished, wrong
 ):
     known = [SimpleNamespace(version=number) for number in ("1", "2")]
@@ -114,7 +114,7 @@ def test_champion_and_live_build_are_both_old_or_both_new(
     assert (checks.roles_problem(collection, "1", finished) is not None) == wrong
 
 
-def test_a_build_is_live_as_the_version_that_it_was_opened_as(collection):
+def test_live_build_keeps_its_opened_version(collection):
     assert checks.live_version(collection.generation) == checks.NOBODY
 
 

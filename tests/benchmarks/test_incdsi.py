@@ -33,7 +33,7 @@ def test_the_goals_of_large_collections_are_higher(monkeypatch: pytest.MonkeyPat
     assert [line["goal"] for line in found[:3]] == [15.0, 50.0, pytest.approx(1 / 1.7)]
 
 
-def test_the_published_loop_reaches_the_score_of_the_closed_form() -> None:
+def test_published_loop_reaches_closed_form_score() -> None:
     """Without old documents in the way q.v is M + gamma1, but for lambda2; across q the random
     start may stay.
     """
@@ -54,9 +54,7 @@ def test_queries_belong_to_their_documents() -> None:
 
 
 @pytest.mark.parametrize(("decay", "least", "most"), [(FALLING, 0.6, 0.8), (FLAT, 0.2, 0.45)])
-def test_the_spectrum_falls_as_that_of_sentence_embeddings_or_not_at_all(
-    decay: float, least: float, most: float
-) -> None:
+def test_spectrum_falls_like_sentence_embeddings(decay: float, least: float, most: float) -> None:
     vectors = collection(4000, 1, 384, decay).vectors
     energy = np.sort(np.linalg.eigvalsh(vectors.T @ vectors))[::-1]
     assert least < energy[:32].sum() / energy.sum() < most

@@ -95,7 +95,7 @@ def test_no_measured_query_is_learned(
         assert len(effect.batches.retrain) == 4 * 2
 
 
-def test_a_retrain_is_due_where_the_interval_of_the_gain_is_above_zero() -> None:
+def test_retrain_is_due_if_gain_is_positive() -> None:
     calls = CellCounts(**{one.name: [True, False] for one in fields(CellCounts)})
     ranks = Ranks(np.full(8, 0.5), np.tile([0.25, 0.5], 8))
     better, worse = Ranks(ranks.old - 0.25, ranks.new + 0.25), Ranks(ranks.old, ranks.new - 0.25)

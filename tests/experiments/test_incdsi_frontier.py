@@ -131,9 +131,7 @@ def test_the_command_prints_every_table(
         main([str(root / "beir"), "--split", "thirds"])
 
 
-def test_parts_share_no_document_and_no_query_and_titles_come_whole(
-    root: Path, encoded: Encoded
-) -> None:
+def test_parts_share_no_document_or_query(root: Path, encoded: Encoded) -> None:
     pages = encoded.pages
     parts = [{pages.ids[row] for row in pages.rows(part)} for part in (OLD, TUNING, NEW)]
     assert sum(map(len, parts)) == len(set().union(*parts)) == len(pages.ids)
@@ -162,7 +160,7 @@ def test_a_document_without_queries_is_its_own(encoded: Encoded) -> None:
     assert not np.allclose(encoded.asks(asked), encoded.documents[asked])
 
 
-def test_the_first_steps_equal_a_shorter_run_and_equal_calls_give_equal_points(
+def test_learning_is_reproducible_step_by_step(
     encoded: Encoded,
 ) -> None:
     state, (_, test) = Space(encoded).state(), encoded.splits()
@@ -234,7 +232,7 @@ def found_by(old: float, new: float) -> tuple[np.ndarray, np.ndarray]:
     return (np.arange(200) < old * 200).astype(float), (np.arange(300) < new * 300).astype(float)
 
 
-def test_an_interval_covers_about_95_percent_and_resampling_is_paired() -> None:
+def test_interval_covers_95_percent_with_paired_resampling() -> None:
     # many samples of one distribution, resampled alike
     values = np.random.default_rng(1).normal(0.1, 1, (400, 100))
     samples = resampled(values, samples=300)
@@ -257,7 +255,7 @@ def test_ours_is_interpolated_at_the_papers_old_documents_and_met_only_where_it_
     assert adding_cost(found_by(0.48, 0.0), found_by(0.5, 0.0)).mean == pytest.approx(0.02)
 
 
-def test_one_step_follows_the_gradient_of_the_cross_entropy_over_all_documents() -> None:
+def test_learning_step_follows_cross_entropy_gradient() -> None:
     random, count = np.random.default_rng(0), 12
     start = random.standard_normal((count, 8)).astype(np.float32)
     start /= np.linalg.norm(start, axis=1, keepdims=True)
@@ -279,7 +277,7 @@ def test_one_step_follows_the_gradient_of_the_cross_entropy_over_all_documents()
     assert (asking.queries @ learned.T).argmax(axis=1).tolist() == targets.tolist()
 
 
-def test_retraining_a_dense_space_without_another_encoder_is_plain_encoding(
+def test_dense_retrain_without_new_encoder_only_encodes(
     encoded: Encoded,
 ) -> None:
     space = Space(encoded)

@@ -42,13 +42,13 @@ MEASURED = [asked, clicks, composed, fused_live, incdsi_fused, late_interaction,
 
 
 @pytest.mark.parametrize("experiment", MEASURED, ids=lambda module: module.HERE.name)
-def test_the_tables_of_a_page_are_those_of_its_result(experiment) -> None:
+def test_page_tables_match_saved_results(experiment) -> None:
     folder = experiment.HERE
     assert (
         experiment.tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
     )
 
 
-def test_the_table_of_forms_is_that_of_its_result() -> None:
+def test_forms_table_matches_saved_results() -> None:
     folder = late_interaction.HERE
     assert compact.table(read_json(folder / "compact.json")) in (folder / "README.md").read_text()
