@@ -26,7 +26,7 @@ PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")]
 )
 # what pages show or link to
-SHOWN = [f"experiments/*.{suffix}" for suffix in ("png", "json", "yaml")]
+SHOWN = [f"experiments/*.{suffix}" for suffix in ("png", "json", "toml", "yaml")]
 # quiet would hide warnings from strict, too
 BUILD = ["mkdocs", "build", "--strict", "--config-file"]
 
