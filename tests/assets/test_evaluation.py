@@ -58,4 +58,4 @@ def test_where_nobody_judged_the_page_says_so(tmp_path):
         "systems": {},
     }
     write_json(tmp_path / "comparison.json", facts)
-    assert preview_comparison(tmp_path)["best"].startswith("Nobody has judged")
+    assert preview_comparison(tmp_path)["best"].startswith("This corpus has no judged")
