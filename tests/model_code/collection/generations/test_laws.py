@@ -48,7 +48,7 @@ def one_by_one() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
         patch.setattr("model_code.lexical.encoder.CPU_BATCH_TOKENS", 2)
-        patch.setattr("model_code.lexical.index.CACHE", 9)
+        patch.setattr("model_code.lexical.index.MAX_CACHED_EMBEDDINGS", 9)
         patch.setattr("os.fsync", lambda handle: None)
         yield
 
