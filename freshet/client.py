@@ -55,7 +55,8 @@ MAX_QUOTED_CHARACTERS = 200
 P = ParamSpec("P")
 T = TypeVar("T")
 Row = Mapping[str, Any]
-"""A document to add: `_id` or `id`, `title`, `text`, `date`, `queries`; other keys become fields."""
+"""A document to add: `_id` or `id`, `title`, `text`, `date`, `queries`; other keys become fields.
+"""
 
 
 class SearchOptions(TypedDict, total=False):

@@ -145,7 +145,8 @@ class SyncResult:
     unchanged: int
     beside: int = described("Documents from other sources, which stay.")
     kept: int = described(
-        "Documents that are missing in the source and stay, because an unreadable row may be theirs."
+        "Documents that are missing in the source and stay, because an unreadable row may be "
+        "theirs."
     )
     rejected: list[RejectedRow] = described(
         "Unreadable files and rows; their documents stay as they were."

@@ -1,3 +1,4 @@
-"""The science and the index: plain Python on torch, transformers and FAISS, with no orchestration
-imports.
+"""The engine: corpus, encoding, training, retrieval, evaluation and the live collection.
+
+It is plain Python on torch, transformers and FAISS, and imports no orchestrator.
 """

@@ -21,9 +21,9 @@ class StageContext:
     Attributes:
         root: Folder of the project, for relative paths of the corpus.
         inputs: Folders or files to read, by the names of the stage's declaration.
-        output: An empty folder to write. The caller moves it into place when the stage has returned.
-        settings: The parsed group of settings for each key of the declaration. `seed` is an int. The
-            groups of a retriever and of a fusion are called `retriever` and `fusion`.
+        output: An empty folder to write. The caller moves it into place after the stage returns.
+        settings: The parsed group of settings for each key of the declaration. `seed` is an int.
+            The groups of a retriever and of a fusion are called `retriever` and `fusion`.
         checkpoints: A folder that survives a kill. It belongs to this stage with these inputs.
         name: Name of the retriever or fusion, if the stage runs once for each.
         progress: Makes a `Progress` for a label.

@@ -1,7 +1,7 @@
 """Atomic writes, content hashes that do not depend on a file's location, and sealed folders.
 
-A sealed folder describes itself: `manifest.json` holds a format version, facts, and a checksum of every
-other file.
+A sealed folder describes itself: `manifest.json` holds a format version, facts, and a checksum of
+every other file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _deferred_folders: ContextVar[frozenset[Path]] = ContextVar("deferred_folders", 
 def deferred_fsync(folder: Path) -> Iterator[None]:
     """Let `atomic_write` write files below `folder` in place, without forcing each to the disk.
 
-    This saves a wait per file. It is for a folder that is being prepared and that no process reads: call
-    `fsync_tree` before the folder gets its final name.
+    This saves a wait per file. It is for a folder that is being prepared and that no process reads:
+    call `fsync_tree` before the folder gets its final name.
     """
     token = _deferred_folders.set(_deferred_folders.get() | {folder})
     try:
@@ -207,7 +207,7 @@ def write_manifest(folder: Path, format_version: int, facts: dict[str, Any]) -> 
 
 
 def add_to_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Add facts to a manifest, and checksums of files that are not in it. Other files are not read."""
+    """Add facts and the checksums of new files to a manifest; read no other files."""
     manifest = read_json(folder / MANIFEST)
     checksums = manifest["checksums"]
     checksums.update(_checksums(folder, ignored=checksums))
@@ -253,7 +253,8 @@ def read_manifest(
         if advice is None:
             advice = "update Freshet" if is_newer else "build it again"
         raise FreshetError(
-            f"{folder} has format {found_version}, but this version reads {format_version}; {advice}"
+            f"{folder} has format {found_version}, but this version reads {format_version}; "
+            f"{advice}"
         )
     return manifest
 

@@ -33,7 +33,8 @@ LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
 # Characters that the path in an SQLite URL may contain unquoted.
 UNQUOTED = "/ '\"#:@"
-# Seconds after which a waiting process names the lock's owner. Making a store of MLflow takes several.
+# Seconds after which a waiting process names the lock's owner. Making a store of MLflow takes
+# several.
 PATIENCE = 15.0
 HOUR = 3600.0
 # Seconds that a process waits for a build or a pilot, at most.
@@ -55,8 +56,8 @@ class Project:
 
     Attributes:
         root: The folder.
-        home: For a temporary workspace: the project that it belongs to. The workspace uses the state and
-            the live collections of that project.
+        home: For a temporary workspace: the project that it belongs to. The workspace uses the
+            state and the live collections of that project.
     """
 
     root: Path
@@ -130,10 +131,12 @@ class Project:
 
     @property
     def identity(self) -> str:
-        """The name of the project in a store of MLflow: its folder's name and eight random characters.
+        """The name of the project in a store of MLflow.
 
-        It is made once. It moves with the project, and a temporary workspace has that of its home. The
-        second line of its file is the path of that file.
+        It consists of the folder's name and eight random characters.
+
+        It is made once. It moves with the project, and a temporary workspace has that of its home.
+        The second line of its file is the path of that file.
         """
         path = self.state / "identity"
         with file_lock(self.state / "identity.lock"):
@@ -156,7 +159,8 @@ class Project:
 
         if original.is_file() and not original.samefile(path) and _lines(original)[0] == identity:
             raise FreshetError(
-                f"this project is a copy of the one whose {original} names it in the same store of MLflow: "
+                f"this project is a copy of the one whose {original} names it in the same store "
+                "of MLflow: "
                 f"delete {path}, and it is another one there"
             )
         if lines != [identity, str(path.resolve())]:
@@ -164,7 +168,7 @@ class Project:
 
     @property
     def token_file(self) -> Path:
-        """The file with the token that requests from other machines need. It is made on first use."""
+        """The file with the token that other machines need; it is made on first use."""
         return self.state / "token"
 
     @contextmanager
@@ -223,7 +227,8 @@ def _acquire_within(lock: FileLock, path: Path, limit: float) -> None:
         lock.acquire(timeout=limit)
     except Timeout:
         raise FreshetError(
-            f"{lock_owner(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
+            f"{lock_owner(path)} has held {path} for {limit:g} s: wait for it or end it, then try "
+            "again"
         ) from None
 
 

@@ -36,7 +36,8 @@ class CommonRetrieverSettings(settings.Settings):
             is_default = group == other.settings_class()
             settings.require(
                 other.name == self.kind or is_default,
-                f"{other.settings_group} is read by kind: {other.name} only, and this one is {self.kind}",
+                f"{other.settings_group} is read by kind: {other.name} only, and this one is "
+                f"{self.kind}",
             )
 
         kind = trained_kind(self.kind)
@@ -64,19 +65,22 @@ class FusionSettings(settings.Settings):
     )
     weights: dict[str, float] = Field(
         default_factory=dict,
-        description="Weight of each component. Without it, weights are learned on the judged dev queries if "
+        description="Weight of each component. Without it, weights are learned on the judged dev "
+        "queries if "
         "there are at least 30.",
     )
     depth: int = Field(
         100,
         ge=1,
-        description="Candidates of each component that all components score, or k if that is larger.",
+        description="Candidates of each component that all components score, or k if that is "
+        "larger.",
     )
     feedback: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="How far a query's vector is moved towards its three best documents before scoring again. "
+        description="How far a query's vector is moved towards its three best documents before "
+        "scoring again. "
         "0: not at all.",
     )
 
@@ -93,7 +97,8 @@ class FusionSettings(settings.Settings):
         weighable = names | {name + LATE_SUFFIX for name in self.of}
         settings.require(
             names <= self.weights.keys() <= weighable,
-            f"weights are given for {sorted(self.weights)}; give one for each of {list(self.of)}, or leave them out",
+            f"weights are given for {sorted(self.weights)}; give one for each of {list(self.of)}, "
+            "or leave them out",
         )
         values = self.weights.values()
         settings.require(
@@ -131,7 +136,8 @@ def parse_retriever(
 
     retriever_keys = [name for name in RetrieverSettings.model_fields if name != "training"]
     known_keys = [*retriever_keys, *settings.keys(TrainingSettings)]
-    # A constant of `training` is no known key, but `settings.parse` accepts its default value below.
+    # A constant of `training` is no known key, but `settings.parse` accepts its default value
+    # below.
     others = {
         key: value for key, value in group.items() if key not in TrainingSettings.model_fields
     }

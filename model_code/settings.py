@@ -1,8 +1,8 @@
 """Settings: frozen pydantic models that refuse impossible values with one line that names the key.
 
-Each group of `params.yaml` is a subclass of `Settings` with types, defaults, bounds and descriptions.
-Rules about several fields are in its method `check`, which calls `require`. Constructing a group, `parse`
-and `replace` raise `SettingsError` in the same way.
+Each group of `params.yaml` is a subclass of `Settings` with types, defaults, bounds and
+descriptions. Rules about several fields are in its method `check`, which calls `require`.
+Constructing a group, `parse` and `replace` raise `SettingsError` in the same way.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def require(condition: bool, message: str) -> None:
 class Settings(BaseModel):
     """A group of settings.
 
-    YAML reads `1e-5` as text and has no tuples. Where the field is a float or a tuple, such text and
-    lists are converted. Nothing else is.
+    YAML reads `1e-5` as text and has no tuples. Where the field is a float or a tuple, such text
+    and lists are converted. Nothing else is.
 
     >>> class Passages(Settings):
     ...     words: int = Field(180, ge=0, description="Window length.")
@@ -156,9 +156,9 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     ...     words: int = 180
     >>> parse(Passages, {"words": 90}, "passages")
     Passages(words=90)
-    >>> parse(Passages, {"wrods": 90}, "passages")
+    >>> parse(Passages, {"wrods": 90}, "passages")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    model_code.errors.SettingsError: passages.wrods is not a setting; did you mean 'words'? Known: words
+    model_code.errors.SettingsError: passages.wrods is not a setting; did you mean 'words'? ...
     """
     mapping = {} if mapping is None else mapping
     require(isinstance(mapping, Mapping), f"{where} must be a group of settings, not {mapping!r}")
@@ -170,7 +170,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
 
 
 def reject_unknown(mapping: Mapping[str, Any], names: list[str], where: str) -> None:
-    """Raise `SettingsError` for the first key that is none of `names`, and suggest the nearest name."""
+    """Raise SettingsError for the first unknown key, and suggest the nearest name."""
     for key in mapping:
         if key not in names:
             raise SettingsError(_unknown_key_message(key, names, where))
@@ -183,7 +183,7 @@ def keys(cls: type[Settings]) -> list[str]:
 
 @dataclass(frozen=True)
 class SettingDescription:
-    """One row of the reference: a key with its type, default and bounds as text, and its meaning."""
+    """One row of the reference: a key, its type, default and bounds as text, and its meaning."""
 
     key: str
     type: str

@@ -106,9 +106,12 @@ def long_text(number: int, fact: str) -> list[tuple[str, str]]:
 
 
 WORDS = (  # of all sections, so that they tell nothing apart
-    "the a of and with under over near old new spade hammer rose chisel hedge plane seed vise pond clamp fern saw lawn "
-    "rasp bulb drill compost lathe trellis file moss anvil pruner level bench orchard screw tulip bolt ivy nail gravel "
-    "glue birch plank sage timber thyme varnish basil rope mulch wire pear sandpaper plum oil cherry grease apple tar"
+    "the a of and with under over near old new spade hammer rose chisel hedge plane seed vise "
+    "pond clamp fern saw lawn "
+    "rasp bulb drill compost lathe trellis file moss anvil pruner level bench orchard screw tulip "
+    "bolt ivy nail gravel "
+    "glue birch plank sage timber thyme varnish basil rope mulch wire pear sandpaper plum oil "
+    "cherry grease apple tar"
 )
 DEEP = [  # sentences that one document each holds, and what people would ask
     ("The lighthouse of Marsund burned whale oil until 1874.", "fuel of the Marsund lighthouse"),

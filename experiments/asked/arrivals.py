@@ -322,9 +322,12 @@ class Constraints:
 
 
 class FusedSolver:
-    """IncDSI on the fused score: s(q, v) = (q.v - mean_q) / deviation_q + w bm25(q, d) / max bm25(q).
+    """Solve IncDSI on the fused score.
 
-    For a new document with queries q_k, prior v0, and known queries z_j of documents that are there,
+        s(q, v) = (q.v - mean_q) / deviation_q + w bm25(q, d) / max bm25(q)
+
+    For a new document with queries q_k, prior v0, and known queries z_j of documents that are
+    there,
 
         L(v) = l1 mean_k h(M_k + g1 - s(q_k, v)) + (1 - l1) sum_j h(s(z_j, v) - s_j + g2)
                + l2 |v - v0|^2,        h(x) = max(0, x)^2
@@ -388,7 +391,7 @@ class FusedSolver:
         return float(self.known[place, term])
 
     def add_old_queries(self, chunk: int = 128) -> None:
-        """Make constraints of the known queries of old documents that find them in the first ten."""
+        """Add the known queries of old documents that find them in the first ten as constraints."""
         experiment = self.experiment
         pairs = []
         for query in experiment.arrival.old_known:

@@ -1,4 +1,4 @@
-"""Data sets of the experiment: documents, queries and judgements, and the encoder's view of them."""
+"""Data sets of the experiment: documents, queries and judgements, and their encodings."""
 
 from __future__ import annotations
 

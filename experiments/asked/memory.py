@@ -236,7 +236,7 @@ def bm25_ndcg(
 
 
 def largest_similarity(dataset: Dataset, trial: Trial) -> list[float]:
-    """Return each test query's largest Jaccard to a known query of a relevant document, -1 if none."""
+    """Return each test query's largest Jaccard to a known query of a relevant document, or -1."""
     known_of: dict[int, list[frozenset[str]]] = defaultdict(list)
     for query in trial.test_known:
         for document in trial.qrels[query]:

@@ -100,7 +100,7 @@ def bm25_weights(
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Mean and covariance of the base's vectors, from which a query's score distribution follows."""
+    """Mean and covariance of the base's vectors, which give a query's score distribution."""
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -113,7 +113,7 @@ class Normalizer:
         return cls(mean, wide.T @ wide / len(wide) - np.outer(mean, mean))
 
     def moments(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation (q,) of the products of queries (q, H) with the base."""
+        """Return mean and deviation (q,) of the products of queries (q, H) with the base."""
         wide = queries.astype(np.float64)
         variance = np.einsum("qh,qh->q", wide @ self.covariance, wide)
         return wide @ self.mean, np.sqrt(np.maximum(variance, MIN_VARIANCE))

@@ -1,1 +1,4 @@
-"""Freshet inside other frameworks; each needs its extra, such as `pip install -e '.[langchain]'` in a clone."""
+"""Freshet inside other frameworks.
+
+Each framework needs an extra, such as `pip install -e '.[langchain]'` in a clone.
+"""

@@ -1,4 +1,7 @@
-"""A LangChain retriever and vector store over a `Client` or a `Project`; needs the extra `langchain`."""
+"""A LangChain retriever and vector store over a `Client` or a `Project`.
+
+The module needs the extra `langchain`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Kind `dense`: vectors of passages from a fine-tuned encoder, for HCE, contrastive training and MLR."""
+"""Kind `dense`: passage vectors of a fine-tuned encoder, for HCE, plain training and MLR."""

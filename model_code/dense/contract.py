@@ -66,5 +66,6 @@ def _check_token_signs(folder: Path, passages: int) -> None:
     covers_all = starts[0] == 0 and starts[-1] == len(signs.bits)
     require(
         is_rising and covers_all and len(signs) == passages,
-        f"index/{STARTS_FILE} must say where in {SIGNS_FILE} the tokens of each of {passages:,} passages are",
+        f"index/{STARTS_FILE} must say where in {SIGNS_FILE} the tokens of each of {passages:,} "
+        "passages are",
     )

@@ -45,7 +45,7 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
-    """Raise FreshetError if an index folder breaks the contract; see `model_code.dense.contract`."""
+    """Raise FreshetError if an index folder breaks the contract of `model_code.dense.contract`."""
     from model_code.dense import contract
 
     contract.check_index(folder, manifest, documents)

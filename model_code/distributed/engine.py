@@ -35,7 +35,8 @@ class ScaleSettings(Settings):
 
     engine: Literal["local", "ray"] = Field(
         "local",
-        description="Where encoding, clustering and training run. local: this process. ray: workers of a Ray "
+        description="Where encoding, clustering and training run. local: this process. ray: "
+        "workers of a Ray "
         "cluster, which needs the extra `scale`.",
     )
     workers: int = Field(
@@ -51,7 +52,8 @@ class ScaleSettings(Settings):
     )
     address: str | None = Field(
         None,
-        description="Address of the Ray cluster, such as auto on one of its machines. null: each stage starts "
+        description="Address of the Ray cluster, such as auto on one of its machines. null: each "
+        "stage starts "
         "its own Ray.",
     )
 
@@ -68,7 +70,7 @@ class ScaleSettings(Settings):
 
     @property
     def cpus(self) -> int:
-        """CPUs that Ray needs: those of the workers, and a spare one, without which Ray Data hangs."""
+        """CPUs that Ray needs: the workers' and one more, without which Ray Data hangs."""
         return self.workers * self.cpus_per_worker + 1
 
     @property
@@ -152,6 +154,7 @@ def _require_room(settings: ScaleSettings, resources: dict[str, float]) -> None:
         if available < count:
             spare = ", one of them a spare" if name == "CPU" else ""
             raise FreshetError(
-                f"scale asks for {settings.workers} workers, so {count:g} {name}s{spare}, and Ray has "
+                f"scale asks for {settings.workers} workers, so {count:g} {name}s{spare}, and Ray "
+                "has "
                 f"{available:g}: lower scale.workers, or add machines"
             )

@@ -43,7 +43,10 @@ class Status(Enum):
     """
 
     FITS = "found first by its own queries, and no old document loses its own"
-    COMPROMISE = "not every constraint is met: the settings weigh them against each other and against the encoding"
+    COMPROMISE = (
+        "not every constraint is met: "
+        "the settings weigh them against each other and against the encoding"
+    )
     NOT_REFINED = "searched by the vectors of its passages, of which there are several"
 
 
@@ -256,7 +259,8 @@ class IncDsiAdder:
             )
             if document.id in self.state or document.id in batch_ids:
                 raise FreshetError(
-                    f"document {document.id!r} is in the collection already, or twice in this batch: "
+                    f"document {document.id!r} is in the collection already, or twice in this "
+                    "batch: "
                     "delete it first"
                 )
             batch_ids.add(document.id)

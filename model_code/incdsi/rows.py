@@ -3,8 +3,9 @@
 A score in float32 has a proven bound on its rounding error. So only few rows have to be scored
 again in float64, where each score depends on its own two rows alone.
 
-The scores of one vector take as long as reading all rows. For large matrices, the rows are therefore
-read from an int8 copy of a quarter of the size. A `ScanPass` holds the error bound of its scores.
+The scores of one vector take as long as reading all rows. For large matrices, the rows are
+therefore read from an int8 copy of a quarter of the size. A `ScanPass` holds the error bound of its
+scores.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The group `additions` of the settings: documents added to a live collection, and IncDSI in its
-paper's symbols.
-"""
+"""The settings group `additions`: IncDSI for added documents, in the paper's symbols."""
 
 from __future__ import annotations
 
@@ -8,33 +6,38 @@ from model_code.settings import Field, Settings
 
 
 class IncDsiSettings(Settings):
-    """How the vector of an added document is found. The defaults are the paper's objective, margins
-    in deviations.
+    """Settings of the program that finds the vector of an added document.
+
+    The defaults are the paper's objective, with margins in deviations of the scores.
     """
 
     lambda1: float = Field(
         0.5,
         gt=0,
         lt=1,
-        description="Weight of the new document's own query. The queries of all older documents together have "
+        description="Weight of the new document's own query. The queries of all older documents "
+        "together have "
         "the weight 1 - lambda1.",
     )
     gamma1: float = Field(
         1.0,
         ge=0,
-        description="Margin by which the new document should win its query, in standard deviations of the "
+        description="Margin by which the new document should win its query, in standard "
+        "deviations of the "
         "scores.",
     )
     gamma2: float = Field(
         1.0,
         ge=0,
-        description="Margin by which old documents should keep their queries, in the same unit. Sensible "
+        description="Margin by which old documents should keep their queries, in the same unit. "
+        "Sensible "
         "values are 0 to 4.",
     )
     lambda2: float = Field(
         1e-5,
         gt=0,
-        description="Weight of the squared distance to the document's encoding. 1e-10 to 1e-3 only pick the "
+        description="Weight of the squared distance to the document's encoding. 1e-10 to 1e-3 "
+        "only pick the "
         "nearest vector that meets all constraints; 0.1 to 10 keep the vector close.",
     )
 
@@ -44,12 +47,14 @@ class AdditionSettings(IncDsiSettings):
 
     refine: bool = Field(
         False,
-        description="Compute the vectors of added documents by optimisation (IncDSI). false: use their "
+        description="Compute the vectors of added documents by optimisation (IncDSI). false: use "
+        "their "
         "encodings.",
     )
     spans: int = Field(
         4,
         ge=0,
-        description="Number of parts of a document's text, in addition to title and first sentence, that "
+        description="Number of parts of a document's text, in addition to title and first "
+        "sentence, that "
         "should find it.",
     )

@@ -3,9 +3,9 @@
 IncDSI takes several texts of a document as vectors, beside its encoding. For each document of a
 collection, Z holds the mean of these vectors, and V the vector that is searched.
 
-Z comes from three places. Refined documents have it in their segment (`RefinedDocuments`). Documents
-whose vectors were learned have it from training. For all others it is encoded from their texts once,
-and kept in a cache folder for each segment, which may be deleted.
+Z comes from three places. Refined documents have it in their segment (`RefinedDocuments`).
+Documents whose vectors were learned have it from training. For all others it is encoded from their
+texts once, and kept in a cache folder for each segment, which may be deleted.
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ def require_one_vector(base: LoadedSegment) -> None:
     """
     require(
         base.retriever.dense is not None,
-        f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one dense "
+        f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one "
+        "dense "
         "vector per document; set additions.refine to false",
     )
     ids = base.dense.index.document_ids

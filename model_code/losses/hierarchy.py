@@ -186,7 +186,7 @@ def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float)
         The loss of the batch, a scalar.
 
     >>> losses = torch.tensor([1., 3., 8.])
-    >>> joint_loss(losses, torch.tensor([False, False, True]), unsupervised_weight=0.5)  # 2 + .5 * 8
+    >>> joint_loss(losses, torch.tensor([False, False, True]), unsupervised_weight=0.5)
     tensor(6.)
     >>> joint_loss(losses, torch.tensor([True, True, True]), unsupervised_weight=0.5)
     tensor(4.)

@@ -91,7 +91,8 @@ def self_contrastive_losses(
     (equation 5) and against its own other layers (equation 6). With S and f as in the module's
     docstring and L the last layer, the loss of pair i is
 
-        - log[ e^S(q_i, d_iL) / ( e^S(q_i, d_iL) + sum_{j != i} e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
+        - log[ e^S(q_i, d_iL)
+               / ( e^S(q_i, d_iL) + sum_{j != i} e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
         - regulariser * log[ e^S(q_i, d_iL) / sum_l e^S(q_i, d_il) ]
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 

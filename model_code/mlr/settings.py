@@ -12,12 +12,14 @@ class LayerSettings(Settings):
 
     numbers: tuple[int, ...] = Field(
         (),
-        description="Numbers of hidden states: 0 is the embeddings, 6 the output of layer 6. The last layer is "
+        description="Numbers of hidden states: 0 is the embeddings, 6 the output of layer 6. The "
+        "last layer is "
         "always added. Empty: the last layer alone, an ordinary encoder.",
     )
     pooling: Literal["self_contrastive", "multi_vector"] = Field(
         "self_contrastive",
-        description="multi_vector: index a vector per layer and rank by the best one. self_contrastive: train "
+        description="multi_vector: index a vector per layer and rank by the best one. "
+        "self_contrastive: train "
         "on all layers and search with the last one.",
     )
     regulariser: float = constant_field(
@@ -55,7 +57,8 @@ class LayerSettings(Settings):
         """
         require(
             all(number <= last for number in self.numbers),
-            f"numbers is {list(self.numbers)}, which names a layer above the encoder's last, which is {last}; "
+            f"numbers is {list(self.numbers)}, which names a layer above the encoder's last, "
+            f"which is {last}; "
             f"choose among 0 (the embeddings) to {last}",
         )
         return tuple(sorted({*self.numbers, last}))

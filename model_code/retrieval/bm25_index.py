@@ -365,7 +365,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return scores
 
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
-        """Return the number of the document's passage with the highest score, the first of equals."""
+        """Return the number of the document's best passage, the first of equals."""
         rows = self.ids.rows_of([document_id])
         return int(np.argmax(self._scores(query[0])[rows]))
 

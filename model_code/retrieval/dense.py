@@ -96,7 +96,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Write one index of selected documents of several retrievers, with their stored vectors."""
+        """Write one index of selected documents of several retrievers, without encoding."""
         vectors = []
         tokens = []
         document_ids = []

@@ -7,8 +7,8 @@ neither on the batch, nor on the order of insertion, nor on how a library blocks
 Without an inverted file the result is provably exact: more candidates are fetched until rounding
 cannot hide a better one.
 
-The exact search is our own code because FAISS's flat index neither scores independently of the batch
-nor ranks documents by their best passage. It also lets small projects do without FAISS.
+The exact search is our own code because FAISS's flat index neither scores independently of the
+batch nor ranks documents by their best passage. It also lets small projects do without FAISS.
 """
 
 from __future__ import annotations
@@ -360,7 +360,8 @@ class DenseIndex:
         """Return query vectors as float32, after checking their encoder, shape and values."""
         if fingerprint != self.fingerprint:
             raise FingerprintMismatch(
-                f"the index was built with encoder {self.fingerprint[:12]}, these vectors come from "
+                f"the index was built with encoder {self.fingerprint[:12]}, these vectors come "
+                "from "
                 f"{fingerprint[:12]}; build the index again with that encoder, or encode with the "
                 "index's own"
             )
@@ -381,7 +382,7 @@ class DenseIndex:
         return _append_end_marker(rows)
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (..., H) of rows (...) in float64. For a row of -1 they are arbitrary."""
+        """Return the vectors (..., H) of rows (...) in float64; those of row -1 are arbitrary."""
         return self.vectors[rows].astype(np.float64)
 
     def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
@@ -410,8 +411,8 @@ class DenseIndex:
         """Whether no passage outside the candidates can belong to the k best documents.
 
         The exact scan orders by float32 sums. Each is within H * 2^-24 * |q| * |d| of the exact
-        product (Higham, Accuracy and Stability of Numerical Algorithms, eq. 3.5). The last candidate
-        bounds every passage that was not fetched.
+        product (Higham, Accuracy and Stability of Numerical Algorithms, eq. 3.5). The last
+        candidate bounds every passage that was not fetched.
         """
         is_end_reached = rows[-1] < 0
         if len(ranking) < k or is_end_reached:
@@ -554,7 +555,7 @@ class CandidateVectors(NamedTuple):
         return self.groups.max_scores(query.similarities(self.tokens))
 
     def nearest_vector(self, query: np.ndarray, document: int) -> np.ndarray:
-        """Return the vector (H,) of a document that is nearest to a query (H,), the first of equals.
+        """Return a document's vector (H,) that is nearest to a query (H,), the first of equals.
 
         Args:
             query: Query vector.

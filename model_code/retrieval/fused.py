@@ -14,11 +14,12 @@ The normalisation f_c depends on the component:
 - late interaction: 10 * s. It exists for a dense component whose index stores token signs, has its
   own weight under NAME.late, and proposes no candidates.
 
-With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). In the
-second pass a dense component's query is q + c * (v_1 + v_2 + v_3) / 3, where v_i are the vectors of
-the three best documents of the first pass. They are the best of all documents, so that a score still
-depends on the query and the collection only. Candidates are those of the original query: adding
-those of the moved query changed nDCG@10 of 1,000 dev queries of tldr by less than .0001.
+With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). In
+the second pass a dense component's query is q + c * (v_1 + v_2 + v_3) / 3, where v_i are the
+vectors of the three best documents of the first pass. They are the best of all documents, so that a
+score still depends on the query and the collection only. Candidates are those of the original
+query: adding those of the moved query changed nDCG@10 of 1,000 dev queries of tldr by less than
+.0001.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ MIN_VARIANCE = 1e-6
 """Lower limit of the variance of a query's products. Equal documents differ by rounding only."""
 
 LATE_SCORE_FACTOR = 10.0
-"""Factor of late-interaction scores. They are mean cosines and then spread like the other scores."""
+"""Factor of late-interaction scores. They are mean cosines and then spread like the other scores.
+"""
 
 FEEDBACK_DOCUMENTS = 3
 """Best documents of the first pass that a query is moved towards."""
@@ -298,7 +300,7 @@ class FusedSearch(Retriever[FusedQueries]):
         return encoded
 
     def _score_dense_components(self, queries: FusedQueries, i: int) -> None:
-        """Move the dense vectors of query i by feedback, and append the scores of its candidates."""
+        """Move the dense vectors of query i by feedback, and score its candidates."""
         candidates = queries.candidates[i]
         vectors = {
             name: self.components[name].vectors_of(candidates) for name in self.fusion.normalizers

@@ -44,7 +44,8 @@ class RowGroups(NamedTuple):
         Returns:
             Scores of shape (n,).
 
-        >>> IdMap(["a", "b", "a"]).group_rows(["b", "a"]).max_scores(np.array([0.2, 0.9, 0.5])).tolist()
+        >>> groups = IdMap(["a", "b", "a"]).group_rows(["b", "a"])
+        >>> groups.max_scores(np.array([0.2, 0.9, 0.5])).tolist()
         [0.2, 0.9]
         """
         if not len(self.starts):

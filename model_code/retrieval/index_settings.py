@@ -23,7 +23,8 @@ class IndexSettings(Settings):
     flat_below: int = Field(
         50_000,
         ge=1,
-        description="Below this number of vectors, search is exact and needs no FAISS. From there on, an "
+        description="Below this number of vectors, search is exact and needs no FAISS. From there "
+        "on, an "
         "inverted file with about 4 sqrt(n) lists proposes the candidates.",
     )
     nprobe: int = constant_field(
@@ -31,7 +32,8 @@ class IndexSettings(Settings):
     )
     late_interaction: bool = Field(
         True,
-        description="Store one sign bit per dimension of each token vector (48 bytes per token for MiniLM), so "
+        description="Store one sign bit per dimension of each token vector (48 bytes per token "
+        "for MiniLM), so "
         "that a fusion can use late interaction. Not available for several vectors per passage.",
     )
 
@@ -56,7 +58,8 @@ class Bm25Settings(Settings):
     b: float = Field(0.75, ge=0, le=1, description="Length normalisation. 0 ignores the length.")
     language: str | None = Field(
         AUTO,
-        description="Language of the stemmer, a name of Snowball's such as german. auto: by the script of each "
+        description="Language of the stemmer, a name of Snowball's such as german. auto: by the "
+        "script of each "
         "word, English for Latin letters. null: words are not stemmed.",
     )
 

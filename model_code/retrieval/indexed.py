@@ -18,7 +18,8 @@ from model_code.retrieval.protocol import Queries, Ranking, Retriever, Search, T
 from model_code.retrieval.top_k import EXTRA_DOCUMENTS, rank_best_first, search_filtered
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
-"""(document id of each row, vectors (n, H), known-query vectors (m, H) of each row) -> vectors (n, H).
+"""(document id of each row, vectors (n, H), known-query vectors (m, H) of each row) -> vectors (n,
+H).
 
 It replaces the encoder's vectors by the vectors to index. m is 0 for a document without queries.
 """

@@ -65,8 +65,8 @@ class RetrieverKind:
             output, and return its report.
         index: Index the corpus's passages with the encoder in `inputs["trained"]`, write `index/`,
             and return the stage's report.
-        open_folders: Open the retriever in a folder of an encoder and one of an index. It also takes
-            the options that the kind loads its encoder with.
+        open_folders: Open the retriever in a folder of an encoder and one of an index. It also
+            takes the options that the kind loads its encoder with.
         check_index: Raise FreshetError if an index folder breaks the kind's contract. Arguments:
             the folder, its manifest, and the document of each passage.
         settings_group: Key of the kind's own group in a retriever's settings.

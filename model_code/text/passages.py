@@ -98,8 +98,8 @@ def _weighted_pieces(text: str) -> list[_Piece]:
     """Split a text into words with weights: a word of many tokens counts as several words.
 
     An ordinary word is about 4/3 tokens. With weights, addresses, tables, code and scripts that the
-    encoder hardly knows do not exceed `encoder.max_tokens` where prose of as many words fits. A word
-    of more than `MAX_UNBROKEN_CHARACTERS` characters is cut.
+    encoder hardly knows do not exceed `encoder.max_tokens` where prose of as many words fits. A
+    word of more than `MAX_UNBROKEN_CHARACTERS` characters is cut.
 
     >>> [tuple(piece) for piece in _weighted_pieces("see https://example.org/a/long/path")]
     [(0, 3, 1), (4, 35, 10)]
@@ -213,8 +213,8 @@ def cut_passages(text: str, words: int, stride: int, by: Cut = "words") -> list[
     """Return the passages of a text, at least one, as they are searched.
 
     Windows hold at most `words` words and start every `stride` words. The last one reaches the end
-    of the text, and there are no more than needed. Every word lies in a window. With `words` = 0 the
-    text is one passage.
+    of the text, and there are no more than needed. Every word lies in a window. With `words` = 0
+    the text is one passage.
 
     >>> cut_passages("a b c d e f g", words=3, stride=2)
     ['a b c', 'c d e', 'e f g']
@@ -263,7 +263,7 @@ class TextRules:
     cut: Cut = "words"
 
     def passages(self, title: str, text: str) -> list[str]:
-        """Return the texts of a document's passages, as `passage_texts` of a corpus composes them."""
+        """Return the texts of a document's passages, like `passage_texts` of a corpus."""
         passages = cut_passages(text, self.words, self.stride, self.cut)
         if not self.include_title:
             return passages

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _is_environment_error(error: Exception) -> bool:
-    """Return whether the cause lies outside of the code: a disk, a database, a server, a program."""
+    """Return whether the cause is outside the code: a disk, a database, a server, a program."""
     if isinstance(error, (OSError, CalledProcessError)):
         return True
     return type(error).__module__.startswith(ENVIRONMENT_ERROR_MODULES)

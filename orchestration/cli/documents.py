@@ -1,4 +1,4 @@
-"""Commands that change the documents: add, update, delete, sync, import; and export, which prints them."""
+"""Commands that change or print documents: add, update, delete, sync, import, export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that keep the live index whole: verify, repair, backup, restore; tools compact and gc."""
+"""Commands that maintain the live index: verify, repair, backup, restore, compact, gc."""
 
 from __future__ import annotations
 

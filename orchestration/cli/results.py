@@ -115,7 +115,7 @@ def _cost_table(project: Project, comparison: dict[str, Any], queries: int) -> p
 
 
 def status_line(project: Project) -> str:
-    """Return which retriever is live and the last promotion or rollback, in one or two sentences."""
+    """Return a sentence each about the live retriever and the last promotion or rollback."""
     from model_code.collection.generations.generation_store import default_retriever, retrievers
     from orchestration.registry import history
 

@@ -1,1 +1,1 @@
-"""The resident service: search, add and delete over HTTP, all warm, generations swapped as it runs."""
+"""The resident service: search, add and delete over HTTP, with everything in memory."""

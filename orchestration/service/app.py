@@ -27,8 +27,9 @@ CORS_METHODS = ("GET", "POST", "DELETE")
 CORS_HEADERS = ("Authorization", "Content-Type")
 # Pages that a link of another site may open.
 PAGES = ("/", "/docs", "/redoc")
-DESCRIPTION = """Search, add, update and delete the documents of one Freshet project. Every answer comes from one
-generation, and names it. Errors are `{"error": "one line"}`. The header Retry-After of a 503 says when to try again."""
+DESCRIPTION = """Search, add, update and delete the documents of one Freshet project.
+Every answer comes from one generation, and names it. Errors are `{"error": "one line"}`.
+The header Retry-After of a 503 says when to try again."""
 ERROR_DESCRIPTIONS = {
     401: "The required token is missing",
     404: "The retriever or document does not exist",

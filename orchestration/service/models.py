@@ -23,8 +23,11 @@ EXAMPLE_DOCUMENTS = [
     }
 ]
 Filters = list[str] | dict[str, Any]
-FILTERS_DESCRIPTION = """Only documents that match: an object such as {"package": ["numpy", "scipy"], "year": {">=": 2020}}, or a
-list of texts such as ["package=numpy", "year>=2020"]. See docs/application.md."""
+FILTERS_DESCRIPTION = (
+    'Only documents that match: an object such as {"package": ["numpy", "scipy"], '
+    '"year": {">=": 2020}}, or a list of texts such as ["package=numpy", "year>=2020"]. '
+    "See docs/application.md."
+)
 
 
 class StrictModel(BaseModel):

@@ -1,4 +1,4 @@
-"""Routes of the service: the page at `/`, `/search`, `/documents`, `/status`, `/health`, `/metrics`."""
+"""Routes of the service: the page, search, documents, status, health and metrics."""
 
 from __future__ import annotations
 

@@ -255,7 +255,8 @@ def test_signal_ends_pages_in_one_line(copy_of_build, until_pages_answer, number
 
 KILLS = 5  # of each command
 SETTINGS = (
-    "retrievers={weak: {steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, negatives: bm25}}",
+    "retrievers={weak: {steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, "
+    "negatives: bm25}}",
     "promotion.alpha=0.49",
     "promotion.margin=0.99",
     "drift.minimum_batch=10",

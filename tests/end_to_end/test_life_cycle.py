@@ -52,7 +52,8 @@ SNOW = [
 ]
 CHANGED = {"id": "desert-1", "title": "desert oasis", "text": "oasis nomad scorpion dust"}
 SETTINGS = (
-    "retrievers.weak={steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, negatives: bm25}",
+    "retrievers.weak={steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, "
+    "negatives: bm25}",
     "promotion.alpha=0.49",
     "promotion.margin=0.99",
 )

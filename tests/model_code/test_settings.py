@@ -70,7 +70,8 @@ def test_what_yaml_means_is_understood(text: str, name: str, value: Any) -> None
 
 REFUSED = {
     "{new_from: 2025-01-01}": (
-        "parts.new_from must be text, and YAML reads a date here; put quotes around it: '2025-01-01'"
+        "parts.new_from must be text, and YAML reads a date here; put quotes around it: "
+        "'2025-01-01'"
     ),
     "{share: 2025-01-01}": "parts.share must be a number, not datetime.date(2025, 1, 1)",
     "{by: 2025}": "parts.by must be of type str, not 2025",
@@ -91,8 +92,10 @@ REFUSED = {
     "{inner: 3}": "parts.inner must be a group of settings, not 3",
     "{inner: {share: 0}}": "parts.inner.share is 0, but must be above 0, at most 1: of the rows",
     "{inner: {kind: all}}": "parts.inner.kind is 'all', but must be one of 'none', 'some'",
-    "{inner: {kinds: some}}": "parts.inner.kinds is not a setting; did you mean 'kind'? Known: share, kind",
-    "{count: 0, byy: 1}": "parts.byy is not a setting; did you mean 'by'? Known: by, new_from, share, count",
+    "{inner: {kinds: some}}": "parts.inner.kinds is not a setting; did you mean 'kind'? Known: "
+    "share, kind",
+    "{count: 0, byy: 1}": "parts.byy is not a setting; did you mean 'by'? Known: by, new_from, "
+    "share, count",
     "{1: 2}": "parts.1 is not a setting",
     "[1]": "parts must be a group of settings, not [1]",
 }

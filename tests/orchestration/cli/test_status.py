@@ -116,7 +116,8 @@ def test_status_shows_freshness(topics_exceeded, drift):
         "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
         "lag         2 waiting, the oldest for 5 min",
         f"drift       {drift}",
-        "            whether additions push old documents down was not measured: 3 are fewer than 20",
+        "            whether additions push old documents down was not measured: 3 are fewer than "
+        "20",
         "work        retrain (open): topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",
         "lag         14 waiting, the oldest for 2 h",

@@ -165,7 +165,8 @@ def test_body_without_json_type_is_refused(serve, stated):
     )
     assert answer.status_code == 422
     assert answer.json()["error"] == (
-        f"the content type of the body is {stated or 'missing'}; send JSON with Content-Type: application/json"
+        f"the content type of the body is {stated or 'missing'}; send JSON with Content-Type: "
+        "application/json"
     )
 
 

@@ -135,9 +135,11 @@ def test_a_dense_retriever_explains_why_it_cannot(searcher: Searcher) -> None:
 
 def test_cold_search_avoids_slow_imports(searcher: Searcher) -> None:
     code = (
-        "import sys; from pathlib import Path; from model_code.collection.generations.searcher import Searcher;"
+        "import sys; from pathlib import Path; from model_code.collection.generations.searcher "
+        "import Searcher;"
         "Searcher.open(Path(sys.argv[1])).search('split', 2);"
-        "print([name for name in ('sentence_transformers', 'pandas', 'sklearn', 'mlflow', 'dagster', 'dvc',"
+        "print([name for name in ('sentence_transformers', 'pandas', 'sklearn', 'mlflow', "
+        "'dagster', 'dvc',"
         "'pandera', 'datasets', 'matplotlib', 'bm25s', 'model_code.collection.segments.filters')"
         "if name in sys.modules])"
     )

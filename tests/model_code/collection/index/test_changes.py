@@ -194,7 +194,8 @@ def test_unchanged_rows_apply_no_pending_changes(run, project, more):
         ),
         (
             "jsonl",
-            b'{"_id": "a", "title": "a", "text": "\xff"}\n{"_id": "b", "title": "b", "text": "whole"}\n',
+            b'{"_id": "a", "title": "a", "text": "\xff"}\n{"_id": "b", "title": "b", "text": '
+            b'"whole"}\n',
             "invalid UTF-8: text holds bytes that are no UTF-8",
         ),
     ],

@@ -113,12 +113,15 @@ def expired_schedule(page, project, patch):
 FAULTS = {
     dead_sensor: "searchable_documents: not fresh since",
     full_disk: "has 3 MB left",
-    stuck_writer: "1 changes are waiting, the oldest for 11 min: process 7 (freshet serve) is the one writer",
-    wrong_encoder: "of add_documents failed: {root}/live/r/generations/000000: its encoder has fingerprint ",
+    stuck_writer: "1 changes are waiting, the oldest for 11 min: process 7 (freshet serve) is the "
+    "one writer",
+    wrong_encoder: "of add_documents failed: {root}/live/r/generations/000000: its encoder has "
+    "fingerprint ",
     failing_source: "of sync failed: {root}/rows.jsonl does not exist",
     refused_gate: "gate: refuse version 2: worse: hit@1",
     growing_lag: "4 changes are waiting, the oldest for 12 min",
-    empty_vectors: "of add_documents failed: the new generation is refused: document 'new' is of an empty vector",
+    empty_vectors: "of add_documents failed: the new generation is refused: document 'new' is of "
+    "an empty vector",
     lost_ledger: "holds the documents up to event 1 of its ledger, but there is none here",
     expired_schedule: "synced_source: not fresh since",
 }

@@ -1,5 +1,5 @@
-"""Guards which files of a folder are documents, and that a source is resolve_source_kind by what its path
-is.
+"""Guards which files of a folder are documents, and that a source is resolve_source_kind by what
+its path is.
 """
 
 from __future__ import annotations
