@@ -120,7 +120,7 @@ def test_changed_code_reruns_dependent_stages(built):
             warm_python.python(hash_seed=1),
         )
         refused = python(warm, project, *command, check=False)
-        assert "code.lock.json is of another version" in refused.stderr
+        assert "code.lock.json belongs to another version" in refused.stderr
         planned = json.loads(freshet(project, "plan", "--json").stdout)
         assert {stage["address"] for stage in planned if stage["action"] == "run"} == {"comparison"}
     finally:
@@ -128,4 +128,4 @@ def test_changed_code_reruns_dependent_stages(built):
 
 
 def test_init_keeps_an_existing_project(built):
-    assert "this folder is a project" in freshet(built, "init", "search", check=False).stderr
+    assert "is a project already" in freshet(built, "init", "search", check=False).stderr
