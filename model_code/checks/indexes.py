@@ -65,8 +65,9 @@ def check_sealed_folder(folder: Path) -> Mapping[str, Any]:
 def check_document_order(folder: Path, rows: Sequence[str]) -> None:
     """Require the folder's `document_ids.json` to name the document of each row, in this order."""
     require_files(folder, [DOCUMENT_IDS])
+    stored_ids = read_json(folder / DOCUMENT_IDS)
     rule = "must name the document of each row, in the order of the corpus's passages"
-    require(read_json(folder / DOCUMENT_IDS) == list(rows), f"{folder.name}/{DOCUMENT_IDS} {rule}")
+    require(stored_ids == list(rows), f"{folder.name}/{DOCUMENT_IDS} {rule}")
 
 
 def load_array(folder: Path, name: str) -> np.ndarray:

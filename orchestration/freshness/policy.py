@@ -180,7 +180,7 @@ def _retrain_obstacle(past: Sequence[PastDecision], cooldown: int) -> str | None
 
     for decision in _last(past, cooldown):
         if decision.action == Action.RETRAIN and decision.carried_out:
-            return f"a retrain was carried out within the last {cooldown} batches (drift.cooldown)"
+            return f"a retrain was carried out within the last {cooldown} batches"
     return None
 
 

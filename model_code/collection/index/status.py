@@ -68,12 +68,14 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         ledger_view = ledger.view_at(generation.cursor)
         backlog = ledger_view.backlog()
         drift_reports = _with_iso_times(ledger.recent_drift_reports(1))
+        last_drift_report = drift_reports[0] if drift_reports else None
+        event_counts = {str(state): number for state, number in ledger_view.counts().items()}
         tasks = [task.as_dict() for task in ledger.tasks.last(retriever, RECENT_ENTRIES)]
         status["ledger"] = {
-            "documents": {str(state): number for state, number in ledger_view.counts().items()},
+            "documents": event_counts,
             "lag": {"pending": backlog.number, "seconds": backlog.seconds},
             "work": _with_iso_times(tasks),
-            "drift": drift_reports[0] if drift_reports else None,
+            "drift": last_drift_report,
             "rejections": _with_iso_times(ledger.recent_rejections(RECENT_ENTRIES)),
         }
     return status
