@@ -30,6 +30,7 @@ from model_code.collection.segments.segment import (
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.text.documents import Document
+from model_code.text.known_queries import KnownQuery, resolve_queries
 from model_code.text.passages import Span, section_at
 from model_code.text.snippets import find_marks, make_snippet, require_queries
 
@@ -218,6 +219,23 @@ class Searcher:
             for document_id, row in view.segment.document_file.read(ids).items():
                 documents[document_id] = document_from_row(row)
         return documents
+
+    def known_queries(self, document_ids: Collection[str] | None = None) -> list[KnownQuery]:
+        """Return the known queries of the documents that can be found.
+
+        Args:
+            document_ids: Documents whose queries are returned; None means all documents.
+
+        Returns:
+            One query per document and normalised text, in the order of `resolve_queries`.
+        """
+        queries: list[KnownQuery] = []
+        for view in self.views:
+            for document_id, known in view.segment.known_queries.items():
+                is_asked_for = document_ids is None or document_id in document_ids
+                if is_asked_for and document_id in view:
+                    queries.extend(known)
+        return resolve_queries(queries)
 
     def ids_after(self, after: str, limit: int) -> list[str]:
         """Return the next `limit` documents that can be found, by ascending id."""

@@ -15,11 +15,15 @@ from model_code.errors import FreshetError
 from model_code.files import atomic_write
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.text.documents import Document, canonical_fields
+from model_code.text.known_queries import KnownQuery, QuerySource
 
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 CORPUS_COLUMNS = ("document_id", "title", "text", "fields", "date")
 COLUMNS = ("document_id", "title", "text", "fields", "content_hash", "queries", "date")
+
+# Column `queries` of a document that has none.
+NO_QUERIES = "[]"
 
 # Documents in a row group of the file. A lookup reads whole row groups, found by their first ids.
 ROW_GROUP = 64
@@ -77,7 +81,7 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
         )
     rows: list[Row] = []
     for row in corpus_rows:
-        row["queries"] = row.get("queries") or "[]"
+        row["queries"] = row.get("queries") or NO_QUERIES
         rows.append(document_row(document_from_row(row)))
     write_rows(rows, target)
 
@@ -148,3 +152,16 @@ def read_columns(path: Path, *columns: str) -> list[list[str]]:
     with pq.ParquetFile(path) as file:
         table = file.read(columns=list(columns))
     return [table[name].to_pylist() for name in columns]
+
+
+def row_queries(path: Path) -> dict[str, list[KnownQuery]]:
+    """Read the queries that documents of a documents file arrived with, by document id."""
+    columns = read_columns(path, "document_id", "queries", "date")
+    queries: dict[str, list[KnownQuery]] = {}
+    for document_id, texts, date in zip(*columns, strict=True):
+        if texts != NO_QUERIES:
+            queries[document_id] = [
+                KnownQuery(document_id, text, QuerySource.ROW, date=date)
+                for text in json.loads(texts)
+            ]
+    return queries

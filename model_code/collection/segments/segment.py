@@ -23,6 +23,7 @@ from model_code.collection.segments.documents import (
     DocumentFile,
     document_row,
     read_columns,
+    row_queries,
     write_rows,
 )
 from model_code.collection.segments.folder_lock import SharedFolderLock
@@ -35,6 +36,7 @@ from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Refine, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.text.documents import Document
+from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
 if TYPE_CHECKING:
@@ -115,6 +117,11 @@ class LoadedSegment:
     def content_hashes(self) -> dict[str, str]:
         """Content hash of each document, by document id."""
         return dict(zip(*read_columns(self.documents, "document_id", "content_hash"), strict=True))
+
+    @cached_property
+    def known_queries(self) -> dict[str, list[KnownQuery]]:
+        """Known queries of the segment's documents, by document id."""
+        return row_queries(self.documents)
 
     @cached_property
     def fields(self) -> Index:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.filters import MergedFields, matching_documents
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
+from model_code.text.documents import Document, Remove
 from model_code.text.snippets import find_marks, make_snippet
 from tests.model_code.collection.conftest import DOCUMENTS, NAMES, PASSAGES, RULES, Build
+from tests.model_code.collection.laws import up_to
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +188,22 @@ def test_snippet_keeps_sentences_and_marks_words() -> None:
     assert find_marks("Häuser und Haus", "Haus", "german") == ((0, 6), (11, 15))
     assert find_marks("Häuser und Haus", "Haus", None) == ((11, 15),)
     assert find_marks("<b>List</b>", "list b") == ((1, 2), (3, 7), (9, 10))
+
+
+def test_searcher_lists_known_queries_of_live_documents(build: Build, tmp_path: Path) -> None:
+    build.open(tmp_path)
+    builder = GenerationBuilder(tmp_path / "live", "hce")
+    asked = Document("a.one", "one", "Count words.", queries=("how many words", "How many words?"))
+    other = Document("b.two", "two", "Draw lines.", queries=("draw a line",), date="2025-05-01")
+    builder.apply([asked, other], up_to(2), {})
+
+    queries = builder.searcher.known_queries()
+    assert [(query.document_id, query.text) for query in queries] == [
+        ("a.one", "How many words?"),
+        ("b.two", "draw a line"),
+    ]
+    assert queries[1].date == "2025-05-01"
+    assert builder.searcher.known_queries(["b.two"]) == queries[1:]
+
+    builder.apply([Remove("a.one")], up_to(3), {})
+    assert builder.searcher.known_queries() == queries[1:]

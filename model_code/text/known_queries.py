@@ -1,0 +1,138 @@
+"""Known queries: texts that a document is known to answer.
+
+They come from judgements, from the rows that documents arrived with, and from feedback. Search can
+count their words as words of the document. All functions here depend on the set of queries alone,
+so the order in which queries arrive changes nothing.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+
+from model_code.text.words import split_words
+
+MIN_DUPLICATE_JACCARD = 0.8
+"""Word Jaccard from which two queries of a document are near-duplicates."""
+
+
+class QuerySource(StrEnum):
+    """Where a known query comes from."""
+
+    QRELS = "qrels"
+    ROW = "row"
+    FEEDBACK = "feedback"
+    CLICK = "click"
+
+
+PUBLIC_SOURCES = frozenset({QuerySource.QRELS, QuerySource.ROW})
+"""Sources whose texts are shown. Texts of the others were typed by users of the search."""
+
+
+@dataclass(frozen=True)
+class KnownQuery:
+    """A query, and what is known about it and one document.
+
+    Attributes:
+        document_id: Id of the document.
+        text: Text of the query.
+        source: Where the query comes from.
+        weight: Evidence that the document answers the query: the grade of a judgement, 1 for a
+            query of a row, and the number of thumbs up. It is negative for evidence against it.
+        date: Date of the evidence in ISO format, if it is known.
+    """
+
+    document_id: str
+    text: str
+    source: QuerySource
+    weight: float = 1.0
+    date: str | None = None
+
+    @cached_property
+    def key(self) -> tuple[str, str]:
+        """The document and the normalised text, which identify the query."""
+        return self.document_id, normalize_query(self.text)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether the text may be shown: it was not typed by a user of the search."""
+        return self.source in PUBLIC_SOURCES
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The different words of the normalised text."""
+        return frozenset(self.key[1].split())
+
+
+def normalize_query(text: str) -> str:
+    """Return the words of a query, without regard to case, punctuation and width of characters.
+
+    Two queries are equal if these texts are equal.
+
+    >>> normalize_query(" How do I sort\\na LIST?")
+    'how do i sort a list'
+    >>> normalize_query("???")
+    '???'
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    words = split_words(folded)
+    return " ".join(words or folded.split())
+
+
+def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
+    """Return the share of common words among all words of two queries; 0 if there are none.
+
+    >>> jaccard(frozenset({"sort", "list"}), frozenset({"sort", "table"}))
+    0.3333333333333333
+    """
+    union = len(left | right)
+    return len(left & right) / union if union else 0.0
+
+
+def resolve_queries(queries: Iterable[KnownQuery]) -> list[KnownQuery]:
+    """Add up the evidence for each query of a document, and keep the queries that have some.
+
+    The weights of equal texts are added, so that a thumb down cancels a thumb up or a query of a
+    row. A text is taken from a public source if there is one, because it may then be shown.
+
+    Args:
+        queries: Known queries of any documents, in any order.
+
+    Returns:
+        One query per document and normalised text whose weights sum to more than 0: by ascending
+        document id, then by descending weight, ascending date and ascending text.
+
+    >>> up = KnownQuery("a", "Sort a list", QuerySource.FEEDBACK)
+    >>> down = KnownQuery("a", "sort a list?", QuerySource.FEEDBACK, weight=-1)
+    >>> resolve_queries([up, down])
+    []
+    """
+    groups: dict[tuple[str, str], list[KnownQuery]] = {}
+    for query in queries:
+        groups.setdefault(query.key, []).append(query)
+
+    resolved: list[KnownQuery] = []
+    for group in groups.values():
+        total = sum(sorted(query.weight for query in group))
+        if total > 0:
+            evidence_for = [query for query in group if query.weight > 0]
+            shown = min(evidence_for, key=lambda query: (not query.is_public, *_rank(query)))
+            resolved.append(replace(shown, weight=total))
+    resolved.sort(key=lambda query: (query.document_id, *_rank(query)))
+    return resolved
+
+
+def by_document(queries: Iterable[KnownQuery]) -> dict[str, list[KnownQuery]]:
+    """Group queries by document, and keep their order."""
+    grouped: dict[str, list[KnownQuery]] = {}
+    for query in queries:
+        grouped.setdefault(query.document_id, []).append(query)
+    return grouped
+
+
+def _rank(query: KnownQuery) -> tuple[float, str, str, str]:
+    """Order queries of one document: heavy ones first, then old ones, then by text and source."""
+    return (-query.weight, query.date or "", query.text, query.source)

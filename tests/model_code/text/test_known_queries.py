@@ -1,0 +1,82 @@
+"""Guards known queries: equal texts are one query, evidence against a query cancels it, and the
+result depends on the set of queries alone.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_code.text.known_queries import (
+    KnownQuery,
+    QuerySource,
+    normalize_query,
+    resolve_queries,
+)
+
+TEXTS = ("sort a list", "Sort a list!", "read a file", "read a csv file", "排序")
+
+QUERIES = st.lists(
+    st.builds(
+        KnownQuery,
+        document_id=st.sampled_from(["a", "b"]),
+        text=st.sampled_from(TEXTS),
+        source=st.sampled_from(list(QuerySource)),
+        weight=st.sampled_from([-1.0, 0.5, 1.0, 2.0]),
+        date=st.sampled_from([None, "2024-01-01", "2025-06-30"]),
+    ),
+    max_size=12,
+)
+
+
+def test_case_punctuation_and_width_are_ignored() -> None:
+    assert normalize_query("Sort  a LIST?") == normalize_query("sort a ｌｉｓｔ")
+    assert normalize_query("sort a list") != normalize_query("sort a set")
+
+
+def test_text_without_words_keeps_its_characters() -> None:
+    assert normalize_query("?!") != normalize_query("...")
+
+
+@given(QUERIES, st.randoms())
+def test_order_of_arrival_changes_nothing(queries: list[KnownQuery], random: object) -> None:
+    shuffled = list(queries)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    assert resolve_queries(shuffled) == resolve_queries(queries)
+
+
+@given(QUERIES)
+def test_query_stays_while_evidence_outweighs(queries: list[KnownQuery]) -> None:
+    resolved = {query.key: query.weight for query in resolve_queries(queries)}
+
+    totals: dict[tuple[str, str], float] = {}
+    for query in queries:
+        totals[query.key] = totals.get(query.key, 0.0) + query.weight
+    assert resolved == {key: total for key, total in totals.items() if total > 0}
+
+
+def test_thumb_down_cancels_the_query_of_a_row() -> None:
+    row = KnownQuery("a", "sort a list", QuerySource.ROW)
+    down = KnownQuery("a", "Sort a list?", QuerySource.FEEDBACK, weight=-1)
+
+    assert resolve_queries([row]) == [row]
+    assert resolve_queries([row, down]) == []
+
+
+def test_heavy_queries_come_first_then_old_ones() -> None:
+    judged = KnownQuery("a", "z", QuerySource.QRELS, weight=2)
+    old = KnownQuery("a", "y", QuerySource.ROW, date="2024-01-01")
+    young = KnownQuery("a", "x", QuerySource.ROW, date="2025-01-01")
+
+    assert resolve_queries([young, old, judged]) == [judged, old, young]
+
+
+def test_public_text_stands_for_a_group() -> None:
+    row = KnownQuery("a", "Sort a list", QuerySource.ROW)
+    thumbs = KnownQuery("a", "sort a list", QuerySource.FEEDBACK, weight=5)
+
+    (resolved,) = resolve_queries([thumbs, row])
+    assert resolved.text == "Sort a list"
+    assert resolved.is_public
+    assert resolved.weight == 6
