@@ -238,13 +238,26 @@ class _Statistics(NamedTuple):
     """Statistics of the passages that are not removed, over all segments.
 
     length_norms: k1 * (1 - b + b * |d| / mean_length) of each passage, shape (n,).
+    mean_length: Mean number of terms of a passage.
     passages: Number of passages that are not removed.
     is_live: Which passages are not removed, shape (n,). None if no passage is removed.
     """
 
     length_norms: np.ndarray
+    mean_length: float
     passages: int
     is_live: np.ndarray | None
+
+
+class _Postings(NamedTuple):
+    """The passages that contain a term.
+
+    rows: Passages, counted through all segments, shape (p,).
+    frequencies: Occurrences of the term in each of them, shape (p,).
+    """
+
+    rows: np.ndarray
+    frequencies: np.ndarray
 
 
 class _TermWeights(NamedTuple):
@@ -277,6 +290,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         self,
         segments: Sequence[tuple[Bm25Segment, frozenset[str]]],
         settings: Bm25Settings = DEFAULT_SETTINGS,
+        reference: Bm25Index | None = None,
     ) -> None:
         """Search segments together.
 
@@ -284,12 +298,16 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             segments: Segments, each with the ids of its removed documents. A document that is not
                 removed may be in one segment only.
             settings: Parameters of the formula, and the language.
+            reference: Index whose statistics (N, n_t and mean length) are used instead of those of
+                the segments. With it, the score of a document does not depend on the documents that
+                were added with it or after it.
         """
         self.segments = [segment for segment, _ in segments]
         self.ids = IdMaps([(segment.ids, removed) for segment, removed in segments])
         self.settings = settings
         self.language = settings.language
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
+        self.reference = reference
         self._weights_of_term: dict[str, _TermWeights] = {}
 
     @classmethod
@@ -320,12 +338,18 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             is_live[removed_rows] = False
             live_lengths = lengths[is_live]
 
-        total_length = int(live_lengths.sum(dtype=np.int64))
-        mean_length = max(1, total_length) / max(1, len(live_lengths))
+        if self.reference is None:
+            total_length = int(live_lengths.sum(dtype=np.int64))
+            mean_length = max(1, total_length) / max(1, len(live_lengths))
+            passages = len(live_lengths)
+        else:
+            mean_length = self.reference._statistics.mean_length
+            passages = self.reference._statistics.passages
+
         k1 = self.settings.k1
         b = self.settings.b
         length_norms = k1 * (1 - b + b * lengths / mean_length)
-        return _Statistics(length_norms, len(live_lengths), is_live)
+        return _Statistics(length_norms, mean_length, passages, is_live)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
         """Count the terms of query texts."""
@@ -426,6 +450,21 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return self._weights_of_term[term]
 
     def _compute_term_weights(self, term: str) -> _TermWeights:
+        rows, frequencies = self._live_postings(term)
+        statistics = self._statistics
+        document_frequency = len(rows)
+        if self.reference is not None:
+            document_frequency = len(self.reference._live_postings(term).rows)
+
+        rarity = (statistics.passages - document_frequency + 0.5) / (document_frequency + 0.5)
+        weights = math.log(1 + rarity) * (
+            frequencies / (frequencies + statistics.length_norms[rows])
+        )
+        if len(rows) < MIN_COMMON_SHARE * statistics.passages:
+            return _TermWeights(rows, weights)
+        return _TermWeights(None, np.bincount(rows, weights, len(self.ids)))
+
+    def _live_postings(self, term: str) -> _Postings:
         row_parts = [np.empty(0, np.intp)]
         frequency_parts = [np.empty(0, np.int32)]
         for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
@@ -436,14 +475,9 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         rows = np.concatenate(row_parts)
         frequencies = np.concatenate(frequency_parts)
 
-        statistics = self._statistics
-        if statistics.is_live is not None:
-            live_postings = statistics.is_live[rows]
+        is_live = self._statistics.is_live
+        if is_live is not None:
+            live_postings = is_live[rows]
             rows = rows[live_postings]
             frequencies = frequencies[live_postings]
-
-        idf = math.log(1 + (statistics.passages - len(rows) + 0.5) / (len(rows) + 0.5))
-        weights = idf * (frequencies / (frequencies + statistics.length_norms[rows]))
-        if len(rows) < MIN_COMMON_SHARE * statistics.passages:
-            return _TermWeights(rows, weights)
-        return _TermWeights(None, np.bincount(rows, weights, len(self.ids)))
+        return _Postings(rows, frequencies)

@@ -196,3 +196,18 @@ def test_words_are_found_whatever_their_form(query: str, found: str) -> None:
     }
     index = Bm25Index.build(list(texts.values()), list(texts))
     assert index.search([query], 1)[0][0][0] == found
+
+
+def test_scores_with_a_reference_do_not_depend_on_later_documents() -> None:
+    base = Bm25Segment.build(["red fish", "blue fish", "old boat"], ["a", "b", "c"], "english")
+    first = Bm25Segment.build(["red boat red"], ["d"], "english")
+    second = Bm25Segment.build(["red red red moon", "red"], ["e", "f"], "english")
+    reference = Bm25Index([(base, frozenset())])
+
+    before = Bm25Index([(base, frozenset()), (first, frozenset())], reference=reference)
+    after = Bm25Index(
+        [(base, frozenset("a")), (first, frozenset()), (second, frozenset())], reference=reference
+    )
+
+    assert before.scores("red boat")[3] == after.scores("red boat")[3]
+    assert before.scores("red boat")[0] == reference.scores("red boat")[0]
