@@ -35,7 +35,8 @@ from model_code.text.passages import Span, section_at
 from model_code.text.snippets import find_marks, make_snippet, require_queries
 
 if TYPE_CHECKING:
-    from model_code.collection.segments.filters import Filters, Index
+    from model_code.collection.segments.conditions import Filters
+    from model_code.collection.segments.filters import Index
 
 
 class Searcher:
