@@ -12,7 +12,7 @@ import pytest
 
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.filters import MergedFields, matching_documents
+from model_code.collection.segments.filters import MergedFields, index_fields, matching_documents
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.text.documents import Document, Remove
@@ -126,7 +126,7 @@ def test_empty_or_non_utf8_query_is_refused(searcher: Searcher) -> None:
 
 
 def test_filter_merges_only_the_requested_field() -> None:
-    fields = MergedFields([({"kind": {"new": {"a"}}, "other": {"x": {"a"}}}, ())])
+    fields = MergedFields([(index_fields([("a", {"kind": "new", "other": "x"})]), ())])
     assert matching_documents(fields, ["kind=new"], set) == {"a"}
     assert set(fields._merged) == {"kind"}
 
