@@ -46,7 +46,13 @@ from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch
 from model_code.text.terms import get_analyzer
 
-FORMAT = 1
+FORMAT = 2
+"""Number of the format, which includes the rules by which texts become terms."""
+
+OTHER_FORMAT_REMEDY = (
+    "build it again: freshet run, then freshet promote. Documents that were added since the build: "
+    "freshet export --all with the version of Freshet that indexed them, then freshet import"
+)
 KIND = "bm25"
 VOCABULARY = "vocabulary.json"
 DOCUMENT_IDS = "document_ids.json"
@@ -216,7 +222,8 @@ class Bm25Segment:
         Raises:
             FreshetError: If a file does not match the manifest.
         """
-        verify_checksums(folder, read_manifest(folder, FORMAT))
+        manifest = read_manifest(folder, FORMAT, other_format_remedy=OTHER_FORMAT_REMEDY)
+        verify_checksums(folder, manifest)
         ids = IdMap(read_json(folder / DOCUMENT_IDS))
         return cls(read_json(folder / VOCABULARY), **load_file(folder / POSTINGS), ids=ids)
 
@@ -306,7 +313,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         self.ids = IdMaps([(segment.ids, removed) for segment, removed in segments])
         self.settings = settings
         self.language = settings.language
-        self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
+        self.fingerprint = hash_text(f"bm25 {FORMAT} {canonical_json(settings.model_dump())}")
         self.reference = reference
         self._weights_of_term: dict[str, _TermWeights] = {}
 

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator
 
 from model_code.settings import require
 from model_code.text.terms import AUTO, get_analyzer
-from model_code.text.words import is_valid_utf8, join_words, word_spans
+from model_code.text.words import is_valid_utf8, word_spans
+
+MAX_SNIPPET_CHARACTERS = 480
+"""Text without blanks, such as code or encoded data, would make snippets of any length."""
 
 SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
 
@@ -34,6 +37,8 @@ def require_queries(texts: Iterable[str]) -> None:
 def make_snippet(text: str, query: str, width: int = 32, language: str | None = AUTO) -> str:
     """Return about `width` words of a text around the words of a query.
 
+    It has at most `MAX_SNIPPET_CHARACTERS` characters of the text.
+
     The window with the highest weight is shown. Each different query word in a window adds 1 / (its
     number of occurrences in the text), so that frequent words such as "the" hardly count. The
     snippet starts and ends with a sentence where that leaves out no match. Dots mark other ends.
@@ -55,10 +60,8 @@ def make_snippet(text: str, query: str, width: int = 32, language: str | None = 
     sentence_starts = _sentence_starts(text, word_starts)
 
     # The number of the word of each match, with the matched term.
-    matches = sorted(
-        (bisect_right(word_starts, start) - 1, term)
-        for start, _, term in _find_terms(text, query, language)
-    )
+    found_terms = sorted(_find_terms(text, query, language))
+    matches = sorted((bisect_right(word_starts, start) - 1, term) for start, _, term in found_terms)
     context_words = width // 8
     match_width = width - context_words
     first_match = _best_window_start(matches, match_width)
@@ -70,12 +73,40 @@ def make_snippet(text: str, query: str, width: int = 32, language: str | None = 
     start, stop = _fit_to_sentences(
         first_match, last_match, width, context_words, len(spans), sentence_starts
     )
-    snippet = join_words(text, spans, start, stop)
-    if start not in sentence_starts:
+    if start == stop:
+        return ""
+    first_character = spans[start][0]
+    end_character = spans[stop - 1][1]
+    starts_whole = start in sentence_starts
+    stops_whole = stop in sentence_starts
+    if end_character - first_character > MAX_SNIPPET_CHARACTERS:
+        match_starts = [position for position, _, _ in found_terms if position >= first_character]
+        first_match_start = match_starts[0] if match_starts else first_character
+        cut_start, cut_end = _fit_to_characters(first_character, end_character, first_match_start)
+        starts_whole = starts_whole and cut_start == first_character
+        stops_whole = stops_whole and cut_end == end_character
+        first_character = cut_start
+        end_character = cut_end
+
+    snippet = " ".join(text[first_character:end_character].split())
+    if not starts_whole:
         snippet = f"... {snippet}"
-    if stop not in sentence_starts:
+    if not stops_whole:
         snippet = f"{snippet} ..."
     return snippet
+
+
+def _fit_to_characters(start: int, end: int, match_start: int) -> tuple[int, int]:
+    """Cut a span to `MAX_SNIPPET_CHARACTERS` characters that include the start of a match.
+
+    >>> _fit_to_characters(0, 3000, 0), _fit_to_characters(0, 3000, 2900)
+    ((0, 480), (2520, 3000))
+    """
+    context = MAX_SNIPPET_CHARACTERS // 8
+    last_start = end - MAX_SNIPPET_CHARACTERS
+    if match_start - start > context:
+        start = min(match_start - context, last_start)
+    return start, start + MAX_SNIPPET_CHARACTERS
 
 
 def _fit_to_sentences(

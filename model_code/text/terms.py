@@ -9,7 +9,13 @@ from itertools import chain
 
 import Stemmer
 
-from model_code.text.words import AUTO, UNSPACED_SCRIPTS, split_words, word_matches
+from model_code.text.folding import fold_characters, fold_letters
+from model_code.text.words import (
+    AUTO,
+    UNSPACED_SCRIPTS,
+    search_word_matches,
+    split_search_words,
+)
 
 LANGUAGE_OF_SCRIPT = {
     "ARABIC": "arabic",
@@ -24,7 +30,10 @@ LANGUAGE_OF_SCRIPT = {
 DEFAULT_LANGUAGE = "english"
 """Stemmer of all other scripts."""
 
-IDENTIFIER_BOUNDARY = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# Folding makes several characters of some, as 1⁄2 of ½ and (1) of ⑴.
+IDENTIFIER_BOUNDARY = re.compile(r"[_⁄/.,()]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+NAME_WITH_SIGN = re.compile(r"\.?(\w.*?)(?:\+\+|#)?", re.DOTALL)
+EMOJI_JOINER = "\u200d"
 UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED_SCRIPTS}]")
 FIRST_UNSPACED_CHARACTER = "\u0e00"
 
@@ -37,13 +46,13 @@ _stemmer = lru_cache(Stemmer.Stemmer)
 class TermAnalyzer:
     """Reduces texts of one language to terms: lower-case stems and parts of identifiers.
 
-    An identifier gives its parts and the whole. A word in a script without spaces is a character;
-    each pair of neighbouring characters is a term as well.
+    Words are folded first, see `model_code.text.folding`. An identifier gives its parts and the
+    whole, and so do names such as C++ and joined emoji. A sign is a term. A word in a script
+    without spaces is a character; each pair of neighbouring characters is a term as well.
 
     Args:
         language: A language of Snowball's stemmers, such as english or german. None: no stemming.
-            "auto": for each word the language of its script, English for Latin letters; full-width
-            characters then equal half-width ones.
+            "auto": for each word the language of its script, English for Latin letters.
 
     >>> TermAnalyzer("english").analyze("sorted DataFrame"), TermAnalyzer(None).analyze("read_csv")
     (['sort', 'data', 'frame', 'datafram'], ['read', 'csv', 'read_csv'])
@@ -52,6 +61,8 @@ class TermAnalyzer:
     >>> auto = TermAnalyzer("auto")
     >>> auto.analyze("библиотеки lists") == auto.analyze("библиотека ｌｉｓｔ")
     True
+    >>> auto.analyze("C++ für 5 €"), auto.analyze("Straße, crème")
+    (['c', 'c++', 'fur', '5', '€'], ['strass', 'creme'])
     """
 
     def __init__(self, language: str | None) -> None:
@@ -62,11 +73,11 @@ class TermAnalyzer:
         """Return the terms of a text in its order, with repetitions."""
         if len(self._word_terms) >= MAX_CACHED_WORDS:
             self._word_terms = _WordTerms(self.language)
-        words = split_words(text)
+        words = split_search_words(text)
         terms = list(chain.from_iterable(map(self._word_terms.__getitem__, words)))
 
-        if max(text, default="") >= FIRST_UNSPACED_CHARACTER:
-            terms.extend(words[i] + words[i + 1] for i in _unspaced_pairs(words))
+        if not text.isascii() and max(text) >= FIRST_UNSPACED_CHARACTER:
+            terms.extend(self._pair_term(words[i], words[i + 1]) for i in _unspaced_pairs(words))
         return terms
 
     def query_terms(self, query: str) -> set[str]:
@@ -74,21 +85,25 @@ class TermAnalyzer:
 
         Neighbouring characters of an unspaced script count as pairs only, not each on its own.
         """
-        words = split_words(query)
-        paired_characters = set()
+        words = split_search_words(query)
+        paired_characters: set[str] = set()
         for i in _unspaced_pairs(words):
-            paired_characters.update((words[i], words[i + 1]))
+            paired_characters.update(self._word_terms[words[i]])
+            paired_characters.update(self._word_terms[words[i + 1]])
         return set(self.analyze(query)) - paired_characters
 
     def locate(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
         """Return the start, end and terms of each word, and of each pair of characters."""
-        matches = list(word_matches(text))
+        matches = list(search_word_matches(text))
         located = [(*match.span(), self._word_terms[match[0]]) for match in matches]
         for i in _unspaced_pairs([match[0] for match in matches]):
             first = matches[i]
             second = matches[i + 1]
-            located.append((first.start(), second.end(), (first[0] + second[0],)))
+            located.append((first.start(), second.end(), (self._pair_term(first[0], second[0]),)))
         return located
+
+    def _pair_term(self, first: str, second: str) -> str:
+        return "".join((*self._word_terms[first], *self._word_terms[second]))
 
 
 @lru_cache(maxsize=8)
@@ -104,25 +119,47 @@ class _WordTerms(dict[str, tuple[str, ...]]):
         self.language = language
 
     def __missing__(self, word: str) -> tuple[str, ...]:
-        plain = word
-        if self.language == AUTO:
-            plain = unicodedata.normalize("NFKC", word)
+        folded = fold_characters(word)
+        name = NAME_WITH_SIGN.fullmatch(folded)
+        terms = _sign_terms(word) if name is None else self._name_terms(folded, name[1])
+        self[word] = terms
+        return terms
 
-        parts = [part for part in IDENTIFIER_BOUNDARY.split(plain) if part]
-        terms = [part.lower() for part in parts]
+    def _name_terms(self, whole: str, name: str) -> tuple[str, ...]:
+        """Return the terms of a folded word.
+
+        Args:
+            whole: The word, such as C++ or read_csv.
+            name: The same without its signs.
+        """
+        parts = [part for part in IDENTIFIER_BOUNDARY.split(name) if part]
+        terms = [fold_letters(part) for part in parts]
         if len(parts) > 1:
-            terms.append(plain.lower())
+            terms.append(fold_letters(name))
         if self.language is not None:
-            terms = _stemmer(self._language_of(word), 0).stemWords(terms)
-
-        self[word] = tuple(terms)
-        return self[word]
+            terms = _stemmer(self._language_of(name), 0).stemWords(terms)
+        if whole != name:
+            terms.append(fold_letters(whole))
+        return tuple(terms)
 
     def _language_of(self, word: str) -> str:
         if self.language != AUTO:
             return str(self.language)
         script, _, _ = unicodedata.name(word[0], "").partition(" ")
         return LANGUAGE_OF_SCRIPT.get(script, DEFAULT_LANGUAGE)
+
+
+def _sign_terms(sign: str) -> tuple[str, ...]:
+    """Return the terms of a sign. Joined emoji give their parts and the whole.
+
+    >>> _sign_terms("€"), _sign_terms("👩🏽\u200d🚒")
+    (('€',), ('👩', '🚒', '👩🚒'))
+    """
+    parts = [fold_characters(part) for part in sign.split(EMOJI_JOINER)]
+    terms = [part for part in parts if part]
+    if len(terms) > 1:
+        terms.append("".join(terms))
+    return tuple(terms)
 
 
 def _unspaced_pairs(words: list[str]) -> list[int]:

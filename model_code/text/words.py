@@ -38,6 +38,28 @@ INVISIBLE = re.compile(
 LAST_SIMPLE_CHARACTER = "\u02ff"
 """Up to here no character is a combining mark or belongs to an unspaced script."""
 
+# Soft hyphen, zero-width characters, and marks of writing direction.
+IGNORABLE = "\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
+"""Invisible characters within words, as ranges of a regular expression's character class."""
+
+ASCII_SIGNS = "$%&+<=>@^|~#"
+"""ASCII characters that are signs. Other ASCII punctuation only separates words."""
+
+PUNCTUATION_SIGNS = "§¶†‡‰‱※"
+"""Characters that Unicode calls punctuation and that people search for like signs."""
+
+HALF_WIDTH_VOICE_MARKS = "\uff9e\uff9f"
+EMOJI_MODIFIERS = "\U0001f3fb-\U0001f3ff"
+FLAG_LETTERS = "\U0001f1e6-\U0001f1ff"
+
+# The names of programming languages, such as C++ and C#.
+NAME_SUFFIX = r"\+\+|#(?!\w)|＋＋|＃(?!\w)"
+# A name that begins with a dot, such as .NET or .gitignore.
+DOTTED_NAME = r"(?<![^\s(\[{\"'`])\.[A-Za-z]\w*"
+ASCII_SEARCH_WORD = re.compile(
+    rf"\w+(?:{NAME_SUFFIX})?|[{re.escape(ASCII_SIGNS)}]+|{DOTTED_NAME}", re.ASCII
+)
+
 
 def escape_invisible(text: str) -> str:
     """Escape characters that control a terminal or reverse the order of letters.
@@ -124,6 +146,86 @@ def word_matches(text: str) -> Iterator[re.Match[str]]:
     return _word_pattern(text).finditer(text)
 
 
+def split_search_words(text: str) -> list[str]:
+    """Return the words that a search can find: those of `split_words`, names and signs.
+
+    Names such as C++, C# and .NET keep their signs. Currency signs, emoji and arrows are words.
+    Invisible characters, such as soft hyphens, do not end a word.
+
+    >>> split_search_words("C++ costs 5 €, a >= b!")
+    ['C++', 'costs', '5', '€', 'a', '>=', 'b']
+    >>> split_search_words("boats ⛵👍🏽")
+    ['boats', '⛵', '👍🏽']
+    """
+    return _search_word_pattern(text).findall(text)
+
+
+def search_word_matches(text: str) -> Iterator[re.Match[str]]:
+    """Yield the words of `split_search_words` as matches."""
+    return _search_word_pattern(text).finditer(text)
+
+
+def _search_word_pattern(text: str) -> re.Pattern[str]:
+    if text.isascii():
+        return ASCII_SEARCH_WORD
+    return _search_word_pattern_with_signs()
+
+
+@cache
+def _search_word_pattern_with_signs() -> re.Pattern[str]:
+    """Compile the pattern of words and signs of all scripts, when a text first needs it."""
+    marks = f"{_combining_marks()}{IGNORABLE}{HALF_WIDTH_VOICE_MARKS}"
+    signs = f"{_non_ascii_signs()}{PUNCTUATION_SIGNS}"
+    modifiers = f"{EMOJI_MODIFIERS}\ufe0e\ufe0f\u20e3"
+    emoji = f"[{signs}][{modifiers}]*"
+
+    patterns = [
+        rf"[{UNSPACED_SCRIPTS}][{marks}]*",
+        rf"(?:[^\W{UNSPACED_SCRIPTS}]+[{marks}]*)+(?:{NAME_SUFFIX})?",
+        rf"[{FLAG_LETTERS}]{{2}}",
+        # Joined emoji, such as those of families and professions.
+        rf"{emoji}(?:\u200d{emoji})*",
+        rf"[{re.escape(ASCII_SIGNS)}]+",
+        DOTTED_NAME,
+    ]
+    return re.compile("|".join(patterns))
+
+
+@cache
+def _non_ascii_signs() -> str:
+    """Return the symbols beyond ASCII, as ranges of a regular expression's character class."""
+    codes = []
+    for code in (*range(0x80, 0x10000), *range(0x1D000, 0x1FC00)):
+        if unicodedata.category(chr(code)) in ("Sc", "Sm", "So"):
+            codes.append(code)
+    return _character_ranges(codes)
+
+
+@cache
+def _combining_marks() -> str:
+    """Return the combining marks, as ranges of a regular expression's character class."""
+    codes = []
+    for code in (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)):
+        if unicodedata.category(chr(code)).startswith("M"):
+            codes.append(code)
+    return _character_ranges(codes)
+
+
+def _character_ranges(codes: list[int]) -> str:
+    """Return ascending character codes as ranges of a regular expression's character class.
+
+    >>> _character_ranges([97, 98, 99, 120])
+    'a-cx-x'
+    """
+    ranges: list[list[int]] = []
+    for code in codes:
+        if ranges and code == ranges[-1][1] + 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(f"{re.escape(chr(first))}-{re.escape(chr(last))}" for first, last in ranges)
+
+
 def _word_pattern(text: str) -> re.Pattern[str]:
     if max(text, default="") <= LAST_SIMPLE_CHARACTER:
         return SIMPLE_WORD
@@ -133,13 +235,8 @@ def _word_pattern(text: str) -> re.Pattern[str]:
 @cache
 def _word_pattern_with_marks() -> re.Pattern[str]:
     """Compile the pattern of words with combining marks, when a text first needs it."""
-    characters = map(chr, (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)))
-    combining_marks = [
-        character for character in characters if unicodedata.category(character).startswith("M")
-    ]
-    marks = re.escape("".join(combining_marks))
     # Joiners occur within words of Persian and of Indic scripts.
-    marks += "\u200c\u200d"
+    marks = f"{_combining_marks()}\u200c\u200d"
     return re.compile(rf"[{UNSPACED_SCRIPTS}][{marks}]*|(?:[^\W{UNSPACED_SCRIPTS}]+[{marks}]*)+")
 
 

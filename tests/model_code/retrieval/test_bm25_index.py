@@ -4,6 +4,7 @@ corner cases; and the law that N additions and deletions are one rebuild, to the
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
+from model_code.files import MANIFEST
 from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment
 from model_code.retrieval.index_settings import Bm25Settings
 from tests.model_code.collection.laws import reranked
@@ -160,6 +162,16 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     Bm25Segment.build(TEXTS, DOCUMENTS, None).save(tmp_path, {})
     (tmp_path / "vocabulary.json").write_text("[]")
     with pytest.raises(FreshetError, match=r"vocabulary\.json was changed"):
+        Bm25Segment.load(tmp_path)
+
+
+def test_segment_of_another_format_is_refused(tmp_path: Path) -> None:
+    Bm25Segment.build(TEXTS, DOCUMENTS, None).save(tmp_path, {})
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    manifest["format"] = 1
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+
+    with pytest.raises(FreshetError, match="has format 1, .* build it again: freshet run"):
         Bm25Segment.load(tmp_path)
 
 
