@@ -22,7 +22,49 @@ EXAMPLE_DOCUMENTS = [
         "package": "numpy",
     }
 ]
-Filters = list[str] | dict[str, Any]
+_SCALAR_SCHEMA: dict[str, Any] = {"type": ["string", "number", "boolean", "null"]}
+_VALUES_SCHEMA: dict[str, Any] = {"type": "array", "items": _SCALAR_SCHEMA}
+_BOUND_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "number"},
+        {"type": "string", "pattern": r"^[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|1[0-9]|2[0-8]))?)?$"},
+    ],
+    "description": "A number, or a date: a year, a month, a day or an instant in ISO format.",
+}
+_TEXT_SCHEMA: dict[str, Any] = {"type": "string", "minLength": 1}
+_COMPARISON_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": False,
+    "properties": {
+        "=": {**_SCALAR_SCHEMA, "description": "Equal; null for a field without a value."},
+        "!=": {**_SCALAR_SCHEMA, "description": "Not equal, or without a value."},
+        ">": _BOUND_SCHEMA,
+        ">=": _BOUND_SCHEMA,
+        "<": _BOUND_SCHEMA,
+        "<=": _BOUND_SCHEMA,
+        "in": {**_VALUES_SCHEMA, "description": "Equal to one of these values."},
+        "exists": {"type": "boolean", "description": "Whether the field has a value."},
+        "prefix": {**_TEXT_SCHEMA, "description": "Begins with this text, in any case."},
+        "contains": {**_TEXT_SCHEMA, "description": "Contains this text, in any case."},
+    },
+}
+_FILTER_OBJECTS_SCHEMA: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
+FILTER_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "Conditions by field, all of which must hold. `and`, `or` and `not` combine "
+    "such objects. The field `a.b` is the field `b` of the object `a`. Numbers compare as numbers, "
+    "also if they are written as texts. Days are whole and in UTC. Null and empty texts do not "
+    "exist.",
+    "properties": {
+        "and": {**_FILTER_OBJECTS_SCHEMA, "description": "Filter objects that all must hold."},
+        "or": {**_FILTER_OBJECTS_SCHEMA, "description": "Filter objects of which one must hold."},
+        "not": {"type": "object", "description": "A filter object that must not hold."},
+    },
+    "additionalProperties": {"anyOf": [_SCALAR_SCHEMA, _VALUES_SCHEMA, _COMPARISON_SCHEMA]},
+}
+FilterObject = Annotated[dict[str, Any], WithJsonSchema(FILTER_SCHEMA)]
+Filters = list[str] | FilterObject
 FILTERS_DESCRIPTION = (
     'Only documents that match: an object such as {"package": ["numpy", "scipy"], '
     '"year": {">=": 2020}}, or a list of texts such as ["package=numpy", "year>=2020"]. '

@@ -40,6 +40,9 @@ from model_code.text.passages import TextRules
 # Folder of a new segment that is merged with others at once.
 UNMERGED = "fresh"
 
+# Names in a manifest. A source with arbitrary field names must not make it grow forever.
+MAX_KNOWN_FIELDS = 10_000
+
 
 @dataclass(frozen=True)
 class ApplyResult:
@@ -133,6 +136,7 @@ class GenerationDraft:
         self.segments = [view for view in views[1:] if view.documents]
         self.fresh: SegmentView | None = None
         self._views_before = searcher.views
+        self._views_after_removal = views
 
     def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
         """Write a segment of new documents, and merge segments if there are too many.
@@ -175,7 +179,7 @@ class GenerationDraft:
         if self.fresh is not None:
             views.append(self.fresh)
             segments.append(number)
-        return {
+        facts = {
             "base": self.current.base,
             "build": self.current.build,
             "segments": segments,
@@ -185,6 +189,22 @@ class GenerationDraft:
             "documents": sum(view.documents for view in views),
             "passages": sum(view.passages for view in views),
         }
+        known_fields = self._known_fields()
+        if known_fields:
+            facts["known_fields"] = known_fields
+        return facts
+
+    def _known_fields(self) -> list[str]:
+        """Return the fields of removed documents whose segments are not searched any more.
+
+        A filter by such a field matches nothing, while an unknown field is an error.
+        """
+        kept = {view.segment.number for view in [self.base, *self.segments]}
+        names = set(self.current.manifest.get("known_fields", ()))
+        for view in self._views_after_removal:
+            if view.removed and view.segment.number not in kept:
+                names.update(view.segment.fields)
+        return sorted(names)[:MAX_KNOWN_FIELDS]
 
     def _write_removed(self, shared: Sequence[SegmentView], number: int) -> int | None:
         """Return the number of the generation whose `removed.json` applies to the new one.

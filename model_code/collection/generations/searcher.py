@@ -191,7 +191,8 @@ class Searcher:
     def _fields(self) -> Index:
         from model_code.collection.segments.filters import MergedFields
 
-        return MergedFields([(view.segment.fields, view.removed) for view in self.views])
+        segments = [(view.segment.fields, view.removed) for view in self.views]
+        return MergedFields(segments, self.generation.manifest.get("known_fields", ()))
 
     @cached_property
     def _document_ids(self) -> Set[str]:

@@ -91,12 +91,16 @@ class MergedFields(Mapping[str, Mapping[FieldValue, set[str]]]):
     {'new': ['a', 'b']}
     """
 
-    def __init__(self, segments: Sequence[tuple[Index, Collection[str]]]) -> None:
+    def __init__(
+        self, segments: Sequence[tuple[Index, Collection[str]]], known: Iterable[str] = ()
+    ) -> None:
         """Merge fields lazily.
 
         Args:
             segments: Fields of each segment, and its removed documents.
+            known: Further fields, which only documents of earlier segments had.
         """
+        self._known = frozenset(known)
         self._segments = [(index, frozenset(removed)) for index, removed in segments]
         self._merged: dict[str, dict[FieldValue, set[str]]] = {}
 
@@ -107,7 +111,8 @@ class MergedFields(Mapping[str, Mapping[FieldValue, set[str]]]):
             KeyError: If no document ever had the field.
         """
         if name not in self._merged:
-            if not any(name in index for index, _ in self._segments):
+            is_known = name in self._known or any(name in index for index, _ in self._segments)
+            if not is_known:
                 raise KeyError(name)
             self._merged[name] = self._merge(name)
         return self._merged[name]

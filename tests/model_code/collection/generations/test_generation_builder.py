@@ -102,6 +102,23 @@ def test_the_same_changes_again_change_nothing(writer: GenerationBuilder) -> Non
         assert writer.apply([other], up_to(4), {}).updated == (other.document_id,)
 
 
+@pytest.mark.parametrize("batches_after", [0, 3])
+def test_field_of_deleted_documents_stays_known(live: Path, batches_after: int) -> None:
+    writer = GenerationBuilder(live, "r", max_segments=2)
+    coloured = Document("d00x", "word1", "word2", {"colour": {"name": "red"}})
+    writer.apply([coloured], up_to(1), {})
+    assert writer.searcher.search("word1", 3, {"colour.name": "red"})
+
+    writer.apply([Remove("d00x")], up_to(2), {})
+    for i in range(batches_after):
+        writer.apply([Document(f"d01x{i}", "word1", "word2")], up_to(3 + i), {})
+
+    assert writer.searcher.search("word1", 3, {"colour.name": "red"}) == []
+    assert writer.searcher.search("word1", 3, ["colour.name=red"]) == []
+    with pytest.raises(FreshetError, match="no document has a field 'color.name'"):
+        writer.searcher.search("word1", 3, {"color.name": "red"})
+
+
 def test_built_segment_stays_open_and_locked(writer: GenerationBuilder, monkeypatch) -> None:
     assert writer.searcher
     read, load = [], DenseIndex.load
