@@ -14,6 +14,16 @@ The normalisation f_c depends on the component:
 - late interaction: 10 * s. It exists for a dense component whose index stores token signs, has its
   own weight under NAME.late, and proposes no candidates.
 
+Mean and covariance stay those of the build when documents are added, because the weights were
+learned with them. Added documents of another domain may then reach far larger values than the
+documents of the build ever did. So two rules bound the shares of a query:
+
+- The dense values of a query are scaled down if the best one exceeds the largest value that a dev
+  query reached in the build. Their order stays.
+- A few documents may be isolated by words: their scores lead all others by a large gap, as those
+  of the only documents that hold a rare identifier. Then the other shares are scaled down until
+  they cannot close the gap.
+
 With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). In
 the second pass a dense component's query is q + c * (v_1 + v_2 + v_3) / 3, where v_i are the
 vectors of the three best documents of the first pass. They are the best of all documents, so that a
@@ -25,6 +35,7 @@ query: adding those of the moved query changed nDCG@10 of 1,000 dev queries of t
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +68,7 @@ from model_code.retrieval.protocol import (
 )
 from model_code.text.terms import AUTO
 
-FORMAT = 1
+FORMAT = 2
 KIND = "fused"
 FUSION = "fusion.json"
 NORMALIZERS = "scales.safetensors"
@@ -72,6 +83,15 @@ LATE_SCORE_FACTOR = 10.0
 FEEDBACK_DOCUMENTS = 3
 """Best documents of the first pass that a query is moved towards."""
 
+MAX_ISOLATED_DOCUMENTS = 3
+"""Documents that words may isolate from all others."""
+
+MIN_ISOLATION_GAP = 0.2
+"""Gap behind isolated documents, as a share of the total weight of the components by words."""
+
+CLOSABLE_GAP_SHARE = 0.9
+"""Share of the gap behind isolated documents that the other components may close."""
+
 
 @dataclass(frozen=True, eq=False)
 class ScoreNormalizer:
@@ -80,10 +100,12 @@ class ScoreNormalizer:
     Attributes:
         mean: Mean vector, shape (H,), float64.
         covariance: Covariance matrix, shape (H, H), float64.
+        score_limit: Largest standardised score of the best document of a query.
     """
 
     mean: np.ndarray
     covariance: np.ndarray
+    score_limit: float = math.inf
 
     @classmethod
     def fit(cls, vectors: np.ndarray) -> ScoreNormalizer:
@@ -140,6 +162,7 @@ class Fusion:
         for name, normalizer in self.normalizers.items():
             arrays[f"{name}.mean"] = normalizer.mean
             arrays[f"{name}.covariance"] = normalizer.covariance
+            arrays[f"{name}.score_limit"] = np.array(normalizer.score_limit)
         save_file(arrays, folder / NORMALIZERS)
 
     @classmethod
@@ -153,7 +176,9 @@ class Fusion:
         for name in weights:
             if f"{name}.mean" in arrays:
                 normalizers[name] = ScoreNormalizer(
-                    arrays[f"{name}.mean"], arrays[f"{name}.covariance"]
+                    arrays[f"{name}.mean"],
+                    arrays[f"{name}.covariance"],
+                    float(arrays[f"{name}.score_limit"]),
                 )
         return cls(weights, normalizers, parameters["depth"], parameters["feedback"])
 
@@ -185,6 +210,7 @@ class Fusion:
             digest.update(name.encode())
             digest.update(normalizer.mean.tobytes())
             digest.update(normalizer.covariance.tobytes())
+            digest.update(np.float64(normalizer.score_limit).tobytes())
         return digest.hexdigest()
 
 
@@ -199,6 +225,10 @@ class FusedQueries:
         max_scores: Per component that matches words the score of each query's best document, or 1
             if no document matches.
         scores: Per component, and under NAME.late, each query's scores (n,) of its candidates.
+        dense_factors: Per dense component the factor of each query's normalised scores, which
+            keeps the best one within the component's `score_limit`.
+        isolation_factors: Factor of all shares of a query that are not by words, which keeps
+            documents first that words isolate.
         candidates: Each query's candidates, ascending.
     """
 
@@ -206,6 +236,8 @@ class FusedQueries:
     scoring: Mapping[str, Any]
     max_scores: Mapping[str, Sequence[float]]
     scores: Mapping[str, Sequence[np.ndarray]]
+    dense_factors: Mapping[str, Any]
+    isolation_factors: Any
     candidates: Sequence[list[str]]
 
     def __len__(self) -> int:
@@ -219,6 +251,8 @@ class FusedQueries:
             _slice_values(self.scoring, rows),
             _slice_values(self.max_scores, rows),
             _slice_values(self.scores, rows),
+            _slice_values(self.dense_factors, rows),
+            self.isolation_factors[rows],
             self.candidates[rows],
         )
 
@@ -282,9 +316,17 @@ class FusedSearch(Retriever[FusedQueries]):
             if name not in scores:
                 scores[name] = []
 
-        queries = FusedQueries(encoded, scoring, max_scores, scores, candidates)
+        # Set by `_limit_shares`.
+        dense_factors = {name: np.ones(len(texts)) for name in self.fusion.normalizers}
+        isolation_factors = np.ones(len(texts))
+
+        queries = FusedQueries(
+            encoded, scoring, max_scores, scores, dense_factors, isolation_factors, candidates
+        )
         for i in range(len(texts)):
             self._score_dense_components(queries, i)
+            scores_of_query = {name: values[i] for name, values in scores.items()}
+            self._limit_shares(queries, i, scores_of_query)
         return queries
 
     def _encode_components(self, texts: Sequence[str]) -> dict[str, Any]:
@@ -314,6 +356,45 @@ class FusedSearch(Retriever[FusedQueries]):
         for name, candidate_vectors in vectors.items():
             queries.scores[name].append(candidate_vectors.scores(queries.scoring[name][i]))
 
+    def _limit_shares(
+        self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
+    ) -> None:
+        """Set the factors of query i by the scores of its candidates.
+
+        The candidates are those of a search of all documents, so that a filter changes no score.
+        """
+        if not queries.candidates[i]:
+            return
+        for factors in queries.dense_factors.values():
+            factors[i] = 1.0
+        normalized = self._normalize(queries, i, scores)
+        for name, normalizer in self.fusion.normalizers.items():
+            best_score = float(normalized[name].max())
+            if best_score > normalizer.score_limit:
+                factor = normalizer.score_limit / best_score
+                queries.dense_factors[name][i] = factor
+                normalized[name] = factor * normalized[name]
+        queries.isolation_factors[i] = self._isolation_factor(normalized)
+
+    def _isolation_factor(self, normalized: Mapping[str, np.ndarray]) -> float:
+        """Return the factor of all shares but those by words; see `isolation_factor`.
+
+        Args:
+            normalized: Normalised scores (n,) of a query's candidates by component.
+        """
+        count = len(next(iter(normalized.values())))
+        word_shares = np.zeros(count)
+        other_shares = np.zeros(count)
+        word_weight = 0.0
+        for name, scores in normalized.items():
+            weight = self.fusion.weights[name]
+            if name in self._word_components:
+                word_shares += weight * scores
+                word_weight += weight
+            else:
+                other_shares += weight * scores
+        return isolation_factor(word_shares, other_shares, MIN_ISOLATION_GAP * word_weight)
+
     def _apply_feedback(
         self, queries: FusedQueries, i: int, vectors: Mapping[str, CandidateVectors]
     ) -> None:
@@ -322,7 +403,8 @@ class FusedSearch(Retriever[FusedQueries]):
         for name, candidate_vectors in vectors.items():
             scores[name] = candidate_vectors.scores(queries.encoded[name][i])
 
-        fused_scores = self._weighted_sum(self._normalize(queries, i, scores))
+        self._limit_shares(queries, i, scores)
+        fused_scores = sum(self._shares(queries, i, scores).values())
         order = (-fused_scores).argsort(kind="stable")
         best_documents = order[:FEEDBACK_DOCUMENTS].tolist()
 
@@ -360,8 +442,15 @@ class FusedSearch(Retriever[FusedQueries]):
     def score_encoded(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """Return the weighted sums of the components' scores of each query's candidates."""
-        return [self._weighted_sum(scores) for scores in self.component_scores(queries, candidates)]
+        """Return the sums of the components' shares in the score of each query's candidates."""
+        return [sum(shares.values()) for shares in self._candidate_shares(queries, candidates)]
+
+    def _candidate_shares(
+        self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield for each query what each component adds to the scores of its candidates."""
+        for i, scores in enumerate(self._raw_scores(queries, candidates)):
+            yield self._shares(queries, i, scores)
 
     def component_scores(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
@@ -375,12 +464,18 @@ class FusedSearch(Retriever[FusedQueries]):
         Yields:
             Per component, and under NAME.late, scores of shape (n,), float64.
         """
+        for i, scores in enumerate(self._raw_scores(queries, candidates)):
+            yield self._normalize(queries, i, scores)
+
+    def _raw_scores(
+        self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield for each query the scores of its candidates as the components give them."""
         scores = queries.scores
         if candidates is not queries.candidates:
             scores = self._score_candidates(queries, candidates)
         for i in range(len(candidates)):
-            query_scores = {name: values[i] for name, values in scores.items()}
-            yield self._normalize(queries, i, query_scores)
+            yield {name: values[i] for name, values in scores.items()}
 
     def _score_candidates(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
@@ -407,15 +502,25 @@ class FusedSearch(Retriever[FusedQueries]):
             raw = scores[name].astype(np.float64)
             normalizer = self.fusion.normalizers.get(name)
             if normalizer is not None:
-                normalized[name] = normalizer.standardize(queries.scoring[name][i], raw)
+                standardized = normalizer.standardize(queries.scoring[name][i], raw)
+                normalized[name] = queries.dense_factors[name][i] * standardized
             elif name.endswith(LATE_SUFFIX):
                 normalized[name] = LATE_SCORE_FACTOR * raw
             else:
                 normalized[name] = raw / queries.max_scores[name][i]
         return normalized
 
-    def _weighted_sum(self, normalized: Mapping[str, np.ndarray]) -> np.ndarray:
-        return sum(self.fusion.weights[name] * scores for name, scores in normalized.items())
+    def _shares(
+        self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return what each component adds to the scores (n,) of candidates of query i."""
+        shares = {}
+        for name, values in self._normalize(queries, i, scores).items():
+            factor = self.fusion.weights[name]
+            if name not in self._word_components:
+                factor *= queries.isolation_factors[i]
+            shares[name] = factor * values
+        return shares
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """Return the best passage according to the component with the largest weight."""
@@ -433,12 +538,11 @@ class FusedSearch(Retriever[FusedQueries]):
         self, text: str, query: FusedQueries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
         """Explain the scores of several documents; see `explain`."""
-        (scores,) = self.component_scores(query, [document_ids])
+        (component_shares,) = self._candidate_shares(query, [document_ids])
         explanations = []
         for i in range(len(document_ids)):
             shares = [
-                TokenMatch(name, self.fusion.weights[name] * float(values[i]))
-                for name, values in scores.items()
+                TokenMatch(name, float(values[i])) for name, values in component_shares.items()
             ]
             shares.sort(key=lambda share: -share.weight)
             explanations.append(shares)
@@ -455,6 +559,42 @@ def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]
         documents = {document for ranking in query_rankings for document, _ in ranking}
         unions.append(sorted(documents))
     return unions
+
+
+def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap: float) -> float:
+    """Return the factor of other shares at which documents that words isolate stay first.
+
+    In the order of shares by words, the documents before the first gap of at least `min_gap` are
+    isolated.
+
+    Args:
+        word_shares: Share of each candidate by words, shape (n,).
+        other_shares: Share of each candidate by all other components, shape (n,).
+        min_gap: Smallest gap that isolates. 0: no document is isolated.
+
+    Returns:
+        A factor in (0, 1], which is 1 if no document is isolated.
+
+    >>> isolation_factor(np.array([5.0, 0.0, 0.0]), np.array([0.0, 9.0, 1.0]), min_gap=1.5)
+    0.5
+    >>> isolation_factor(np.array([5.0, 4.0, 3.0]), np.array([0.0, 9.0, 1.0]), min_gap=1.5)
+    1.0
+    """
+    order = (-word_shares).argsort(kind="stable")
+    best_words = word_shares[order[: MAX_ISOLATED_DOCUMENTS + 1]]
+    if min_gap <= 0 or len(best_words) < 2:
+        return 1.0
+    gaps = best_words[:-1] - best_words[1:]
+    (large_gaps,) = np.nonzero(gaps >= min_gap)
+    if not len(large_gaps):
+        return 1.0
+    isolated = int(large_gaps[0]) + 1
+    gap = float(gaps[isolated - 1])
+
+    ordered_shares = other_shares[order]
+    lead = float(ordered_shares[isolated:].max() - ordered_shares[:isolated].min())
+    closable = CLOSABLE_GAP_SHARE * gap
+    return closable / lead if lead > closable else 1.0
 
 
 def _top_score(ranking: Ranking) -> float:

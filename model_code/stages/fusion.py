@@ -44,6 +44,8 @@ DEFAULT_TOTAL_WEIGHT = {"dense": 1.0, "words": 5.0, "late": 1.0}
 MIN_LEARNING_QUERIES = 30
 # A weight from 30 queries is nearly as good as one from all, so more than these gain nothing.
 MAX_LEARNING_QUERIES = 1000
+# Dev queries that show the largest dense scores of a build, where no weights are learned.
+MAX_LIMIT_QUERIES = 200
 # Decimals to which mean metrics are compared, so that noise does not choose a weight.
 MEAN_DECIMALS = 4
 
@@ -183,14 +185,17 @@ class FusionBuilder:
 
         dev = self.evaluation_set.judgements["dev"]
         has_enough_judgements = dev.source == "qrels" and len(dev.queries) >= MIN_LEARNING_QUERIES
-        if self.settings.weights or not has_enough_judgements:
+        learns = has_enough_judgements and not self.settings.weights
+        sample = sample_queries(dev, MAX_LEARNING_QUERIES if learns else MAX_LIMIT_QUERIES)
+        if not sample.queries:
             return fusion, None
-        learned = learn_weights(
-            FusedSearch(self.searches, fusion),
-            sample_queries(dev, MAX_LEARNING_QUERIES),
-            self.evaluation_set.settings.main_metric,
-        )
-        return learned, dev.source
+
+        scored = score_candidates(FusedSearch(self.searches, fusion), sample)
+        fusion = replace(fusion, normalizers=limit_scores(scales, scored))
+        if not learns:
+            return fusion, None
+        metric = self.evaluation_set.settings.main_metric
+        return choose_weights(fusion, scored, sample, metric), dev.source
 
     def evaluate(self, system: str, fusion: Fusion, output: Path) -> dict[str, Any]:
         """Write the evaluation folder of a fusion and return its metrics."""
@@ -240,28 +245,65 @@ class ScoredQuery:
     scores: Mapping[str, np.ndarray]
 
 
-def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
-    """Return the fusion with the weights of a small grid that have the highest mean metric.
-
-    The first component keeps its weight. The others are tried one after the other, twice if there
-    are several. Late interaction begins at 0, moves only if that gains more than its standard
-    error, and is left out if it stays at 0.
-
-    Args:
-        search: A fusion with initial weights.
-        dev: Judged queries to learn from.
-        metric: Name of the metric to raise.
-    """
+def score_candidates(search: FusedSearch, dev: Judgements) -> list[ScoredQuery]:
+    """Score each query's candidates by every component."""
     encoded = search.encode_queries(list(dev.queries.values()))
     scores_by_query = search.component_scores(encoded, encoded.candidates)
-    scored = [
+    return [
         ScoredQuery(query_id, candidates, scores)
         for query_id, candidates, scores in zip(
             dev.queries, encoded.candidates, scores_by_query, strict=True
         )
     ]
 
-    weights = dict(search.fusion.weights)
+
+def limit_scores(
+    scales: Mapping[str, ScoreNormalizer], scored: Sequence[ScoredQuery]
+) -> dict[str, ScoreNormalizer]:
+    """Limit each dense component's scores to the largest one of the queries' candidates.
+
+    Documents that are added later cannot exceed what the documents of the build reached. So
+    documents of another domain do not crowd out exact matches.
+
+    Args:
+        scales: The normalizer of each dense component.
+        scored: Queries with scores of documents of the build.
+    """
+    limited = {}
+    for name, scale in scales.items():
+        largest = max((query.scores[name].max(initial=0) for query in scored), default=0.0)
+        # A build whose scores are all alike shows no scale.
+        limited[name] = replace(scale, score_limit=float(largest)) if largest > 0 else scale
+    return limited
+
+
+def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
+    """Return the fusion with the weights of a small grid that have the highest mean metric.
+
+    Args:
+        search: A fusion with initial weights.
+        dev: Judged queries to learn from.
+        metric: Name of the metric to raise.
+    """
+    return choose_weights(search.fusion, score_candidates(search, dev), dev, metric)
+
+
+def choose_weights(
+    fusion: Fusion, scored: list[ScoredQuery], dev: Judgements, metric: str
+) -> Fusion:
+    """Return a fusion with the weights of a small grid that have the highest mean metric.
+
+    The first component keeps its weight. The others are tried one after the other, twice if there
+    are several. Late interaction begins at 0, moves only if that gains more than its standard
+    error, and is left out if it stays at 0.
+
+    Args:
+        fusion: A fusion with initial weights.
+        scored: The judged queries with the scores of their candidates.
+        dev: The judged queries.
+        metric: Name of the metric to raise.
+    """
+    weights = dict(fusion.weights)
     late = [name for name in weights if name.endswith(LATE_SUFFIX)]
     for name in late:
         weights[name] = 0.0
@@ -275,7 +317,7 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
             weights[name] = best
 
     kept = {name: weight for name, weight in weights.items() if weight or name not in late}
-    return replace(search.fusion, weights=kept)
+    return replace(fusion, weights=kept)
 
 
 def _best_weight(

@@ -14,7 +14,13 @@ import pytest
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.retrieval.dense import DenseRetriever
-from model_code.retrieval.fused import FusedRetriever, FusedSearch, Fusion, ScoreNormalizer
+from model_code.retrieval.fused import (
+    FusedRetriever,
+    FusedSearch,
+    Fusion,
+    ScoreNormalizer,
+    isolation_factor,
+)
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.stages.fusion import learn_weights
@@ -127,12 +133,15 @@ def test_scores_are_those_of_the_equation(fused: FusedRetriever) -> None:
         words = dict(reranked(lexical, [query], [everything])[0])
         late = {name: max_sim(dense, query, name) for name in everything}
         deviation = np.sqrt(vector @ scale.covariance @ vector)
-        expected = {
-            name: (own[name] - scale.mean @ vector) / deviation
-            + 2.0 * words[name] / max(words.values())
-            + 0.5 * 10 * late[name]
+        word_shares = {name: 2.0 * words[name] / max(words.values()) for name in everything}
+        other_shares = {
+            name: (own[name] - scale.mean @ vector) / deviation + 0.5 * 10 * late[name]
             for name in everything
         }
+        factor = isolation_factor(
+            np.array(list(word_shares.values())), np.array(list(other_shares.values())), 0.2 * 2.0
+        )
+        expected = {name: word_shares[name] + factor * other_shares[name] for name in everything}
         assert dict(ranking) == pytest.approx(expected, abs=1e-6), (
             "but for the rounding of an encoding by its batch"
         )
