@@ -3,11 +3,16 @@
 It needs no training. Its encoder folder holds the settings, and its index is one segment of
 postings. Several segments are searched with the statistics of all documents that are not removed,
 as one index of these documents would be.
+
+If known queries count as words, the folder `known` of an index holds their own postings. They are
+joined with those of the passages when a query is searched, so that the queries of a document can be
+replaced without reading its text again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,40 +20,87 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json, write_json
-from model_code.retrieval.bm25_index import Bm25Index, Bm25Query, Bm25Segment
+from model_code.retrieval.bm25_index import (
+    Bm25Index,
+    Bm25Query,
+    Bm25Segment,
+    KnownPart,
+    KnownSegment,
+    KnownWords,
+)
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Retriever
+from model_code.text.known_queries import KnownQuery, KnownQueryLimits
 
 SETTINGS = "bm25.json"
+
+# How known queries count, beside the settings; missing if they do not count.
+KNOWN_WORDS = "known_words.json"
+
+# Folder of the known queries, in the folder of an index.
+KNOWN = "known"
 
 HASHED_DIMENSION = 256
 """Components of a passage's vector of hashed terms."""
 
 
 class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
-    """BM25 over one segment."""
+    """BM25 over one segment, with the known queries of its documents if they count as words."""
 
-    def __init__(self, segment: Bm25Segment, settings: Bm25Settings) -> None:
-        super().__init__([(segment, frozenset())], settings)
+    def __init__(
+        self,
+        segment: Bm25Segment,
+        settings: Bm25Settings,
+        words: KnownWords | None = None,
+        known: KnownSegment | None = None,
+    ) -> None:
+        """Search one segment.
+
+        Args:
+            segment: The segment.
+            settings: Parameters of the formula, and the language.
+            words: How known queries count; None ignores them.
+            known: Known queries of the segment's documents; needed if they count.
+        """
+        parts = [] if known is None else [KnownPart(0, known)]
+        super().__init__([(segment, frozenset())], settings, words=words, known=parts)
         self.segment = segment
+        self.known_segment = known
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index new passages in `folder`."""
+        """Index new passages in `folder`, with the known queries of their documents."""
         segment = Bm25Segment.build(new.texts, new.document_ids, self.settings.language)
+        if self.words is not None:
+            known = self._index_known_queries(new.known, segment)
+            self.save_segment(known.queries, folder / KNOWN)
+        # The manifest of the folder has the checksums of all files below it.
         self.save_segment(segment, folder)
 
     def reopen(self, folder: Path) -> Self:
         """Return a retriever with the same settings over the segment in another folder."""
-        return type(self)(Bm25Segment.load(folder), self.settings)
+        segment = Bm25Segment.load(folder)
+        known = None
+        if self.words is not None:
+            known = KnownSegment(Bm25Segment.load(folder / KNOWN), segment.ids)
+        return type(self)(segment, self.settings, self.words, known)
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Merge selected documents of several retrievers without reading their texts again."""
+        first_retriever, _ = sources[0]
+        known_sources = []
+        for retriever, document_ids in sources:
+            if retriever.known_segment is not None:
+                queries = retriever.known_segment.queries
+                known_sources.append((queries, queries.ids.intersection(set(document_ids))))
+        if known_sources:
+            merged_known = Bm25Segment.merge(known_sources)
+            first_retriever.save_segment(merged_known, folder / KNOWN)
+
         merged = Bm25Segment.merge(
             [(retriever.segment, document_ids) for retriever, document_ids in sources]
         )
-        first_retriever, _ = sources[0]
         first_retriever.save_segment(merged, folder)
 
     @classmethod
@@ -56,10 +108,39 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         """Return one index over all segments, with common statistics."""
         first_retriever: Any = segments[0].retriever
         bm25_segments = []
-        for segment in segments:
+        known_parts: list[KnownPart] = []
+        for number, segment in enumerate(segments):
             retriever: Any = segment.retriever
             bm25_segments.append((retriever.segment, segment.removed))
-        return Bm25Index(bm25_segments, first_retriever.settings)
+            known_parts.extend(retriever.known_parts(number, segment))
+        return Bm25Index(
+            bm25_segments,
+            first_retriever.settings,
+            words=first_retriever.words,
+            known=known_parts,
+        )
+
+    def known_parts(self, number: int, segment: RetrieverSegment) -> list[KnownPart]:
+        """Return the known queries of this retriever's documents in an index of several segments.
+
+        Args:
+            number: Number of this segment in the index.
+            segment: Tells which documents are removed, and whose known queries are replaced.
+        """
+        if self.words is None or self.known_segment is None:
+            return []
+        replaced = segment.known.keys()
+        parts = [KnownPart(number, self.known_segment, segment.removed.union(replaced))]
+        if replaced:
+            known = self._index_known_queries(segment.known, self.segment)
+            parts.append(KnownPart(number, known, segment.removed))
+        return parts
+
+    def _index_known_queries(
+        self, known: Mapping[str, Sequence[KnownQuery]], segment: Bm25Segment
+    ) -> KnownSegment:
+        assert self.words is not None
+        return KnownSegment.build(known, segment.ids, self.words.limits, self.settings.language)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """Return the term counts of each passage, hashed to a few components with random signs.
@@ -94,6 +175,8 @@ def build_folders(
     settings: Bm25Settings,
     encoder: Path,
     index: Path,
+    words: KnownWords | None = None,
+    known: Mapping[str, Sequence[KnownQuery]] | None = None,
 ) -> None:
     """Build a retriever and write it to two new folders.
 
@@ -103,11 +186,22 @@ def build_folders(
         settings: Parameters of the formula, and the language.
         encoder: Folder that receives the settings.
         index: Folder that receives the segment.
+        words: How known queries count; None ignores them.
+        known: Known queries by document id; documents without passages are ignored.
     """
     encoder.mkdir(parents=True)
     write_json(encoder / SETTINGS, settings.model_dump())
-    segment = Bm25Segment.build(texts, document_ids, settings.language)
-    Bm25Retriever(segment, settings).save_segment(segment, index)
+    if words is not None:
+        write_json(encoder / KNOWN_WORDS, asdict(words))
+
+    indexed_ids = set(document_ids)
+    indexed_known: dict[str, Sequence[KnownQuery]] = {}
+    for document_id, queries in (known or {}).items():
+        if document_id in indexed_ids:
+            indexed_known[document_id] = queries
+    empty = Bm25Segment.build([], [], settings.language)
+    retriever = Bm25Retriever(empty, settings, words)
+    retriever.write_segment(index, NewPassages(texts, document_ids, known=indexed_known))
 
 
 def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
@@ -117,10 +211,20 @@ def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
         FreshetError: If the index was built with other settings.
     """
     settings = Bm25Settings(**read_json(encoder / SETTINGS))
-    retriever = Bm25Retriever(Bm25Segment.load(index), settings)
+    words = _read_known_words(encoder)
+    empty = Bm25Segment.build([], [], settings.language)
+    retriever = Bm25Retriever(empty, settings, words).reopen(index)
     if retriever.fingerprint != read_json(index / MANIFEST)["fingerprint"]:
         raise FreshetError(
             f"{encoder} holds other settings than {index} was built with; "
             "run the stage baselines again"
         )
     return retriever
+
+
+def _read_known_words(encoder: Path) -> KnownWords | None:
+    path = encoder / KNOWN_WORDS
+    if not path.is_file():
+        return None
+    facts = read_json(path)
+    return KnownWords(facts["weight"], facts["in_length"], KnownQueryLimits(**facts["limits"]))

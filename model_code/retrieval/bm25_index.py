@@ -9,6 +9,11 @@ where f(t, d) is how often t occurs in d, |d| is the number of terms of d, and n
 contain t. k1 saturates repeated terms, and b normalises by length. The formula is that of Robertson
 and Zaragoza (2009), The Probabilistic Relevance Framework, with the idf of Lucene.
 
+Known queries of a document can count as words of it. With weight u, the known queries of the
+document add u times their number of occurrences of t to f(t, d) and, if they count towards the
+length, u times their number of terms to |d|. Then n_t also counts passages of documents that have t
+in a known query only. Weights are multiples of 1/4, so that all these sums are exact.
+
 Segments store integers only. N, n_t and the mean length are taken over the passages that are not
 removed, at query time. So any sequence of additions and removals gives the scores of one rebuild,
 bit for bit.
@@ -21,12 +26,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -44,6 +49,13 @@ from model_code.files import (
 from model_code.retrieval.id_map import IdMap, IdMaps, number_on_lookup
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch
+from model_code.settings import require
+from model_code.text.known_queries import (
+    MIN_DUPLICATE_JACCARD,
+    KnownQuery,
+    KnownQueryLimits,
+    select_queries,
+)
 from model_code.text.terms import get_analyzer
 
 FORMAT = 2
@@ -188,6 +200,15 @@ class Bm25Segment:
             return slice(0, 0)
         return slice(int(self.starts[number]), int(self.starts[number + 1]))
 
+    def count_terms(self, rows: np.ndarray) -> Counter[str]:
+        """Return how often each term occurs in some passages."""
+        numbers = np.flatnonzero(np.isin(self.rows, rows))
+        terms = np.searchsorted(self.starts, numbers, side="right") - 1
+        counts: Counter[str] = Counter()
+        for term, frequency in zip(terms.tolist(), self.frequencies[numbers].tolist(), strict=True):
+            counts[self.vocabulary[term]] += frequency
+        return counts
+
     def save(self, folder: Path, facts: dict[str, object]) -> None:
         """Write the segment to a folder. Equal segments give equal bytes.
 
@@ -248,12 +269,14 @@ class _Statistics(NamedTuple):
     mean_length: Mean number of terms of a passage.
     passages: Number of passages that are not removed.
     is_live: Which passages are not removed, shape (n,). None if no passage is removed.
+    total_length: Sum of the lengths of the passages that are not removed.
     """
 
     length_norms: np.ndarray
     mean_length: float
     passages: int
     is_live: np.ndarray | None
+    total_length: float
 
 
 class _Postings(NamedTuple):
@@ -279,6 +302,166 @@ class _TermWeights(NamedTuple):
     weights: np.ndarray
 
 
+@dataclass(frozen=True)
+class KnownWords:
+    """How the words of known queries count as words of their documents.
+
+    Attributes:
+        weight: Weight u of one occurrence, a multiple of 1/4.
+        in_length: Whether the words count towards the length of a passage.
+        limits: Limits of what known queries may add to one document.
+    """
+
+    weight: float
+    in_length: bool
+    limits: KnownQueryLimits = KnownQueryLimits()
+
+    def __post_init__(self) -> None:
+        """Check that sums of words are exact.
+
+        Raises:
+            SettingsError: If the weight is no multiple of 1/4.
+        """
+        require(
+            self.weight >= 0 and (4 * self.weight).is_integer(),
+            f"the weight of known queries is {self.weight}, but must be a multiple of 0.25",
+        )
+
+
+class KnownSegment:
+    """Known queries of the documents of a segment. Each belongs to all passages of its document.
+
+    Attributes:
+        queries: The known queries, indexed like passages.
+        ids: Document of each passage of the segment.
+    """
+
+    def __init__(self, queries: Bm25Segment, ids: IdMap) -> None:
+        self.queries = queries
+        self.ids = ids
+
+    @classmethod
+    def build(
+        cls,
+        known: Mapping[str, Sequence[KnownQuery]],
+        ids: IdMap,
+        limits: KnownQueryLimits,
+        language: str | None,
+    ) -> KnownSegment:
+        """Index the known queries of documents.
+
+        Args:
+            known: Known queries by document id.
+            ids: Document of each passage of the segment.
+            limits: Limits of what known queries may add to one document.
+            language: Language of the stemmer, see `TermAnalyzer`.
+        """
+        queries = select_queries(chain.from_iterable(known.values()), limits)
+        texts = [query.text for query in queries]
+        document_ids = [query.document_id for query in queries]
+        return cls(Bm25Segment.build(texts, document_ids, language), ids)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Start of each query's passages in `passages`, then their number, shape (q + 1,)."""
+        sizes = [len(rows) for rows in self._rows_of_queries]
+        return np.cumsum([0, *sizes])
+
+    @cached_property
+    def passages(self) -> np.ndarray:
+        """The passages of all queries, one query after the other, counted in the segment."""
+        return np.fromiter(chain.from_iterable(self._rows_of_queries), np.int64)
+
+    @property
+    def _rows_of_queries(self) -> list[list[int]]:
+        rows = self.ids.rows_by_document
+        return [rows[document] for document in self.queries.ids.document_ids]
+
+    @cached_property
+    def distinct_terms(self) -> np.ndarray:
+        """Number of different terms of each query, shape (q,)."""
+        return np.bincount(self.queries.rows, minlength=len(self.queries.ids))
+
+
+class KnownPart(NamedTuple):
+    """Known queries in an index of several segments.
+
+    segment: Number of the segment whose documents they belong to.
+    known: The known queries.
+    excluded: Documents whose queries do not count, because they are removed or replaced.
+    """
+
+    segment: int
+    known: KnownSegment
+    excluded: frozenset[str] = frozenset()
+
+
+class _KnownCounts:
+    """How often passages have terms in the known queries of their documents."""
+
+    def __init__(self, parts: Sequence[KnownPart], ids: IdMaps) -> None:
+        self.parts = [part for part in parts if len(part.known.queries.ids)]
+        self.first_rows = [ids.first_rows[part.segment] for part in self.parts]
+        self.passages = len(ids)
+        # Which queries of each part count; None if all do.
+        self.is_counted: list[np.ndarray | None] = []
+        for part in self.parts:
+            query_ids = part.known.queries.ids
+            excluded = query_ids.intersection(part.excluded)
+            mask = None
+            if excluded:
+                mask = np.ones(len(query_ids), bool)
+                mask[query_ids.rows_of(excluded)] = False
+            self.is_counted.append(mask)
+
+    def of_term(self, term: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the passages (p,) that have a term in known queries, and its counts (p,)."""
+        rows = [np.empty(0, np.int64)]
+        counts = [np.empty(0, np.int32)]
+        for number, part in enumerate(self.parts):
+            segment = part.known.queries
+            slice_ = segment.postings(term)
+            if slice_.start < slice_.stop:
+                queries = segment.rows[slice_]
+                passages, sizes = self._passages_of(number, queries)
+                rows.append(passages)
+                counts.append(np.repeat(segment.frequencies[slice_], sizes))
+        passages, position = np.unique(np.concatenate(rows), return_inverse=True)
+        return passages, np.bincount(position, np.concatenate(counts), len(passages))
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of terms in the known queries of every passage (n,), float64."""
+        lengths = np.zeros(self.passages)
+        for number, part in enumerate(self.parts):
+            query_lengths = part.known.queries.lengths
+            passages, sizes = self._passages_of(number, np.arange(len(query_lengths)))
+            lengths += np.bincount(passages, np.repeat(query_lengths, sizes), self.passages)
+        return lengths
+
+    def queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
+        """Yield segments with the rows of a document's queries that count."""
+        for part, is_counted in zip(self.parts, self.is_counted, strict=True):
+            query_ids = part.known.queries.ids
+            if document_id in query_ids:
+                rows = query_ids.rows_of([document_id])
+                if is_counted is not None:
+                    rows = rows[is_counted[rows]]
+                yield part.known, rows
+
+    def _passages_of(self, number: int, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the passages of some queries of a part, and how many each query has."""
+        known = self.parts[number].known
+        first = known.starts[queries]
+        sizes = known.starts[queries + 1] - first
+        is_counted = self.is_counted[number]
+        if is_counted is not None:
+            sizes = np.where(is_counted[queries], sizes, 0)
+        offsets = np.cumsum(sizes) - sizes
+        within = np.arange(sizes.sum()) - np.repeat(offsets, sizes)
+        passages = known.passages[np.repeat(first, sizes) + within]
+        return passages + self.first_rows[number], sizes
+
+
 class Bm25Index(Retriever[list[Bm25Query]]):
     """BM25 over several segments without their removed documents.
 
@@ -298,6 +481,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         segments: Sequence[tuple[Bm25Segment, frozenset[str]]],
         settings: Bm25Settings = DEFAULT_SETTINGS,
         reference: Bm25Index | None = None,
+        words: KnownWords | None = None,
+        known: Sequence[KnownPart] = (),
     ) -> None:
         """Search segments together.
 
@@ -308,12 +493,16 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             reference: Index whose statistics (N, n_t and mean length) are used instead of those of
                 the segments. With it, the score of a document does not depend on the documents that
                 were added with it or after it.
+            words: How known queries count; None ignores them.
+            known: Known queries of the documents.
         """
         self.segments = [segment for segment, _ in segments]
         self.ids = IdMaps([(segment.ids, removed) for segment, removed in segments])
         self.settings = settings
+        self.words = words
+        self.known = known
         self.language = settings.language
-        self.fingerprint = hash_text(f"bm25 {FORMAT} {canonical_json(settings.model_dump())}")
+        self.fingerprint = fingerprint_of(settings, words)
         self.reference = reference
         self._weights_of_term: dict[str, _TermWeights] = {}
 
@@ -335,8 +524,24 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return cls([(segment, frozenset())], settings)
 
     @cached_property
-    def _statistics(self) -> _Statistics:
+    def _known_counts(self) -> _KnownCounts | None:
+        """Terms of known queries; None if none count."""
+        if self.words is None or not self.words.weight:
+            return None
+        counts = _KnownCounts(self.known, self.ids)
+        return counts if counts.parts else None
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        """Length of each passage (n,), with its known queries if they count towards it."""
         lengths = np.concatenate([segment.lengths for segment in self.segments])
+        if self._known_counts is None or self.words is None or not self.words.in_length:
+            return lengths
+        return lengths + self.words.weight * self._known_counts.lengths()
+
+    @cached_property
+    def _statistics(self) -> _Statistics:
+        lengths = self._lengths
         live_lengths = lengths
         is_live = None
         removed_rows = self.ids.removed_rows
@@ -345,18 +550,20 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             is_live[removed_rows] = False
             live_lengths = lengths[is_live]
 
+        total_length = float(live_lengths.sum(dtype=np.float64))
         if self.reference is None:
-            total_length = int(live_lengths.sum(dtype=np.int64))
-            mean_length = max(1, total_length) / max(1, len(live_lengths))
+            mean_length = max(1.0, total_length) / max(1, len(live_lengths))
             passages = len(live_lengths)
         else:
             mean_length = self.reference._statistics.mean_length
             passages = self.reference._statistics.passages
+        length_norms = self._length_norms(lengths, mean_length)
+        return _Statistics(length_norms, mean_length, passages, is_live, total_length)
 
+    def _length_norms(self, lengths: np.ndarray, mean_length: float) -> np.ndarray:
         k1 = self.settings.k1
         b = self.settings.b
-        length_norms = k1 * (1 - b + b * lengths / mean_length)
-        return _Statistics(length_norms, mean_length, passages, is_live)
+        return k1 * (1 - b + b * lengths / mean_length)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
         """Count the terms of query texts."""
@@ -413,6 +620,80 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                 matches.append(TokenMatch(term, weight))
         return sorted(matches, key=lambda match: (-match.weight, match.token))
 
+    def score_without(self, query_text: str, document_id: str) -> float:
+        """Score a document for a query that is left out of the document's own words.
+
+        A document that is known to answer a query would otherwise be found by a copy of that query.
+        Near-duplicates of the query are left out as well. All other documents keep theirs, and so
+        the score is that of an index which never knew the query for this document.
+
+        Args:
+            query_text: Text of the query.
+            document_id: Id of the document.
+
+        Returns:
+            The score of the document's best passage; 0 if no term is shared.
+
+        Raises:
+            FreshetError: If the document is not in the index.
+        """
+        query = self.encode_queries([query_text])
+        left_out = self._near_duplicate_counts(query[0].terms, document_id)
+        if not left_out:
+            return float(self.score_encoded(query, [[document_id]])[0][0])
+        return float(self._score_less_words(query[0].terms, document_id, left_out))
+
+    def _near_duplicate_counts(self, terms: Counter[str], document_id: str) -> Counter[str]:
+        """Return the terms of a document's known queries that nearly equal a query."""
+        counts: Counter[str] = Counter()
+        if self._known_counts is None:
+            return counts
+        for known, rows in self._known_counts.queries_of(document_id):
+            shared = np.zeros(len(known.queries.ids), np.int64)
+            for term in terms:
+                shared[known.queries.rows[known.queries.postings(term)]] += 1
+            union = len(terms) + known.distinct_terms[rows] - shared[rows]
+            is_near = shared[rows] >= MIN_DUPLICATE_JACCARD * np.maximum(union, 1)
+            counts.update(known.queries.count_terms(rows[is_near]))
+        return counts
+
+    def _score_less_words(
+        self, terms: Counter[str], document_id: str, left_out: Counter[str]
+    ) -> np.float32:
+        """Score a document without some terms of its known queries; see `_sum_weights`."""
+        assert self.words is not None
+        weight = self.words.weight
+        passages = self.ids.rows_of([document_id])
+        statistics = self._statistics
+        lengths = self._lengths[passages].astype(np.float64)
+        total_length = statistics.total_length
+        if self.words.in_length:
+            lengths -= weight * left_out.total()
+            total_length -= weight * left_out.total() * len(passages)
+        mean_length = max(1.0, total_length) / max(1, statistics.passages)
+        if self.reference is not None:
+            mean_length = statistics.mean_length
+        length_norms = self._length_norms(lengths, mean_length)
+
+        scores = np.zeros(len(passages))
+        for term, count in terms.items():
+            rows, all_frequencies = self._live_postings(term)
+            frequencies = np.zeros(len(passages))
+            for i, passage in enumerate(passages.tolist()):
+                frequencies[i] = all_frequencies[rows == passage].sum()
+            had_term = frequencies > 0
+            frequencies[had_term] -= weight * left_out[term]
+            has_term = frequencies > 0
+
+            containing = len(rows) - int(had_term.sum()) + int(has_term.sum())
+            if self.reference is not None:
+                containing = len(self.reference._live_postings(term).rows)
+            idf = inverse_document_frequency(containing, statistics.passages)
+            remaining = frequencies[has_term]
+            saturated = remaining / (remaining + length_norms[has_term])
+            scores[has_term] += count * idf * saturated
+        return scores.astype(np.float32).max()
+
     def scores(self, text: str) -> np.ndarray:
         """Score every passage for one query text.
 
@@ -462,16 +743,14 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         document_frequency = len(rows)
         if self.reference is not None:
             document_frequency = len(self.reference._live_postings(term).rows)
-
-        rarity = (statistics.passages - document_frequency + 0.5) / (document_frequency + 0.5)
-        weights = math.log(1 + rarity) * (
-            frequencies / (frequencies + statistics.length_norms[rows])
-        )
+        idf = inverse_document_frequency(document_frequency, statistics.passages)
+        weights = idf * (frequencies / (frequencies + statistics.length_norms[rows]))
         if len(rows) < MIN_COMMON_SHARE * statistics.passages:
             return _TermWeights(rows, weights)
         return _TermWeights(None, np.bincount(rows, weights, len(self.ids)))
 
     def _live_postings(self, term: str) -> _Postings:
+        """Return the passages that have a term and are not removed."""
         row_parts = [np.empty(0, np.intp)]
         frequency_parts = [np.empty(0, np.int32)]
         for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
@@ -487,4 +766,46 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             live_postings = is_live[rows]
             rows = rows[live_postings]
             frequencies = frequencies[live_postings]
-        return _Postings(rows, frequencies)
+        if self._known_counts is None or self.words is None:
+            return _Postings(rows, frequencies)
+
+        known_rows, known_counts = self._known_counts.of_term(term)
+        return _add_counts(rows, frequencies, known_rows, self.words.weight * known_counts)
+
+
+def fingerprint_of(settings: Bm25Settings, words: KnownWords | None) -> str:
+    """Return the SHA-256 of everything that decides the scores of given documents."""
+    facts: dict[str, Any] = settings.model_dump()
+    if words is not None:
+        facts["known_words"] = asdict(words)
+    return hash_text(f"bm25 {FORMAT} {canonical_json(facts)}")
+
+
+def inverse_document_frequency(containing: int, passages: int) -> float:
+    """Return idf(t) for a term that `containing` of the passages have."""
+    return math.log(1 + (passages - containing + 0.5) / (containing + 0.5))
+
+
+def _add_counts(
+    rows: np.ndarray, frequencies: np.ndarray, more_rows: np.ndarray, counts: np.ndarray
+) -> _Postings:
+    """Add counts to the frequencies of some rows.
+
+    Args:
+        rows: Ascending rows, shape (p,).
+        frequencies: Frequency in each of `rows`, shape (p,).
+        more_rows: Ascending rows, shape (q,).
+        counts: What is added in each of `more_rows`, shape (q,).
+
+    Returns:
+        All rows that are in one of the two, and their frequencies, float64.
+    """
+    summed = frequencies.astype(np.float64)
+    positions = np.searchsorted(rows, more_rows)
+    is_present = np.zeros(len(more_rows), bool)
+    inside = positions < len(rows)
+    is_present[inside] = rows[positions[inside]] == more_rows[inside]
+    summed[positions[is_present]] += counts[is_present]
+
+    all_rows = np.concatenate([rows, more_rows[~is_present]])
+    return _Postings(all_rows, np.concatenate([summed, counts[~is_present]]))

@@ -16,6 +16,7 @@ from model_code.errors import FreshetError
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Queries, Ranking, Retriever, Search, TokenMatch
 from model_code.retrieval.top_k import EXTRA_DOCUMENTS, rank_best_first, search_filtered
+from model_code.text.known_queries import KnownQuery
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document id of each row, vectors (n, H), known-query vectors (m, H) of each row) -> vectors (n,
@@ -32,7 +33,8 @@ class NewPassages:
     Attributes:
         texts: The passages. Those of one document follow each other.
         document_ids: Document of each passage.
-        queries: Known queries by document id.
+        queries: Texts of known queries by document id, for kinds that make vectors of them.
+        known: Known queries by document id, for kinds that count their words.
         refine: Changes the vectors before they are indexed. Kinds without dense vectors ignore it.
     """
 
@@ -40,6 +42,7 @@ class NewPassages:
     document_ids: Sequence[str]
     queries: Mapping[str, Sequence[str]] = field(default_factory=dict)
     refine: Refine | None = None
+    known: Mapping[str, Sequence[KnownQuery]] = field(default_factory=dict)
 
 
 class IndexedRetriever(Retriever[Queries]):
@@ -92,11 +95,13 @@ class RetrieverSegment:
         retriever: Retriever over all documents of the segment.
         rows: Document of each passage.
         removed: Ids of the removed documents.
+        known: All known queries of the documents whose queries changed since, by document id.
     """
 
     retriever: IndexedRetriever
     rows: IdMap
     removed: frozenset[str] = frozenset()
+    known: Mapping[str, Sequence[KnownQuery]] = field(default_factory=dict)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether the document is in the segment and not removed."""

@@ -125,6 +125,64 @@ def resolve_queries(queries: Iterable[KnownQuery]) -> list[KnownQuery]:
     return resolved
 
 
+@dataclass(frozen=True)
+class KnownQueryLimits:
+    """Limits of what known queries may add to one document.
+
+    Attributes:
+        max_queries: Largest number of queries.
+        max_words: Largest number of words in all of them together.
+    """
+
+    max_queries: int = 16
+    max_words: int = 64
+
+
+def select_queries(
+    queries: Iterable[KnownQuery], limits: KnownQueryLimits | None = None
+) -> list[KnownQuery]:
+    """Return the known queries whose words count as words of their documents.
+
+    Queries of a document are taken in the order of `resolve_queries` up to the limits. A query is
+    passed over if it is a near-duplicate of one that was taken, or if its words do not fit. So
+    queries that are new or have little evidence cannot push out others.
+
+    Args:
+        queries: Known queries of any documents, in any order.
+        limits: Limits for each document; None means the default limits.
+
+    Returns:
+        The selected queries, in the order of `resolve_queries`.
+
+    >>> texts = ["how to sort a list", "how to sort a list quickly", "order rows"]
+    >>> queries = [KnownQuery("a", text, QuerySource.ROW) for text in texts]
+    >>> [query.text for query in select_queries(queries)]
+    ['how to sort a list', 'order rows']
+    """
+    limits = limits or KnownQueryLimits()
+    selected: list[KnownQuery] = []
+    for candidates in by_document(resolve_queries(queries)).values():
+        taken: list[KnownQuery] = []
+        words_left = limits.max_words
+        for query in candidates:
+            word_count = len(query.key[1].split())
+            if len(taken) == limits.max_queries:
+                break
+            if word_count > words_left:
+                continue
+            if any(is_near_duplicate(query.words, other.words) for other in taken):
+                continue
+            taken.append(query)
+            words_left -= word_count
+        selected.extend(taken)
+    return selected
+
+
+def is_near_duplicate(left: frozenset[str], right: frozenset[str]) -> bool:
+    """Return whether two sets of words are equal, or differ by a small share of their words."""
+    return left == right or jaccard(left, right) >= MIN_DUPLICATE_JACCARD
+
+
 def by_document(queries: Iterable[KnownQuery]) -> dict[str, list[KnownQuery]]:
     """Group queries by document, and keep their order."""
     grouped: dict[str, list[KnownQuery]] = {}

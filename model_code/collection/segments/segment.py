@@ -22,6 +22,7 @@ from model_code.collection.segments.documents import (
     PASSAGES,
     DocumentFile,
     document_row,
+    queries_of_row,
     read_columns,
     row_queries,
     write_rows,
@@ -258,13 +259,15 @@ def new_passages(
     document_ids: list[str] = []
     texts: list[str] = []
     queries: dict[str, Sequence[str]] = {}
+    known: dict[str, Sequence[KnownQuery]] = {}
     for document in puts:
         for passage in text.passages(document.title, document.text):
             document_ids.append(document.document_id)
             texts.append(passage)
         if document.queries:
             queries[document.document_id] = document.queries
-    return NewPassages(texts, document_ids, queries, refine)
+            known[document.document_id] = queries_of_row(document)
+    return NewPassages(texts, document_ids, queries, refine, known)
 
 
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:

@@ -137,7 +137,7 @@ def open_build(
         _index(
             kind, Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "index"
         )
-    _write_tree(build / "hierarchy", ids)
+    write_tree(build / "hierarchy", ids)
     rows = [(name, *own, canonical_fields(fields_of(name, texts))) for name, own in texts.items()]
     frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields"])
     frame.assign(date=None).to_parquet(build / "documents.parquet", index=False)
@@ -192,7 +192,7 @@ def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folde
         add_representatives(folder, vectors, ENCODING_SCALE)
 
 
-def _write_tree(folder: Path, ids: list[str]) -> None:
+def write_tree(folder: Path, ids: list[str]) -> None:
     """Two levels of 2 and 4 nodes; its centroids are of another encoder, as a base encoder's are."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
