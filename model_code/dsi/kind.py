@@ -88,4 +88,5 @@ KIND = RetrieverKind(
     check_settings=check_settings,
     check_trained=check_trained,
     one_row_per_document=True,
+    learns_documents=True,
 )

@@ -24,7 +24,7 @@ from model_code.collection.segments.segment import (
     write_segment,
 )
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
-from model_code.incdsi.settings import AdditionSettings
+from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import load_state, new_documents, require_one_vector, single_rows
 from model_code.retrieval.indexed import Refine
@@ -47,7 +47,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
     """
 
     def __init__(
-        self, live: Path, retriever: str, settings: AdditionSettings, folder: Path
+        self, live: Path, retriever: str, settings: LearnedAdditionSettings, folder: Path
     ) -> None:
         """Use the generations of a retriever.
 

@@ -42,19 +42,37 @@ class IncDsiSettings(Settings):
     )
 
 
-class AdditionSettings(IncDsiSettings):
-    """Keys of `IncDsiSettings`, off by default."""
+class LearnedAdditionSettings(IncDsiSettings):
+    """The program of the paper, for retrievers whose document vectors were learned (DSI)."""
 
-    refine: bool = Field(
-        False,
-        description="Compute the vectors of added documents by optimisation (IncDSI). false: use "
-        "their "
-        "encodings.",
-    )
     spans: int = Field(
         4,
         ge=0,
         description="Number of parts of a document's text, in addition to title and first "
-        "sentence, that "
-        "should find it.",
+        "sentence, that should find it.",
+    )
+
+
+class AdditionSettings(IncDsiSettings):
+    """How the vectors of added documents are solved. Margins are in units of the fused score."""
+
+    refine: bool = Field(
+        True,
+        description="Solve the vectors of added documents that bring queries (IncDSI). false: use "
+        "their encodings.",
+    )
+    gamma2: float = Field(
+        0.0,
+        ge=0,
+        description="Margin by which old documents should keep their known queries.",
+    )
+    lambda2: float = Field(
+        100.0,
+        gt=0,
+        description="Weight of the squared distance to the document's encoding. Smaller values "
+        "let new documents win more of their queries, and cost old documents more.",
+    )
+    learned: LearnedAdditionSettings = Field(
+        default_factory=LearnedAdditionSettings,
+        description="Settings for retrievers whose document vectors were learned (DSI).",
     )

@@ -104,8 +104,15 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         first_retriever.save_segment(merged, folder)
 
     @classmethod
-    def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return one index over all segments, with common statistics."""
+    def join_segments(
+        cls, segments: Sequence[RetrieverSegment], reference: Bm25Index | None = None
+    ) -> Retriever:
+        """Return one index over all segments, with common statistics.
+
+        Args:
+            segments: The segments.
+            reference: Index whose statistics are used instead; see `Bm25Index`.
+        """
         first_retriever: Any = segments[0].retriever
         bm25_segments = []
         known_parts: list[KnownPart] = []
@@ -116,6 +123,7 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         return Bm25Index(
             bm25_segments,
             first_retriever.settings,
+            reference,
             words=first_retriever.words,
             known=known_parts,
         )

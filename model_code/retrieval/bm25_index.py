@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -57,6 +57,9 @@ from model_code.text.known_queries import (
     select_queries,
 )
 from model_code.text.terms import get_analyzer
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 FORMAT = 2
 """Number of the format, which includes the rules by which texts become terms."""
@@ -701,6 +704,31 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             Scores of shape (n,), float32; 0 where no term is shared.
         """
         return self._scores(self.encode_queries([text])[0])
+
+    def term_weights(self, terms: Sequence[str]) -> sparse.csr_matrix:
+        """Return what each term adds to the score of each passage, shape (n, T), sparse.
+
+        Args:
+            terms: T different terms.
+        """
+        from scipy import sparse
+
+        rows: list[np.ndarray] = []
+        columns: list[np.ndarray] = []
+        values: list[np.ndarray] = []
+        for column, term in enumerate(terms):
+            term_rows, weights = self._term_weights(term)
+            if term_rows is None:
+                term_rows = np.flatnonzero(weights)
+                weights = weights[term_rows]
+            rows.append(term_rows)
+            columns.append(np.full(len(term_rows), column))
+            values.append(weights)
+        shape = (len(self.ids), len(terms))
+        if not rows:
+            return sparse.csr_matrix(shape)
+        positions = (np.concatenate(rows), np.concatenate(columns))
+        return sparse.csr_matrix((np.concatenate(values), positions), shape)
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
         if id(self) not in query.scores:

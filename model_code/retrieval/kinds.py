@@ -75,6 +75,7 @@ class RetrieverKind:
             Arguments: a `TrainingSettings` and the kind's own group.
         check_trained: Raise FreshetError if the output of training breaks the kind's contract.
         one_row_per_document: Whether an index has one row per document instead of one per passage.
+        learns_documents: Whether training learns a vector per document.
         shares_steps: Whether several processes can share the batches of one training step.
         loader: Class of sentence-transformers that loads the trained encoder.
         trust_remote_code: Whether that class needs code that lies in the encoder's folder.
@@ -91,6 +92,7 @@ class RetrieverKind:
     check_settings: Callable[[Any, Any], None] = accept_settings
     check_trained: Callable[[StageContext], None] = accept_output
     one_row_per_document: bool = False
+    learns_documents: bool = False
     shares_steps: bool = False
     loader: str = "SentenceTransformer"
     trust_remote_code: bool = False

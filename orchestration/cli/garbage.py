@@ -15,6 +15,7 @@ from model_code.collection.index.live_index import additions_folder
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.index.retrain_plan import FOLDER, PLAN, planned_generations
 from model_code.files import folder_bytes
+from model_code.incdsi import constraints
 from model_code.incdsi.store import cache_folder
 from model_code.project import Project, file_lock, lock_is_free
 from orchestration import parameters
@@ -222,11 +223,12 @@ def unneeded_stores(project: Project) -> list[Path]:
     if not stores:
         return []
 
-    spans = parameters.load(project.params_file).additions.spans
+    spans = parameters.load(project.params_file).additions.learned.spans
     needed = set()
     for name in retrievers(project.live):
         for generation in GenerationStore(project.live, name).generations():
             needed.add(cache_folder(generation.manifest, spans, folder))
+            needed.add(constraints.cache_folder(generation.manifest, folder))
     return [path for path in stores if path not in needed]
 
 

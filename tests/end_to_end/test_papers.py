@@ -97,11 +97,6 @@ def build(folder: Path, *retrievers: str) -> None:
         run_stages(folder, f"train@{name}", f"index@{name}", f"evaluate@{name}")
 
 
-def refine_additions(folder: Path) -> None:
-    """Have added documents placed by IncDSI, which needs one dense vector per document."""
-    parameters.write_overrides(folder / "params.yaml", ["additions.refine=true"])
-
-
 def promote(folder: Path, name: str) -> None:
     """Register a build and make it champion and live, without asking DVC or the gate."""
     project = Project(folder)
@@ -158,6 +153,9 @@ def addition_statuses(folder: Path) -> dict[str, str]:
     statuses: dict[str, str] = {}
     for path in sorted((folder / "live").rglob("refined.json")):
         statuses.update(json.loads(path.read_text())["statuses"])
+    for path in sorted((folder / "live").rglob("solved.json")):
+        for document in json.loads(path.read_text()):
+            statuses[document["document_id"]] = document["status"]
     return statuses
 
 
@@ -216,7 +214,6 @@ def test_incdsi_from_training_to_deletion(project: Path) -> None:
     assert len(representatives) == DOCUMENTS_IN_CORPUS
     assert test_scores(project, "dsi")["queries"] > 0
 
-    refine_additions(project)
     promote(project, "dsi")
     assert_lives(project)
     assert set(addition_statuses(project)) == {"new"}
@@ -233,7 +230,6 @@ def test_all_methods_composed_in_one_fusion(project: Path) -> None:
     assert training_report(project, "hce_mlr")["layer_pooling"] == "self_contrastive"
     assert test_scores(project, "composed")["queries"] > 0
 
-    refine_additions(project)
     promote(project, "composed")
     assert_lives(project)
     assert addition_statuses(project)["new"] != "NOT_REFINED"

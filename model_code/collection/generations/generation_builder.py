@@ -262,6 +262,10 @@ class GenerationBuilder:
             self._searcher = Searcher(self.collection.live, generation, segments)
         return self._searcher
 
+    def prepare(self) -> None:
+        """Load everything that the first change needs."""
+        _ = self.searcher
+
     def apply(
         self,
         changes: Sequence[Change],

@@ -37,13 +37,16 @@ from model_code.collection.index.project_ledger import (
 from model_code.collection.ledger.events import EventKind, LedgerCursor, Receipt
 from model_code.collection.ledger.ledger import Ledger, RevertTarget
 from model_code.collection.ledger.states import LedgerView, Pending
+from model_code.collection.segments.documents import INDEX
 from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import Rejection, printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
+from model_code.files import MANIFEST, read_json
 from model_code.incdsi.settings import AdditionSettings
 from model_code.project import Project, file_lock
+from model_code.retrieval.kinds import TRAINED_KINDS, trained_kind
 from model_code.text.documents import STATUSES, Change, Document, Remove, status_of
 
 # Name of the folder for a retriever's damaged generations, and suffix of a damaged ledger.
@@ -165,7 +168,7 @@ class LiveIndex:
 
     def warm(self) -> None:
         """Load the encoder and the index, so that the first change does not wait for them."""
-        _ = self.builder.searcher
+        self.builder.prepare()
 
     def receive(
         self,
@@ -457,14 +460,27 @@ def make_generation_builder(project: Project, retriever: str) -> GenerationBuild
         retriever: Name of the retriever.
     """
     settings = project.settings("additions", AdditionSettings)
+    folder = additions_folder(project)
     if not settings.refine:
         return GenerationBuilder(project.live, retriever)
 
-    # The import loads all of IncDSI, which most projects do without.
-    from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
+    # The imports load the solver, which searches do without.
+    if learns_documents(project, retriever):
+        from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 
-    folder = additions_folder(project)
-    return IncDsiGenerationBuilder(project.live, retriever, settings, folder)
+        return IncDsiGenerationBuilder(project.live, retriever, settings.learned, folder)
+
+    from model_code.incdsi.fused_builder import FusedIncDsiBuilder
+
+    return FusedIncDsiBuilder(project.live, retriever, settings, folder)
+
+
+def learns_documents(project: Project, retriever: str) -> bool:
+    """Return whether the live retriever is of a kind that learns a vector per document."""
+    generation = GenerationStore(project.live, retriever).current()
+    index = generation.sibling(generation.base) / INDEX
+    kind = read_json(index / MANIFEST)["kind"]
+    return kind in TRAINED_KINDS and trained_kind(kind).learns_documents
 
 
 def apply_pending(

@@ -30,6 +30,7 @@ from model_code.collection.segments.documents import (
 from model_code.collection.segments.folder_lock import SharedFolderLock
 from model_code.collection.segments.placements import Placements
 from model_code.collection.segments.refined import RefinedDocuments
+from model_code.collection.segments.solved import SolvedDocuments
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
@@ -304,4 +305,6 @@ def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
     write_rows(documents, folder / DOCUMENTS)
     write_json(folder / PASSAGES, passage_documents, lines=False)
     Placements.join(placements).save(folder)
-    RefinedDocuments.join([(view.segment.folder, view) for view in views]).save(folder)
+    folders = [(view.segment.folder, view) for view in views]
+    RefinedDocuments.join(folders).save(folder)
+    SolvedDocuments.join(folders).save(folder)

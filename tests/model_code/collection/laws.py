@@ -4,6 +4,7 @@ whole rankings.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection as Ids
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +29,10 @@ from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.mlr.settings import LayerSettings
 from model_code.mlr.training import set_indexed_layers
+from model_code.retrieval.bm25 import build_folders as build_bm25_folders
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
-from model_code.retrieval.index_settings import IndexSettings
+from model_code.retrieval.index_settings import Bm25Settings, IndexSettings
 from model_code.retrieval.protocol import Ranking, Retriever, top_k_ranking
 from model_code.text.documents import Document, canonical_fields
 from model_code.text.passages import TextRules
@@ -119,10 +121,18 @@ def make_encoder(kind: str, folder: Path) -> None:
 
 
 def open_build(
-    kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRules | None = RULES
+    kind: str,
+    root: Path,
+    encoder: Path,
+    texts: Texts,
+    rules: TextRules | None = RULES,
+    queries: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Build everything for `texts` under a temporary folder of `root`, open it there, and return
     the live folder.
+
+    `queries` are the known queries of documents. The kind `bm25_fusion` fuses a dense encoder with
+    BM25.
     """
     build = root / "build"
     shutil.rmtree(build, ignore_errors=True)
@@ -130,6 +140,8 @@ def open_build(
     ids, bodies = [name for name, _ in passages], [passage for _, passage in passages]
     if kind == "fused":
         encoder = _fuse(encoder, bodies, ids, build)
+    elif kind == "bm25_fusion":
+        encoder = _fuse_with_bm25(encoder, bodies, ids, build)
     elif kind in LEXICAL:
         loaded = load_encoder(encoder, device="cpu", for_search=True)  # as the index stage does
         build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
@@ -140,7 +152,9 @@ def open_build(
     write_tree(build / "hierarchy", ids)
     rows = [(name, *own, canonical_fields(fields_of(name, texts))) for name, own in texts.items()]
     frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields"])
-    frame.assign(date=None).to_parquet(build / "documents.parquet", index=False)
+    known = [json.dumps(list((queries or {}).get(name, ()))) for name in texts]
+    frame = frame.assign(date=None, queries=known)
+    frame.to_parquet(build / "documents.parquet", index=False)
     open_generation_zero(
         root,
         "r",
@@ -166,6 +180,22 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path
     weights = {"dense": 1.0, "lexical": 2.0, "dense.late": 0.5}
     fusion = Fusion(weights, {"dense": ScoreNormalizer.fit(vectors)}, depth=3, feedback=0.3)
     parts = {"dense": (dense, build / "dense"), "lexical": (lexical, build / "lexical")}
+    build_folders(parts, fusion, build / "encoder", build / "index")
+    return build / "encoder"
+
+
+def _fuse_with_bm25(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path:
+    """Fuse a dense encoder with BM25, with the scale of the build's own vectors."""
+    _index("dense", Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "v")
+    build_bm25_folders(
+        bodies, ids, Bm25Settings(), build / "bm25" / "encoder", build / "bm25" / "i"
+    )
+    vectors = DenseIndex.load(build / "v").vectors
+    fusion = Fusion({"dense": 1.0, "bm25": 2.0}, {"dense": ScoreNormalizer.fit(vectors)})
+    parts = {
+        "dense": (encoder, build / "v"),
+        "bm25": (build / "bm25" / "encoder", build / "bm25" / "i"),
+    }
     build_folders(parts, fusion, build / "encoder", build / "index")
     return build / "encoder"
 

@@ -19,7 +19,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
-from model_code.incdsi.settings import AdditionSettings
+from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import QUERIES, load_state, statuses
 from model_code.text.documents import Change, Document, Remove
@@ -35,7 +35,7 @@ from tests.model_code.collection.laws import (
 
 # one passage each
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}
-ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, lambda2=1e-3)
+ON = LearnedAdditionSettings(gamma1=2.0, gamma2=0.1, lambda2=1e-3)
 N1 = Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3"))
 HISTORY: list[list[Change]] = [
     [N1, Document("n0", "word7", "word8 word9")],
@@ -68,7 +68,7 @@ def live(opened: Path, tmp_path: Path) -> Path:
 
 
 def writer_of(
-    live: Path, settings: AdditionSettings = ON, folder: str = "additions"
+    live: Path, settings: LearnedAdditionSettings = ON, folder: str = "additions"
 ) -> IncDsiGenerationBuilder:
     return IncDsiGenerationBuilder(live, "r", settings, live.with_name(folder))
 
@@ -131,7 +131,9 @@ EVENTS: list[Change] = [
 ]
 
 
-def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tuple[dict, dict]:
+def grouped(
+    live: Path, sizes: list[int], settings: LearnedAdditionSettings = ON
+) -> tuple[dict, dict]:
     """Vectors, and statuses of what is there, after `EVENTS` in groups of these sizes."""
     writer, events = writer_of(live, settings), iter(enumerate(EVENTS, start=1))
     for size in sizes:
@@ -248,7 +250,7 @@ def test_torn_addition_cache_is_reported_and_rebuilt(live: Path) -> None:
 
 
 def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
-    hard = AdditionSettings(refine=True, gamma1=0.0, gamma2=0.0)
+    hard = LearnedAdditionSettings(gamma1=0.0, gamma2=0.0)
     writer = writer_of(live, hard)
     twin = SHORT["d00"]
     applied = writer.apply(

@@ -12,7 +12,7 @@ import pytest
 from model_code.collection.generations.generation import Generation
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
-from model_code.incdsi.settings import AdditionSettings
+from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.store import load_state, statuses
 from model_code.stages import train
 from model_code.text.documents import Change, Document, Remove
@@ -20,7 +20,7 @@ from tests.model_code.collection.laws import up_to
 from tests.model_code.dsi.small_corpus import RULES, go_live, make_context, run_index
 
 TRAINED = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, patience=None)
-ON = AdditionSettings(refine=True, gamma1=0.5, gamma2=0.1)
+ON = LearnedAdditionSettings(gamma1=0.5, gamma2=0.1)
 LONG = "ask1 ask2. ask3 ask4 ask5 ask6"
 HISTORY: list[list[Change]] = [
     [Document("new", "", LONG, {}, ("ask1 ask7",)), Document("other", "", "ask9")],

@@ -17,7 +17,7 @@ from dvc.repo import Repo
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.live_index import additions_folder
 from model_code.files import hash_path
-from model_code.incdsi.settings import AdditionSettings
+from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.store import cache_folder
 from model_code.project import Project
 from orchestration import parameters
@@ -171,7 +171,9 @@ def test_cached_outputs_of_commits_are_kept(tmp_path, monkeypatch, place):
 
 def store_of(project, generation):
     """Where additions to a build are remembered."""
-    return cache_folder(generation.manifest, AdditionSettings().spans, additions_folder(project))
+    return cache_folder(
+        generation.manifest, LearnedAdditionSettings().spans, additions_folder(project)
+    )
 
 
 @pytest.fixture
@@ -209,8 +211,8 @@ def test_store_of_a_generation_is_kept_with_it(refined):
 
 
 def test_store_needed_again_is_kept(refined):
-    parameters.write_overrides(refined.params_file, ["additions.spans=2"])
+    parameters.write_overrides(refined.params_file, ["additions.learned.spans=2"])
     every = garbage.find_garbage(refined, keep=3)
-    parameters.write_overrides(refined.params_file, ["additions.spans=4"])
+    parameters.write_overrides(refined.params_file, ["additions.learned.spans=4"])
     garbage.delete_garbage(refined, every)
     assert len(list(additions_folder(refined).iterdir())) == 4

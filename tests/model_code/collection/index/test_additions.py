@@ -12,9 +12,9 @@ import pytest
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.live_index import LiveIndex, additions_folder
 from model_code.incdsi.adder import Status
-from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
+from model_code.incdsi.fused_builder import FusedIncDsiBuilder
 from model_code.incdsi.store import statuses
 from model_code.project import Project
 from orchestration import parameters
@@ -33,10 +33,8 @@ def told(project: Project) -> dict[str, str]:
 def test_new_documents_are_refined_with_status(
     own: Project,
 ) -> None:
-    assert type(LiveIndex(own).builder) is GenerationBuilder
-    set_additions(own, "refine=true")
     collection = LiveIndex(own)
-    assert type(collection.builder) is IncDsiGenerationBuilder
+    assert type(collection.builder) is FusedIncDsiBuilder
     collection.receive(
         [{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test"
     )
@@ -67,8 +65,11 @@ def test_vectors_do_not_depend_on_crashes_or_batches(
 ) -> None:
     # padding moves the last bits of encodings
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
-    set_additions(own, "refine=true", "gamma1=2.0")
-    rows = [row(name, f"word2 word3 word{len(name)}") for name in ("z", "yy", "aaa", "mmmm", "b")]
+    set_additions(own, "gamma1=2.0")
+    rows = []
+    for name in ("z", "yy", "aaa", "mmmm", "b"):
+        word = f"word{len(name)}"
+        rows.append(row(name, f"word2 word3 {word}", queries=[word]))
     LiveIndex(own).receive(rows, "test")
     LiveIndex(own).remove(["yy"], "test")
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))
@@ -86,3 +87,16 @@ def test_vectors_do_not_depend_on_crashes_or_batches(
     assert len(GenerationStore(own.live, "r").current().segments) == 3, (
         "one for each group that adds"
     )
+
+
+def test_additions_can_keep_their_encodings(own: Project) -> None:
+    set_additions(own, "refine=false")
+
+    assert type(LiveIndex(own).builder) is GenerationBuilder
+
+
+def test_warming_up_computes_the_constraints(own: Project) -> None:
+    LiveIndex(own).warm()
+
+    (cache,) = additions_folder(own).glob("r-known-*")
+    assert (cache / "manifest.json").is_file()

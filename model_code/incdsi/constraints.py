@@ -1,0 +1,270 @@
+"""The known queries of older documents, which a new document must not take from them.
+
+Only a known query that finds its document among the first ten is a constraint. With all known
+queries, hundreds of constraints are violated before any vector moves, and their sum pushes a new
+document away from everything.
+
+The constraints of a build are computed once and kept in a cache folder, which may be deleted. The
+constraints of solved documents are in their segments.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.collection.segments.segment import LoadedSegment, SegmentView
+from model_code.collection.segments.solved import SolvedDocuments
+from model_code.distributed.encoding import encode_resumably
+from model_code.files import (
+    MANIFEST,
+    atomic_write,
+    canonical_json,
+    hash_text,
+    read_json,
+    read_manifest,
+    verify_checksums,
+    write_json,
+    write_manifest,
+)
+from model_code.incdsi.fused_scores import Competitors, FusedScore
+from model_code.text.known_queries import resolve_queries
+
+# Known queries of a build from which constraints are made. More would take minutes to score.
+MAX_BUILD_QUERIES = 20_000
+
+# Largest rank at which a known query finds its document.
+FOUND_RANK = 10
+
+FORMAT, KIND = 1, "known_queries"
+CONSTRAINTS, VECTORS = "constraints.json", "vectors.npy"
+ENCODING = "encoding"
+
+AnsweredQuery = tuple[str, str]
+"""Id of a document and the text of a query that it answers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """Known queries z_j that find their documents, with the scores that these must keep.
+
+    Attributes:
+        document_ids: Document of each of the m queries.
+        texts: The queries.
+        vectors: Their vectors, shape (m, H), float32.
+        own_scores: Fused score s_j of each document for its query, shape (m,).
+        highest_bm25: Largest BM25 score of any document for each query, shape (m,).
+    """
+
+    document_ids: list[str]
+    texts: list[str]
+    vectors: np.ndarray
+    own_scores: np.ndarray
+    highest_bm25: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @classmethod
+    def empty(cls, dimension: int) -> Constraints:
+        """Return no constraints."""
+        return cls([], [], np.empty((0, dimension), np.float32), np.empty(0), np.empty(0))
+
+    @classmethod
+    def join(cls, parts: Sequence[Constraints]) -> Constraints:
+        """Return the constraints of all parts, in their order."""
+        document_ids: list[str] = []
+        texts: list[str] = []
+        for part in parts:
+            document_ids.extend(part.document_ids)
+            texts.extend(part.texts)
+        return cls(
+            document_ids,
+            texts,
+            np.concatenate([part.vectors for part in parts]),
+            np.concatenate([part.own_scores for part in parts]),
+            np.concatenate([part.highest_bm25 for part in parts]),
+        )
+
+    def select(self, rows: np.ndarray) -> Constraints:
+        """Return the constraints of some rows (k,)."""
+        return Constraints(
+            [self.document_ids[row] for row in rows.tolist()],
+            [self.texts[row] for row in rows.tolist()],
+            self.vectors[rows],
+            self.own_scores[rows],
+            self.highest_bm25[rows],
+        )
+
+    def of_live_documents(self, view: SegmentView) -> Constraints:
+        """Return the constraints whose documents a segment still holds."""
+        is_live = np.array([document in view for document in self.document_ids], bool)
+        if is_live.all():
+            return self
+        return self.select(np.flatnonzero(is_live))
+
+
+def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:
+    """Return the known queries of a segment's documents, sorted, each once per document."""
+    known: set[AnsweredQuery] = set()
+    for document_id, queries in segment.known_queries.items():
+        for query in resolve_queries(queries):
+            known.add((document_id, query.text))
+    return sorted(known)
+
+
+def build_constraints(score: FusedScore, folder: Path) -> Constraints:
+    """Return the constraints of a build, from the cache or computed now.
+
+    Args:
+        score: The score, whose base segment is the build.
+        folder: Folder of the caches.
+    """
+    cache = cache_folder(read_json(score.base.folder / MANIFEST), folder)
+    if not (cache / MANIFEST).is_file():
+        known = limit_queries(read_known_queries(score.base))
+        constraints = Constraints.empty(score.encoder_retriever.encoder.dimension)
+        if known:
+            constraints = find_constraints(score, known, cache / ENCODING)
+        _write_cache(constraints, cache)
+    remedy = f"delete {cache}, which is then computed again"
+    verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
+    return _read_cache(cache)
+
+
+def limit_queries(
+    known: Sequence[AnsweredQuery], most: int = MAX_BUILD_QUERIES
+) -> list[AnsweredQuery]:
+    """Return at most `most` known queries, chosen by their hashes, in their order."""
+    if len(known) <= most:
+        return list(known)
+    by_hash = sorted(known, key=lambda pair: hash_text("\0".join(pair)))
+    return sorted(by_hash[:most])
+
+
+def cache_folder(manifest: Mapping[str, Any], folder: Path) -> Path:
+    """Return the cache folder of a build, whose name depends on all files of the build.
+
+    Args:
+        manifest: Manifest of the generation that is the build.
+        folder: Folder of the caches.
+    """
+    facts = {"checksums": manifest["checksums"], "format": FORMAT}
+    return folder / f"{manifest['retriever']}-known-{hash_text(canonical_json(facts))[:16]}"
+
+
+def find_constraints(
+    score: FusedScore, known: Sequence[AnsweredQuery], encoding: Path
+) -> Constraints:
+    """Score the known queries of a build, and keep those that find their documents.
+
+    Args:
+        score: The score, whose base segment is the build.
+        known: The known queries.
+        encoding: Folder of the queries that are encoded so far, until all are.
+    """
+    texts = [text for _, text in known]
+    vectors = encode_resumably(score.encoder_retriever.encoder, texts, encoding)
+    queries = score.encode(texts, vectors)
+    owners = [document_id for document_id, _ in known]
+    competitors = score.competitors(queries, [SegmentView(score.base)], owners)
+
+    found: list[int] = []
+    own_scores: list[float] = []
+    highest_scores: list[float] = []
+    for row, (owner, text) in enumerate(known):
+        own_bm25 = score.bm25_without(score.base_bm25, text, owner)
+        result = score_own(score, competitors[row], owner, own_bm25)
+        if result.rank <= FOUND_RANK:
+            found.append(row)
+            own_scores.append(result.score)
+            highest_scores.append(result.highest_bm25)
+    return Constraints(
+        [owners[row] for row in found],
+        [texts[row] for row in found],
+        vectors[found],
+        np.array(own_scores, np.float64),
+        np.array(highest_scores, np.float64),
+    )
+
+
+@dataclass(frozen=True)
+class OwnScore:
+    """Fused score and rank of a document for its own query, and the largest BM25 score."""
+
+    score: float
+    rank: int
+    highest_bm25: float
+
+
+def score_own(
+    score: FusedScore, competitors: Competitors, document_id: str, own_bm25: float
+) -> OwnScore:
+    """Score a document for its own query, which is left out of the document's words.
+
+    Args:
+        score: The score.
+        competitors: Documents that compete for the query, the document itself among them.
+        document_id: The document.
+        own_bm25: Its BM25 score without the query among its words.
+    """
+    own_row = competitors.document_ids.index(document_id)
+    bm25 = competitors.bm25.astype(np.float64)
+    bm25[own_row] = own_bm25
+    highest = float(bm25.max())
+    fused = score.fuse(competitors.dense, bm25, highest)
+    rank = 1 + int(np.count_nonzero(fused > fused[own_row]))
+    return OwnScore(float(fused[own_row]), rank, highest)
+
+
+def segment_constraints(view: SegmentView, dimension: int) -> Constraints:
+    """Return the constraints of a segment's solved documents that can be found."""
+    solved = SolvedDocuments.load(view.segment.folder)
+    live = {
+        document_id: document
+        for document_id, document in solved.documents.items()
+        if document_id in view
+    }
+    parts = [Constraints.empty(dimension)]
+    for document_id, document in live.items():
+        rows = [row for row, query in enumerate(document.queries) if query.rank_after <= FOUND_RANK]
+        kept = [document.queries[row] for row in rows]
+        constraints = Constraints(
+            [document_id] * len(kept),
+            [query.text for query in kept],
+            np.asarray(document.vectors[rows], np.float32).reshape(len(kept), dimension),
+            np.array([query.own_score for query in kept], np.float64),
+            np.array([query.highest_bm25 for query in kept], np.float64),
+        )
+        parts.append(constraints)
+    return Constraints.join(parts)
+
+
+def _write_cache(constraints: Constraints, cache: Path) -> None:
+    facts: Mapping[str, object] = {
+        "document_ids": constraints.document_ids,
+        "texts": constraints.texts,
+        "own_scores": constraints.own_scores.tolist(),
+        "highest_bm25": constraints.highest_bm25.tolist(),
+    }
+    write_json(cache / CONSTRAINTS, facts, lines=False)
+    with atomic_write(cache / VECTORS) as path, path.open("wb") as stream:
+        np.save(stream, constraints.vectors)
+    shutil.rmtree(cache / ENCODING, ignore_errors=True)
+    write_manifest(cache, FORMAT, {"kind": KIND})
+
+
+def _read_cache(cache: Path) -> Constraints:
+    facts = read_json(cache / CONSTRAINTS)
+    return Constraints(
+        facts["document_ids"],
+        facts["texts"],
+        np.load(cache / VECTORS, mmap_mode="r"),
+        np.array(facts["own_scores"], np.float64),
+        np.array(facts["highest_bm25"], np.float64),
+    )

@@ -1,0 +1,177 @@
+"""Build generations whose added documents are solved for the queries that they bring."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model_code.collection.generations.generation import Removed
+from model_code.collection.generations.generation_builder import (
+    ApplyResult,
+    GenerationBuilder,
+    Guard,
+)
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.ledger.events import LedgerCursor
+from model_code.collection.segments.documents import INDEX
+from model_code.collection.segments.placements import Placements
+from model_code.collection.segments.segment import (
+    BaseSegment,
+    LoadedSegment,
+    SegmentView,
+    open_segment,
+    write_segment,
+)
+from model_code.collection.segments.solved import SolvedDocuments
+from model_code.incdsi.constraints import Constraints, build_constraints, segment_constraints
+from model_code.incdsi.fused import Arrival, FusedSolver
+from model_code.incdsi.fused_scores import FusedScore
+from model_code.incdsi.settings import AdditionSettings
+from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
+from model_code.retrieval.fused import FusedRetriever
+from model_code.retrieval.indexed import Refine
+from model_code.text.documents import Change, Document
+from model_code.text.passages import TextRules
+
+
+class FusedIncDsiBuilder(GenerationBuilder):
+    """A `GenerationBuilder` that solves the vectors of documents that bring queries.
+
+    Documents without queries, and documents with several vectors, keep their encodings.
+
+    Equal settings and equal changes in equal order give equal vectors, however the changes are
+    grouped into calls, unless a change overwrites or deletes a document of the same call. This
+    holds as far as the encoder gives equal vectors: the other texts of a batch change the last bits
+    of an encoding.
+    """
+
+    def __init__(
+        self, live: Path, retriever: str, settings: AdditionSettings, folder: Path
+    ) -> None:
+        """Use the generations of a retriever.
+
+        Args:
+            live: Folder of all live collections.
+            retriever: Name of the retriever.
+            settings: Settings of additions.
+            folder: Folder of the cached constraints; see `build_constraints`.
+        """
+        super().__init__(live, retriever)
+        self.settings = settings
+        self.folder = folder
+        # Place of the last change of each document, and the documents that are there.
+        self._order: dict[str, int] = {}
+        self._existing: list[SegmentView] = []
+        # Score and constraints of the build with this folder, which are loaded once.
+        self._build_cache: tuple[Path, FusedScore, Constraints] | None = None
+
+    def prepare(self) -> None:
+        """Load the segments, and compute the constraints of the build."""
+        base = self.searcher.base
+        if base.retriever.dense is not None:
+            self._load_build(base)
+
+    def apply(
+        self,
+        changes: Sequence[Change],
+        cursor: LedgerCursor,
+        provenance: Mapping[str, Any],
+        guard: Guard | None = None,
+        rewritten: Collection[str] = (),
+    ) -> ApplyResult:
+        """Make changes searchable; see `GenerationBuilder.apply`."""
+        self._order = {change.document_id: place for place, change in enumerate(changes)}
+        return super().apply(changes, cursor, provenance, guard, rewritten)
+
+    def _build(
+        self,
+        searcher: Searcher,
+        removed: Removed,
+        puts: Sequence[Document] | None,
+        cursor: LedgerCursor,
+        provenance: Mapping[str, Any],
+    ) -> Searcher:
+        """Build a generation, and remember which documents are there before the new ones."""
+        self._existing = []
+        for view in searcher.views:
+            gone = removed.get(view.segment.number, frozenset())
+            self._existing.append(SegmentView(view.segment, gone))
+        return super()._build(searcher, removed, puts, cursor, provenance)
+
+    def _write_segment(  # type: ignore[override]
+        self,
+        folder: Path,
+        base: BaseSegment,
+        puts: Sequence[Document],
+        text: TextRules,
+        refine: Refine | None,
+    ) -> LoadedSegment:
+        """Write a segment with encodings, then solve vectors and write them in their place."""
+        segment = write_segment(folder, base, puts, text, refine)
+        if base.retriever.dense is None:
+            return segment
+        arrivals = self._arrivals(segment, puts)
+        if not any(arrival.queries for arrival in arrivals):
+            return segment
+
+        score, constraints = self._load_build(base)
+        dimension = score.encoder_retriever.encoder.dimension
+        parts = [constraints.of_live_documents(self._existing[0])]
+        for view in self._existing[1:]:
+            parts.append(segment_constraints(view, dimension))
+        existing = [view for view in self._existing if view.documents]
+        solver = FusedSolver(score, self.settings, existing, Constraints.join(parts), segment)
+        solved = solver.solve(arrivals)
+
+        replace_vectors(score, segment, solver)
+        SolvedDocuments({document.document_id: document for document in solved}).save(folder)
+        refined = open_segment(base, folder)
+        document_ids = refined.rows.document_ids
+        Placements.find(base.tree, refined.retriever.passage_vectors(document_ids)).save(folder)
+        return open_segment(base, folder)
+
+    def _arrivals(self, segment: LoadedSegment, puts: Sequence[Document]) -> list[Arrival]:
+        """Return the new documents in the order of their changes."""
+        vectors_per_passage = segment.dense.index.vectors_per_passage
+        arrivals: list[Arrival] = []
+        for document in sorted(puts, key=lambda put: self._order[put.document_id]):
+            rows = segment.rows.rows_by_document[document.document_id]
+            has_one_vector = len(rows) == 1 and vectors_per_passage == 1
+            queries = tuple(dict.fromkeys(document.queries)) if has_one_vector else ()
+            arrivals.append(Arrival(document.document_id, queries))
+        return arrivals
+
+    def _load_build(self, base: BaseSegment) -> tuple[FusedScore, Constraints]:
+        """Return score and constraints of a build."""
+        if self._build_cache is None or self._build_cache[0] != base.folder:
+            score = FusedScore(base)
+            self._build_cache = (base.folder, score, build_constraints(score, self.folder))
+        _, score, constraints = self._build_cache
+        return score, constraints
+
+
+def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolver) -> None:
+    """Write the solver's vectors in place of the encodings of a segment that is being written.
+
+    Args:
+        score: The fused score, which names the component.
+        segment: The segment.
+        solver: The solver with the vectors.
+    """
+    index: Any = score.dense_of(segment).index
+    folder = segment.folder / INDEX
+    component = folder if score.dense_name is None else folder / score.dense_name
+    solved = DenseIndex.build(
+        solver.vectors,
+        index.document_ids,
+        index.fingerprint,
+        EXACT_SETTINGS,
+        index.vectors_per_passage,
+        index.tokens,
+    )
+    solved.save(component)
+    retriever: Any = segment.retriever
+    if isinstance(retriever, FusedRetriever):
+        # Its manifest holds checksums of all files below it.
+        retriever.write_index_manifest(folder, segment.rows.documents)

@@ -1,0 +1,316 @@
+"""IncDSI on the fused score: the program, its order, and what it records."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize as scipy_minimize
+
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
+from model_code.incdsi.constraints import Constraints, limit_queries
+from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, minimize
+from model_code.incdsi.fused_builder import FusedIncDsiBuilder
+from model_code.incdsi.fused_scores import FusedScore
+from model_code.incdsi.settings import AdditionSettings
+from model_code.incdsi.store import solved_documents, statuses
+from model_code.text.documents import Change, Document, Remove
+from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
+
+# One passage each.
+SHORT = {name: (title, " ".join(text.split()[:4])) for name, (title, text) in OLD.items()}
+KNOWN = {"d01": ["word3 word9"], "d04": ["word14 word21"], "d07": ["word2 word25"]}
+SETTINGS = AdditionSettings(gamma1=0.5, lambda2=3.0)
+
+EVENTS: list[Change] = [
+    Document("n3", "word1", "word2 word3", queries=("word22 word23", "word9 word24")),
+    Document("n1", "word1", "word2 word4"),
+    Document("n2", "word5", "word6 word3", queries=("word23 word24",)),
+    Remove("d02"),
+    Document("d03", "word7", "word8 word3", queries=("word22 word28",)),
+    Document("n0", "word2", "word9 word3", queries=("word28 word9", "word1")),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_fsync() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: None)
+        # Padding changes the last bits of encodings.
+        patch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
+        yield
+
+
+@pytest.fixture(scope="module", params=["dense", "bm25_fusion"])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A live collection with known queries."""
+    root = tmp_path_factory.mktemp(request.param)
+    make_encoder("dense", root / "encoder")
+    return open_build(request.param, root / "opened", root / "encoder", SHORT, queries=KNOWN)
+
+
+@pytest.fixture
+def live(opened: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(opened, tmp_path / "live"))
+
+
+def make_builder(live: Path, settings: AdditionSettings = SETTINGS) -> FusedIncDsiBuilder:
+    return FusedIncDsiBuilder(live, "r", settings, live.with_name("additions"))
+
+
+def apply_in_groups(live: Path, sizes: Sequence[int], cold: bool = False) -> FusedIncDsiBuilder:
+    """Apply `EVENTS` in groups of these sizes."""
+    builder = make_builder(live)
+    first = 0
+    for size in sizes:
+        if cold:
+            builder = make_builder(live)
+        last = first + size
+        builder.apply(EVENTS[first:last], up_to(last), {})
+        first = last
+    assert first == len(EVENTS)
+    return builder
+
+
+def read_vectors(live: Path) -> dict[str, list[float]]:
+    """The dense vector of each live document."""
+    vectors: dict[str, list[float]] = {}
+    for view in Searcher.open(live, "r").views:
+        index = view.segment.dense.index
+        for document_id, row in zip(index.document_ids, index.vectors, strict=True):
+            if document_id in view:
+                vectors[document_id] = row.tolist()
+    return vectors
+
+
+def read_solved(live: Path) -> dict[str, SolvedDocument]:
+    generation = Searcher.open(live, "r").generation
+    return {document.document_id: document for document in solved_documents(generation)}
+
+
+def test_vectors_do_not_depend_on_grouping(opened: Path, tmp_path: Path) -> None:
+    vectors = []
+    for name, sizes in (("single", [1] * 6), ("all", [6]), ("two", [3, 3]), ("odd", [1, 4, 1])):
+        live = Path(shutil.copytree(opened, tmp_path / name / "live"))
+        apply_in_groups(live, sizes)
+        vectors.append(read_vectors(live))
+
+    assert vectors[1] == vectors[0]
+    assert vectors[2] == vectors[0]
+    assert vectors[3] == vectors[0]
+
+
+def test_cold_builders_give_equal_vectors(opened: Path, tmp_path: Path) -> None:
+    vectors = []
+    for name, cold in (("warm", False), ("cold", True)):
+        live = Path(shutil.copytree(opened, tmp_path / name / "live"))
+        apply_in_groups(live, [2, 2, 2], cold)
+        vectors.append(read_vectors(live))
+
+    assert vectors[0] == vectors[1]
+
+
+def test_compaction_copies_vectors_and_records(live: Path) -> None:
+    builder = apply_in_groups(live, [1] * 6)
+    vectors = read_vectors(live)
+    solved = read_solved(live)
+
+    builder.compact()
+
+    assert read_vectors(live) == vectors
+    assert read_solved(live).keys() == solved.keys()
+    for document_id, document in read_solved(live).items():
+        assert document.queries == solved[document_id].queries
+        assert document.members == solved[document_id].members
+
+
+def test_only_documents_with_queries_are_solved(live: Path) -> None:
+    plain = Path(shutil.copytree(live, live.with_name("plain")))
+    make_builder(plain, AdditionSettings(gamma1=0.5, lambda2=1e12)).apply(EVENTS, up_to(6), {})
+
+    apply_in_groups(live, [6])
+
+    assert read_solved(live).keys() == {"n3", "n2", "d03", "n0"}
+    solved = read_vectors(live)
+    encoded = read_vectors(plain)
+    assert solved["n1"] == encoded["n1"]
+    assert solved["n0"] != encoded["n0"]
+
+
+def test_queries_find_the_document_better(live: Path) -> None:
+    eager = AdditionSettings(gamma1=1.0, lambda1=0.95, lambda2=0.1)
+    make_builder(live, eager).apply(EVENTS, up_to(6), {})
+
+    summary = SolvedSummary.of(list(read_solved(live).values()), k=1)
+
+    assert summary.queries == 6
+    assert summary.answered_after > summary.answered_before
+
+
+def test_recorded_score_follows_from_the_indexes(live: Path) -> None:
+    apply_in_groups(live, [6])
+    searcher = Searcher.open(live, "r")
+    document = read_solved(live)["n2"]
+    query = document.queries[0]
+    score = FusedScore(searcher.base)
+    encoded = score.encode([query.text])
+
+    (competitors,) = score.competitors(encoded, searcher.views, ["n2"])
+
+    row = competitors.document_ids.index("n2")
+    fused = score.fuse(competitors.dense, competitors.bm25, query.highest_bm25)
+    assert fused[row] == pytest.approx(query.own_score, rel=1e-5)
+
+
+def test_known_queries_of_old_documents_are_members(live: Path) -> None:
+    thief = Document("t", "word3", "word9", queries=("word3 word9 word1",))
+
+    make_builder(live, AdditionSettings(gamma1=5.0, lambda2=0.01)).apply([thief], up_to(1), {})
+
+    members = {member.document_id for member in read_solved(live)["t"].members}
+    assert "d01" in members
+
+
+def test_old_documents_keep_more_queries_with_more_weight(live: Path) -> None:
+    copy = Path(shutil.copytree(live, live.with_name("copy")))
+    thief = Document("t", "word3", "word9", queries=("word3 word9 word1",))
+    for folder, lambda1 in ((live, 0.01), (copy, 0.99)):
+        settings = AdditionSettings(gamma1=5.0, lambda2=0.01, lambda1=lambda1)
+        make_builder(folder, settings).apply([thief], up_to(1), {})
+
+    careful = read_solved(live)["t"]
+    bold = read_solved(copy)["t"]
+
+    assert careful.queries[0].own_score < bold.queries[0].own_score
+
+
+def test_a_query_of_both_documents_is_no_constraint(live: Path) -> None:
+    twin = Document("t", "word3", "word9", queries=("Word3 WORD9!",))
+
+    make_builder(live, AdditionSettings(gamma1=5.0, lambda2=0.01)).apply([twin], up_to(1), {})
+
+    assert not [m for m in read_solved(live)["t"].members if m.document_id == "d01"]
+
+
+def test_deleted_documents_are_no_constraint(live: Path) -> None:
+    thief = Document("t", "word3", "word9", queries=("word3 word9 word1",))
+    builder = make_builder(live, AdditionSettings(gamma1=5.0, lambda2=0.01))
+
+    builder.apply([Remove("d01"), thief], up_to(2), {})
+
+    assert not [m for m in read_solved(live)["t"].members if m.document_id == "d01"]
+
+
+def test_statuses_name_solved_documents(live: Path) -> None:
+    apply_in_groups(live, [6])
+
+    assert statuses(Searcher.open(live, "r").generation).keys() == {"n3", "n2", "d03", "n0"}
+
+
+def test_documents_with_several_passages_keep_their_encodings(live: Path) -> None:
+    long = Document("n", "word1", " ".join(f"word{i}" for i in range(20)), queries=("word29",))
+
+    make_builder(live).apply([long], up_to(1), {})
+
+    assert read_solved(live) == {}
+
+
+def make_case(seed: int) -> tuple[OwnQueries, KnownQueries, np.ndarray]:
+    """Random queries, known queries and encoding."""
+    random = np.random.default_rng(seed)
+    known_vectors = random.normal(size=(12, 5)).astype(np.float32)
+    deviations = random.uniform(0.5, 2.0, size=3)
+    own = OwnQueries(
+        texts=["a", "b", "c"],
+        vectors=random.normal(size=(3, 5)),
+        means=random.normal(size=3),
+        deviations=deviations,
+        best_rivals=random.uniform(1, 4, size=3),
+        rival_scores=[],
+        shares=random.uniform(0, 1, size=3),
+        highest_bm25=np.ones(3),
+        dense_weight=1.5,
+    )
+    texts = [f"query {i}" for i in range(12)]
+    constraints = Constraints(texts, texts, known_vectors, np.zeros(12), np.ones(12))
+    scales = random.uniform(0.5, 2.0, size=12)
+    limits = random.uniform(-0.5, 1.0, size=12)
+    return own, KnownQueries(constraints, known_vectors, scales, limits), random.normal(size=5)
+
+
+def loss(
+    vector: np.ndarray,
+    own: OwnQueries,
+    known: KnownQueries,
+    prior: np.ndarray,
+    settings: AdditionSettings,
+) -> float:
+    """L(v) as the module writes it, term by term."""
+    total = settings.lambda2 * float(((vector - prior) ** 2).sum())
+    for k in range(len(own.texts)):
+        dense = (own.vectors[k] @ vector - own.means[k]) / own.deviations[k]
+        score = own.dense_weight * dense + own.shares[k]
+        missing = max(0.0, own.best_rivals[k] + settings.gamma1 - score)
+        total += settings.lambda1 / len(own.texts) * missing**2
+    for j in range(len(known.limits)):
+        excess = (known.vectors[j].astype(float) @ vector - known.limits[j]) / known.scales[j]
+        total += (1 - settings.lambda1) * max(0.0, excess + settings.gamma2) ** 2
+    return total
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_solution_is_the_minimum_of_scipy(seed: int) -> None:
+    settings = AdditionSettings(gamma1=1.0, gamma2=0.2, lambda2=0.3)
+    own, known, prior = make_case(seed)
+
+    vector, _ = minimize(own, known, prior, settings)
+
+    best = scipy_minimize(loss, prior, (own, known, prior, settings), method="BFGS", tol=1e-10)
+    assert loss(vector, own, known, prior, settings) <= best.fun * (1 + 1e-9)
+
+
+def test_order_of_constraints_changes_no_bit() -> None:
+    own, known, prior = make_case(3)
+    order = np.random.default_rng(0).permutation(12)
+    shuffled = KnownQueries(
+        known.constraints.select(order),
+        known.vectors[order],
+        known.scales[order],
+        known.limits[order],
+    )
+
+    first, _ = minimize(own, known, prior, SETTINGS)
+    second, _ = minimize(own, shuffled, prior, SETTINGS)
+
+    assert first.tolist() == second.tolist()
+
+
+def test_problem_is_in_units_of_the_fused_score() -> None:
+    own, known, prior = make_case(1)
+    rows = np.arange(12)
+
+    problem = make_problem(own, known, rows, prior, SETTINGS)
+
+    assert problem.value(prior) == pytest.approx(loss(prior, own, known, prior, SETTINGS))
+
+
+def test_limits_do_not_depend_on_order() -> None:
+    known = [(f"d{i}", f"query {i}") for i in range(50)]
+
+    assert limit_queries(known, 10) == sorted(limit_queries(known[::-1], 10))
+    assert len(limit_queries(known, 10)) == 10
+
+
+def test_solved_documents_survive_a_file(tmp_path: Path, live: Path) -> None:
+    apply_in_groups(live, [6])
+    solved = SolvedDocuments(read_solved(live))
+
+    solved.save(tmp_path)
+    loaded = SolvedDocuments.load(tmp_path)
+
+    assert loaded.documents.keys() == solved.documents.keys()
+    assert loaded.documents["n3"].vectors.tolist() == solved.documents["n3"].vectors.tolist()
