@@ -25,9 +25,10 @@ documents. Posting lists in numpy do that and search as fast.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -48,7 +49,12 @@ from model_code.files import (
 )
 from model_code.retrieval.id_map import IdMap, IdMaps, number_on_lookup
 from model_code.retrieval.index_settings import Bm25Settings
-from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch
+from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch, TypedQuery
+from model_code.retrieval.typed_words import (
+    completed_stems,
+    corrected_stem,
+    split_unfinished_word,
+)
 from model_code.settings import require
 from model_code.text.known_queries import (
     MIN_DUPLICATE_JACCARD,
@@ -57,6 +63,7 @@ from model_code.text.known_queries import (
     select_queries,
 )
 from model_code.text.terms import get_analyzer
+from model_code.text.words import split_search_words
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -73,6 +80,12 @@ VOCABULARY = "vocabulary.json"
 DOCUMENT_IDS = "document_ids.json"
 POSTINGS = "postings.safetensors"
 DEFAULT_SETTINGS = Bm25Settings()
+
+LAST_CHARACTER = "\U0010ffff"
+MAX_NAMED_COMPLETIONS = 3
+
+FINISHED_WORD_FACTOR = 0.5
+"""Weight of completions of a word that the index knows as it is."""
 
 MIN_COMMON_SHARE = 1 / 8
 """Share of passages with a term from which its weights are added to all scores at once."""
@@ -193,12 +206,13 @@ class Bm25Segment:
         )
 
     @cached_property
-    def _term_numbers(self) -> dict[str, int]:
+    def term_numbers(self) -> dict[str, int]:
+        """Position of each term in the vocabulary."""
         return {term: number for number, term in enumerate(self.vocabulary)}
 
     def postings(self, term: str) -> slice:
         """Return the slice of a term's postings. It is empty if no passage has the term."""
-        number = self._term_numbers.get(term)
+        number = self.term_numbers.get(term)
         if number is None:
             return slice(0, 0)
         return slice(int(self.starts[number]), int(self.starts[number + 1]))
@@ -258,10 +272,16 @@ class Bm25Query:
 
     Attributes:
         terms: How often each term occurs in the query.
+        completions: Terms of which one completes the unfinished word. They count as one term.
+        completion_weight: Factor of the weight of the completions.
+        corrections: The terms among `terms` that replace a mistyped word.
         scores: Passage scores by `id()` of the index, so that no index computes them twice.
     """
 
     terms: Counter[str]
+    completions: tuple[str, ...] = ()
+    completion_weight: float = 1.0
+    corrections: frozenset[str] = frozenset()
     scores: dict[int, np.ndarray] = field(default_factory=dict)
 
 
@@ -573,6 +593,110 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         analyzer = get_analyzer(self.settings.language)
         return [Bm25Query(Counter(analyzer.analyze(text))) for text in texts]
 
+    def encode_typed(self, queries: Sequence[TypedQuery]) -> list[Bm25Query]:
+        """Count the terms of typed queries, with one typo tolerated and the last word completed."""
+        return [self._encode_typed(query) for query in queries]
+
+    def _encode_typed(self, query: TypedQuery) -> Bm25Query:
+        analyzer = get_analyzer(self.settings.language)
+        text = query.words
+        completions: list[str] = []
+        if query.is_unfinished:
+            unfinished = split_unfinished_word(query.words)
+            completions = self.complete(unfinished.word)
+            if completions:
+                # The last word is looked up by its completions.
+                text = unfinished.finished_text
+
+        terms = Counter(analyzer.analyze(text))
+        completion_weight = 1.0
+        if completions:
+            typed_terms = analyzer.analyze(unfinished.word)
+            known_terms = [term for term in typed_terms if self.knows(term)]
+            if known_terms:
+                # The word is probably finished, and counts more than words that it begins.
+                terms.update(known_terms)
+                completion_weight = FINISHED_WORD_FACTOR
+            completions = [term for term in completions if term not in terms]
+
+        corrections = set()
+        for word in split_search_words(text):
+            word_terms = analyzer.analyze(word)
+            if any(self.knows(term) for term in word_terms):
+                continue
+            correction = corrected_stem(word, analyzer, self.document_frequency)
+            if correction is not None:
+                terms[correction] += 1
+                corrections.add(correction)
+        return Bm25Query(terms, tuple(completions), completion_weight, frozenset(corrections))
+
+    def complete(self, word: str) -> list[str]:
+        """Return the terms of words that begin with an unfinished word, most frequent first."""
+        if not word:
+            return []
+        analyzer = get_analyzer(self.settings.language)
+        return completed_stems(word, analyzer, self._terms_with_prefix, self.document_frequency)
+
+    def knows(self, term: str) -> bool:
+        """Return whether a passage contains a term, or has it from a known query."""
+        if self._known_counts is None:
+            return self.document_frequency(term) > 0
+        return len(self._live_postings(term).rows) > 0
+
+    def document_frequency(self, term: str) -> int:
+        """Return the number of passages, without removed ones, whose texts contain a term."""
+        frequency = 0
+        for segment, frequencies in zip(
+            self.segments, self._live_document_frequencies, strict=True
+        ):
+            number = segment.term_numbers.get(term)
+            if number is not None:
+                frequency += int(frequencies[number])
+        return frequency
+
+    def _terms_with_prefix(self, prefix: str) -> dict[str, int]:
+        """Return the terms that begin with a text, each with its number of passages."""
+        frequencies: dict[str, int] = {}
+        for segment, segment_frequencies in zip(
+            self.segments, self._live_document_frequencies, strict=True
+        ):
+            start = bisect_left(segment.vocabulary, prefix)
+            end = bisect_left(segment.vocabulary, prefix + LAST_CHARACTER)
+            for number in range(start, end):
+                frequency = int(segment_frequencies[number])
+                if frequency:
+                    term = segment.vocabulary[number]
+                    frequencies[term] = frequencies.get(term, 0) + frequency
+        return frequencies
+
+    @cached_property
+    def _live_document_frequencies(self) -> list[np.ndarray]:
+        """Per segment the number of passages, without removed ones, of each term, shape (T,)."""
+        is_live = self._statistics.is_live
+        frequencies = []
+        for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
+            if is_live is None:
+                frequencies.append(np.diff(segment.starts))
+                continue
+            live_before = np.zeros(len(segment.rows) + 1, np.int64)
+            np.cumsum(is_live[segment.rows + first_row], out=live_before[1:])
+            frequencies.append(np.diff(live_before[segment.starts]))
+        return frequencies
+
+    @property
+    def keyword_index(self) -> Bm25Index:
+        """This index."""
+        return self
+
+    def documents_with(self, terms: Collection[str]) -> set[str]:
+        """Return the documents that contain all of some terms, in any of their passages."""
+        documents: set[str] | None = None
+        for term in terms:
+            rows = self._live_postings(term).rows.tolist()
+            with_term = {self.ids.document_ids[row] for row in rows}
+            documents = with_term if documents is None else documents & with_term
+        return documents or set()
+
     def search_encoded(
         self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
@@ -612,16 +736,35 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Return what each term adds to the score of a document's best passage, heaviest first."""
-        query = self.encode_queries([text])
-        best_passage = self.best_passage_encoded(query, document_id)
-        row = int(self.ids.rows_of([document_id])[best_passage])
+        return self.explain_all(text, self.encode_queries([text]), [document_id])[0]
 
-        matches = []
-        for term, count in query[0].terms.items():
-            weight = float(self._sum_weights(Counter({term: count}))[row])
-            if weight:
-                matches.append(TokenMatch(term, weight))
-        return sorted(matches, key=lambda match: (-match.weight, match.token))
+    def explain_all(
+        self, text: str, query: list[Bm25Query], document_ids: Sequence[str]
+    ) -> list[list[TokenMatch]]:
+        """Explain the scores of several documents; see `explain`."""
+        (encoded,) = query
+        best_rows = []
+        for document_id in document_ids:
+            best_passage = self.best_passage_encoded(query, document_id)
+            best_rows.append(int(self.ids.rows_of([document_id])[best_passage]))
+
+        explanations: list[list[TokenMatch]] = [[] for _ in document_ids]
+        for term, count in encoded.terms.items():
+            weights = self._sum_weights(Bm25Query(Counter({term: count})))
+            is_corrected = term in encoded.corrections
+            for matches, row in zip(explanations, best_rows, strict=True):
+                if weights[row]:
+                    matches.append(TokenMatch(term, float(weights[row]), is_corrected))
+        if encoded.completions:
+            completing = replace(encoded, terms=Counter(), scores={})
+            weights = self._sum_weights(completing)
+            name = " or ".join(encoded.completions[:MAX_NAMED_COMPLETIONS])
+            for matches, row in zip(explanations, best_rows, strict=True):
+                if weights[row]:
+                    matches.append(TokenMatch(name, float(weights[row]), expanded=True))
+        for matches in explanations:
+            matches.sort(key=lambda match: (-match.weight, match.token))
+        return explanations
 
     def score_without(self, query_text: str, document_id: str) -> float:
         """Score a document for a query that is left out of the document's own words.
@@ -732,11 +875,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
         if id(self) not in query.scores:
-            query.scores[id(self)] = self._sum_weights(query.terms)
+            query.scores[id(self)] = self._sum_weights(query)
         return query.scores[id(self)]
 
-    def _sum_weights(self, terms: Counter[str]) -> np.ndarray:
-        """Sum the weights of terms for every passage, shape (n,), float32.
+    def _sum_weights(self, query: Bm25Query) -> np.ndarray:
+        """Sum the weights of a query's terms for every passage, shape (n,), float32.
 
         The sum is in float64, over common terms first and both groups in the query's order. So it
         rounds alike, however the passages are split into segments.
@@ -744,10 +887,17 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         scores = np.zeros(len(self.ids))
         rare_rows = []
         rare_weights = []
-        for term, count in terms.items():
+        weighted_terms = []
+        for term, count in query.terms.items():
             rows, weights = self._term_weights(term)
             if count != 1:
                 weights = count * weights
+            weighted_terms.append((rows, weights))
+        if query.completions:
+            rows, weights = self._compute_weights(query.completions)
+            weighted_terms.append((rows, query.completion_weight * weights))
+
+        for rows, weights in weighted_terms:
             if rows is None:
                 scores += weights
             else:
@@ -762,20 +912,32 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     def _term_weights(self, term: str) -> _TermWeights:
         """Return the weights of a term. They are computed when it is first asked for."""
         if term not in self._weights_of_term:
-            self._weights_of_term[term] = self._compute_term_weights(term)
+            self._weights_of_term[term] = self._compute_weights([term])
         return self._weights_of_term[term]
 
-    def _compute_term_weights(self, term: str) -> _TermWeights:
-        rows, frequencies = self._live_postings(term)
+    def _compute_weights(self, terms: Sequence[str]) -> _TermWeights:
+        """Return the weights of terms that count as one, like synonyms."""
+        rows, frequencies = self._joint_postings(terms)
         statistics = self._statistics
         document_frequency = len(rows)
         if self.reference is not None:
-            document_frequency = len(self.reference._live_postings(term).rows)
+            document_frequency = len(self.reference._joint_postings(terms).rows)
         idf = inverse_document_frequency(document_frequency, statistics.passages)
         weights = idf * (frequencies / (frequencies + statistics.length_norms[rows]))
         if len(rows) < MIN_COMMON_SHARE * statistics.passages:
             return _TermWeights(rows, weights)
         return _TermWeights(None, np.bincount(rows, weights, len(self.ids)))
+
+    def _joint_postings(self, terms: Sequence[str]) -> _Postings:
+        """Return the passages that contain one of the terms, with their total occurrences."""
+        if len(terms) == 1:
+            return self._live_postings(terms[0])
+        all_postings = [self._live_postings(term) for term in terms]
+        all_rows = np.concatenate([postings.rows for postings in all_postings])
+        all_frequencies = np.concatenate([postings.frequencies for postings in all_postings])
+        rows, positions = np.unique(all_rows, return_inverse=True)
+        frequencies = np.bincount(positions, all_frequencies, len(rows))
+        return _Postings(rows, frequencies)
 
     def _live_postings(self, term: str) -> _Postings:
         """Return the passages that have a term and are not removed."""

@@ -37,7 +37,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +64,7 @@ from model_code.retrieval.protocol import (
     Ranking,
     Retriever,
     TokenMatch,
+    TypedQuery,
     top_k_ranking,
 )
 from model_code.text.terms import AUTO
@@ -289,13 +290,37 @@ class FusedSearch(Retriever[FusedQueries]):
                 return component.dense
         return None
 
+    @property
+    def keyword_index(self) -> Any | None:
+        """The BM25 index of the first component that has one."""
+        for component in self.components.values():
+            if component.keyword_index is not None:
+                return component.keyword_index
+        return None
+
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
-        """Encode query texts for every component, find their candidates, and score these.
+        """Encode query texts for every component, find their candidates, and score these."""
+
+        def encode(component: Retriever) -> Any:
+            return component.encode_queries(texts)
+
+        return self._score_queries(self._encode_components(texts, encode))
+
+    def encode_typed(self, queries: Sequence[TypedQuery]) -> FusedQueries:
+        """Encode queries that people type; see `encode_queries`."""
+        texts = [query.text for query in queries]
+
+        def encode(component: Retriever) -> Any:
+            return component.encode_typed(queries)
+
+        return self._score_queries(self._encode_components(texts, encode))
+
+    def _score_queries(self, encoded: Mapping[str, Any]) -> FusedQueries:
+        """Find the candidates of encoded queries, and score them.
 
         The scores of the candidates are needed here, because feedback moves the dense queries
         towards the best candidates.
         """
-        encoded = self._encode_components(texts)
         rankings = {
             name: component.search_and_rerank(encoded[name], self.fusion.depth)
             for name, component in self.components.items()
@@ -317,24 +342,31 @@ class FusedSearch(Retriever[FusedQueries]):
                 scores[name] = []
 
         # Set by `_limit_shares`.
-        dense_factors = {name: np.ones(len(texts)) for name in self.fusion.normalizers}
-        isolation_factors = np.ones(len(texts))
+        dense_factors = {name: np.ones(len(candidates)) for name in self.fusion.normalizers}
+        isolation_factors = np.ones(len(candidates))
 
         queries = FusedQueries(
             encoded, scoring, max_scores, scores, dense_factors, isolation_factors, candidates
         )
-        for i in range(len(texts)):
+        for i in range(len(candidates)):
             self._score_dense_components(queries, i)
             scores_of_query = {name: values[i] for name, values in scores.items()}
             self._limit_shares(queries, i, scores_of_query)
         return queries
 
-    def _encode_components(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Encode texts for each component, and under NAME.late their tokens, in the same pass."""
+    def _encode_components(
+        self, texts: Sequence[str], encode: Callable[[Retriever], Any]
+    ) -> dict[str, Any]:
+        """Encode queries for each component, and under NAME.late their tokens, in the same pass.
+
+        Args:
+            texts: Texts of the queries, which components with late interaction encode.
+            encode: Encodes the queries for another component.
+        """
         encoded = {}
         for name, component in self.components.items():
             if name not in self._late_components:
-                encoded[name] = component.encode_queries(texts)
+                encoded[name] = encode(component)
         for name in self._late_components:
             vectors, tokens = self.components[name].encode_with_tokens(texts)
             encoded[name] = vectors

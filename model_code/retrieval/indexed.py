@@ -14,7 +14,14 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.retrieval.id_map import IdMap
-from model_code.retrieval.protocol import Queries, Ranking, Retriever, Search, TokenMatch
+from model_code.retrieval.protocol import (
+    Queries,
+    Ranking,
+    Retriever,
+    Search,
+    TokenMatch,
+    TypedQuery,
+)
 from model_code.retrieval.top_k import EXTRA_DOCUMENTS, rank_best_first, search_filtered
 from model_code.text.known_queries import KnownQuery
 
@@ -134,6 +141,10 @@ class SegmentedRetriever(Retriever[Any]):
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """Encode query texts as the kind does."""
         return self.first.encode_queries(texts)
+
+    def encode_typed(self, queries: Sequence[TypedQuery]) -> Any:
+        """Encode queries that people type as the kind does."""
+        return self.first.encode_typed(queries)
 
     def search_encoded(
         self, queries: Any, k: int, allowed: Collection[str] | None = None

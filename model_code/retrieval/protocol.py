@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from freshet.results import TokenMatch
@@ -18,6 +19,22 @@ Ranking = list[tuple[str, float]]
 
 LATE_SUFFIX = ".late"
 """Appended to the name of a fusion's component: its score by late interaction."""
+
+
+@dataclass(frozen=True)
+class TypedQuery:
+    """A query as a person types it.
+
+    Attributes:
+        text: The text that encoders encode. An unfinished word may be completed in it.
+        words: The words as typed, which retrievers by words look up.
+        is_unfinished: Whether the last word may be the beginning of a longer one.
+    """
+
+    text: str
+    words: str
+    is_unfinished: bool = False
+
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
 """(query texts, k) -> the k best documents for each text, best first."""
@@ -53,9 +70,21 @@ class Retriever(ABC, Generic[Queries]):
         """The `DenseRetriever` that makes one vector of a query: itself, a component, or None."""
         return None
 
+    @property
+    def keyword_index(self) -> Any | None:
+        """The `Bm25Index` that looks up words: itself, a component, or None."""
+        return None
+
     @abstractmethod
     def encode_queries(self, texts: Sequence[str]) -> Queries:
         """Encode query texts."""
+
+    def encode_typed(self, queries: Sequence[TypedQuery]) -> Queries:
+        """Encode queries that people type.
+
+        Retrievers by words tolerate typos and complete unfinished words. Others encode the text.
+        """
+        return self.encode_queries([query.text for query in queries])
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
         """Encode query texts and return their `TokenSigns` as well.

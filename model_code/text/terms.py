@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
@@ -80,6 +81,19 @@ class TermAnalyzer:
             terms.extend(self._pair_term(words[i], words[i + 1]) for i in _unspaced_pairs(words))
         return terms
 
+    def whole_terms(self, text: str) -> list[str]:
+        """Return the term of each word of a text, without those of its parts.
+
+        >>> TermAnalyzer("english").whole_terms("sorted DataFrame")
+        ['sort', 'datafram']
+        """
+        terms = [self._word_terms[word] for word in split_search_words(text)]
+        return [word_terms[-1] for word_terms in terms if word_terms]
+
+    def stem(self, words: Sequence[str]) -> list[str]:
+        """Return the stems of folded words, which all are of one script."""
+        return self._word_terms.stem(list(words))
+
     def query_terms(self, query: str) -> set[str]:
         """Return the terms that a reader looks for in a text.
 
@@ -136,11 +150,16 @@ class _WordTerms(dict[str, tuple[str, ...]]):
         terms = [fold_letters(part) for part in parts]
         if len(parts) > 1:
             terms.append(fold_letters(name))
-        if self.language is not None:
-            terms = _stemmer(self._language_of(name), 0).stemWords(terms)
+        terms = self.stem(terms)
         if whole != name:
             terms.append(fold_letters(whole))
         return tuple(terms)
+
+    def stem(self, words: list[str]) -> list[str]:
+        """Return the stems of folded words of one script."""
+        if self.language is None or not words:
+            return words
+        return _stemmer(self._language_of(words[0]), 0).stemWords(words)
 
     def _language_of(self, word: str) -> str:
         if self.language != AUTO:

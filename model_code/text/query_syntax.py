@@ -1,0 +1,202 @@
+"""The syntax of queries that people type: phrases, excluded words and words of the title.
+
+| typed | a hit must |
+|---|---|
+| `"leap year"` | contain these words in this order, in its title or text |
+| `-car`, `-"used car"` | not contain the word in any of its forms, or the phrase |
+| `title:river`, `title:"river bank"` | have the word in its title |
+| `-title:river` | not have the word in its title |
+
+Everything else is text, also what only resembles the syntax: an unclosed quote, a dash within a
+word or before a blank, a number, a single letter or another dash, and a query that only excludes. A
+query with flags such as `-r` or `--force` is a command, so that no word of it is excluded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from model_code.text.folding import fold_characters, fold_letters
+from model_code.text.terms import get_analyzer
+from model_code.text.words import ASCII_SIGNS, UNSPACED_SCRIPTS, split_search_words
+
+OPEN_QUOTES = '"“„«'
+CLOSE_QUOTES = '"”“»'
+# A dash at the start of a line is a bullet of a list.
+OPERAND = re.compile(
+    rf"""(?:(?<=[^\S\n])|\A)(?P<exclude>-)?(?P<title>title:)?
+    (?:[{OPEN_QUOTES}](?P<phrase>[^{OPEN_QUOTES}{CLOSE_QUOTES}]+)[{CLOSE_QUOTES}](?!\w)
+      |(?P<word>[^\s{OPEN_QUOTES}]+))""",
+    re.IGNORECASE | re.VERBOSE,
+)
+EXCLUDABLE_WORD = re.compile(r"[^\W\d_][\w'’-]*\w")
+COMMAND_FLAG = re.compile(r"(?<!\S)(?:--\w|-\w(?![\w-])|-[\w-]+=)")
+TRAILING_PUNCTUATION = ".,;:!?)"
+UNSPACED_CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
+
+# Characters between the words of a phrase: anything but letters, digits and signs.
+GAP = rf"[^\w{re.escape(ASCII_SIGNS)}]+"
+
+
+@dataclass(frozen=True)
+class TextCondition:
+    """A condition on the words of a document.
+
+    Attributes:
+        words: A word or a phrase.
+        is_excluded: Whether documents must not contain it.
+        in_title: Whether only the title counts.
+        is_exact: Whether the words must occur as they are. Otherwise any form of the word counts.
+        literal: A dash with its word, as typed. A document that contains this is never excluded,
+            because the dash then belongs to a command such as `find -name`. Empty: no exception.
+    """
+
+    words: str
+    is_excluded: bool = False
+    in_title: bool = False
+    is_exact: bool = True
+    literal: str = ""
+
+
+@dataclass(frozen=True)
+class ParsedQuery:
+    """A query without its syntax.
+
+    Attributes:
+        text: The text to search for, which includes the words of phrases and titles.
+        conditions: Conditions that every hit meets.
+    """
+
+    text: str
+    conditions: tuple[TextCondition, ...] = ()
+
+
+def parse_query(text: str) -> ParsedQuery:
+    """Separate the text of a query from its conditions.
+
+    >>> parse_query('bank -"river bank" title:money')
+    ... # doctest: +NORMALIZE_WHITESPACE
+    ParsedQuery(text='bank money', conditions=(TextCondition(words='river bank', is_excluded=True,
+    in_title=False, is_exact=True, literal=''), TextCondition(words='money', is_excluded=False,
+    in_title=True, is_exact=False, literal='')))
+    >>> parse_query('re-index 5" pipes, an "open quote, -1 and tar -x')
+    ParsedQuery(text='re-index 5" pipes, an "open quote, -1 and tar -x', conditions=())
+    """
+    is_command = COMMAND_FLAG.search(text) is not None
+    conditions: list[TextCondition] = []
+    positive_text: list[str] = []
+    end_of_last = 0
+    for match in OPERAND.finditer(text):
+        condition = _read_condition(match, is_command)
+        if condition is None:
+            continue
+        conditions.append(condition)
+        positive_text.append(text[end_of_last : match.start()])
+        if not condition.is_excluded:
+            positive_text.append(condition.words)
+        end_of_last = match.end()
+    positive_text.append(text[end_of_last:])
+
+    if not conditions:
+        return ParsedQuery(text)
+    searched_text = " ".join("".join(positive_text).split())
+    if not split_search_words(searched_text):
+        # Only exclusions: nothing would be searched for.
+        return ParsedQuery(text)
+    return ParsedQuery(searched_text, tuple(conditions))
+
+
+def _read_condition(match: re.Match[str], is_command: bool) -> TextCondition | None:
+    """Return the condition that a part of a query states, or None if it is text."""
+    is_excluded = match["exclude"] is not None
+    in_title = match["title"] is not None
+    if match["phrase"] is not None:
+        if not split_search_words(match["phrase"]):
+            return None
+        return TextCondition(match["phrase"], is_excluded, in_title)
+
+    word = match["word"].rstrip(TRAILING_PUNCTUATION)
+    if in_title:
+        if not split_search_words(word):
+            return None
+        return TextCondition(word, is_excluded, in_title, is_exact=False)
+    if not is_excluded or is_command or not EXCLUDABLE_WORD.fullmatch(word):
+        return None
+    return TextCondition(word, is_excluded, is_exact=False, literal=f"-{word}")
+
+
+class ConditionMatcher:
+    """Checks whether documents meet a condition.
+
+    Args:
+        condition: The condition.
+        language: Language of the words, see `TermAnalyzer`.
+
+    >>> matcher = ConditionMatcher(TextCondition("creme brulee"), "auto")
+    >>> matcher.meets("Desserts", "Crème, brûlée"), matcher.meets("Brûlée", "crème")
+    (True, False)
+    """
+
+    def __init__(self, condition: TextCondition, language: str | None) -> None:
+        self.condition = condition
+        self._analyzer = get_analyzer(language)
+        words = split_search_words(condition.words)
+        self._folded_words = [fold_text(word) for word in words]
+        self._is_phrase = condition.is_exact or len(words) > 1
+        self._phrase = _phrase_pattern(self._folded_words)
+        self._literal = re.compile(rf"(?<!\S){re.escape(condition.literal)}(?!\w)", re.IGNORECASE)
+
+    @property
+    def terms(self) -> list[str]:
+        """The terms that every document with these words has."""
+        return self._analyzer.whole_terms(self.condition.words)
+
+    def meets(self, title: str, text: str) -> bool:
+        """Return whether a document meets the condition."""
+        if self.condition.is_excluded:
+            return not self.contains(title, text) or self._holds_literal(text)
+        return self.contains(title, text)
+
+    def contains(self, title: str, text: str) -> bool:
+        """Return whether the title or the text of a document contains the words."""
+        searched_texts = [title] if self.condition.in_title else [title, text]
+        if self._is_phrase:
+            return any(self._phrase.search(fold_text(searched)) for searched in searched_texts)
+        wanted_terms = set(self.terms)
+        return any(
+            wanted_terms.issubset(self._analyzer.analyze(searched)) for searched in searched_texts
+        )
+
+    def _holds_literal(self, text: str) -> bool:
+        return bool(self.condition.literal) and self._literal.search(text) is not None
+
+
+def fold_text(text: str) -> str:
+    """Return a text in lower case, without accents and invisible characters."""
+    return fold_letters(fold_characters(text))
+
+
+def _phrase_pattern(folded_words: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of words that follow each other, in a folded text."""
+    pattern = ""
+    previous = ""
+    for word in folded_words:
+        both_spaced = _is_spaced(previous[-1:]) and _is_spaced(word[:1])
+        if both_spaced:
+            pattern += GAP if previous else r"(?<!\w)"
+        elif previous:
+            pattern += r"\W*"
+        pattern += re.escape(word)
+        previous = word
+    if _is_spaced(previous[-1:]):
+        pattern += r"(?!\w)"
+    return re.compile(pattern)
+
+
+def _is_spaced(character: str) -> bool:
+    """Return whether a character is a letter or digit of a script with blanks, or missing."""
+    if not character:
+        return True
+    return character.isalnum() and UNSPACED_CHARACTER.match(character) is None
