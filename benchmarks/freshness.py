@@ -27,6 +27,7 @@ import freshet
 from benchmarks.live_service import make_project, served
 from benchmarks.measurement import row_stated
 from freshet import ChangeResult, Client, Hit, SearchResult
+from model_code.collection.generations.query_options import QueryOptions
 from model_code.errors import FreshetError
 from model_code.project import Project
 
@@ -288,10 +289,8 @@ class Unserved:
 
     def search(self, text: str, k: int) -> SearchResult:
         """Search like `Client.search`, without request and response."""
-        searcher = self._searchers.current()
-        return SearchResult(
-            searcher.generation.retriever, searcher.generation.number, searcher.search(text, k)
-        )
+        (page,) = self._searchers.current().search_pages([text], QueryOptions(k=k))
+        return page
 
 
 def read_while_writing(

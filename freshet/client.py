@@ -66,6 +66,12 @@ class SearchOptions(TypedDict, total=False):
         filters: Conditions on fields: an object such as {"package": "numpy", "year": {">=": 2020}},
             or texts such as "year>=2020".
         explain: Whether to return the contributions to each score.
+        offset: Number of documents to skip, for the next page.
+        window: Number of best documents that `sort`, `group_by`, `boost` and `facets` look at.
+        sort: Fields to sort the window by, such as "year", or "-date" for the newest first.
+        group_by: Return only the best document for each value of this field.
+        facets: Fields whose values are counted in the window.
+        boost: Fields that raise scores, such as {"date": {"half_life": "30d"}}.
         retriever: Name of a live retriever; the champion by default.
         min_generation: Search this generation or a newer one, such as the one that an addition
             returned.
@@ -73,6 +79,12 @@ class SearchOptions(TypedDict, total=False):
 
     filters: Mapping[str, Any] | Sequence[str]
     explain: bool
+    offset: int
+    window: int
+    sort: Sequence[str]
+    group_by: str | None
+    facets: Sequence[str]
+    boost: Mapping[str, Any] | Sequence[str]
     retriever: str | None
     min_generation: int | None
 

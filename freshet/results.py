@@ -75,11 +75,19 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Hits of one search, best first. All of them come from one generation."""
+    """A page of hits of one search, best first. All of them come from one generation."""
 
     retriever: str
     generation: int
     hits: list[Hit]
+    total: int = described(
+        "Number of hits over all pages: the documents that match the filters, or the documents of "
+        "the window if it is sorted, grouped or boosted."
+    )
+    facets: Mapping[str, Mapping[str, int]] = described(
+        "The most frequent values of the requested fields, with their numbers of documents in the "
+        "window."
+    )
 
 
 @dataclass(frozen=True)

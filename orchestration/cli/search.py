@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,9 +37,49 @@ def search(
     ] = None,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Show which tokens matched (lexical and fused retrievers)."),
+        typer.Option(
+            "--explain",
+            help="Show which tokens matched (lexical and fused retrievers), and the boosts.",
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print hits as a JSON list.")] = False,
+    offset: Annotated[
+        int, typer.Option(min=0, help="Number of documents to skip, for the next page.")
+    ] = 0,
+    sort: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sort",
+            help="Sort the best documents by a field: year, or --sort=-date for the newest first. "
+            "Can be repeated.",
+        ),
+    ] = None,
+    group_by: Annotated[
+        str | None, typer.Option(help="Show only the best document for each value of this field.")
+    ] = None,
+    facets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--facet", help="Count the values of this field in the best documents. Can be repeated."
+        ),
+    ] = None,
+    boost: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--boost",
+            help="Raise scores by a field: date:30d halves the addition every 30 days, downloads "
+            "and downloads:0.2 prefer greater numbers. Can be repeated.",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(help="Number of best documents that sort, groups, boosts and facets look at."),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print hits as a JSON list; with --facet, an object with all counts."
+        ),
+    ] = False,
 ) -> None:
     """Search the documents.
 
@@ -49,22 +89,52 @@ def search(
     Example: freshet search "sort an array" -k 5 --filter package=numpy
     """
     project = Project.find()
-    filters = filters or []
+    options: dict[str, Any] = {
+        "filters": filters or [],
+        "explain": explain,
+        "offset": offset,
+        "sort": sort or [],
+        "group_by": group_by,
+        "facets": facets or [],
+        "boost": boost or [],
+    }
+    if window is not None:
+        options["window"] = window
+
     service = find_running_service(project)
     if service is not None:
-        result = service.search(text, k, retriever=retriever, filters=filters, explain=explain)
-        hits = result.hits
+        result = service.search(text, k, retriever=retriever, **options)
     else:
         # Importing torch takes seconds, which a search by a running service does not need.
+        from model_code.collection.generations.query_options import QueryOptions
         from model_code.collection.generations.searcher import Searcher
 
-        hits = Searcher.open(project.live, retriever).search(text, k, filters, explain)
+        searcher = Searcher.open(project.live, retriever)
+        (result,) = searcher.search_pages([text], QueryOptions(k=k, **options))
 
     if as_json:
-        records = [hit_record(hit) for hit in hits]
+        records: Any = [hit_record(hit) for hit in result.hits]
+        if facets:
+            records = {"total": result.total, "facets": result.facets, "hits": records}
         print_message(json.dumps(records, indent=2, ensure_ascii=False))
-    else:
-        print_message(hits_text(hits))
+        return
+    print_message(hits_text(result.hits))
+    if offset:
+        print_message(f"{len(result.hits)} documents from {offset + 1} of {result.total:,}")
+    for name, counts in result.facets.items():
+        print_message(facet_text(name, counts))
+
+
+def facet_text(name: str, counts: Mapping[str, int]) -> str:
+    """Return the counted values of a field as one line.
+
+    >>> facet_text("package", {"numpy": 12, "scipy": 3})
+    'package: numpy 12, scipy 3'
+    """
+    if not counts:
+        return f"{name}: no values"
+    values = ", ".join(f"{value} {count:,}" for value, count in counts.items())
+    return f"{name}: {values}"
 
 
 def hits_text(hits: Sequence[Hit]) -> str:

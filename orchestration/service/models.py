@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from freshet.results import RejectedRow, SearchResult
+from model_code.collection.generations.boosts import MAX_WEIGHT
+from model_code.collection.generations.query_options import DEFAULT_WINDOW, MAX_WINDOW
 from model_code.collection.ledger.events import Opinion
 
 MAX_SOURCE_CHARACTERS = 1000
@@ -70,6 +72,40 @@ FILTERS_DESCRIPTION = (
     '"year": {">=": 2020}}, or a list of texts such as ["package=numpy", "year>=2020"]. '
     "See docs/application.md."
 )
+BOOST_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "half_life": {
+                "type": "string",
+                "pattern": r"^[1-9][0-9]{0,3}[hdwy]$",
+                "description": "Age at which a date has half the strength: hours, days, weeks or "
+                "years.",
+            },
+            "pivot": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "description": "Number with half the strength; the median of the window by "
+                "default. Not beside `half_life`.",
+            },
+            "weight": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": MAX_WEIGHT,
+                "description": "Largest addition, as a share of the difference between the best "
+                "and the last score of the window.",
+            },
+        },
+    },
+}
+Boosts = list[str] | Annotated[dict[str, Any], WithJsonSchema(BOOST_SCHEMA)]
+BOOST_DESCRIPTION = (
+    'Fields that raise scores: an object such as {"date": {"half_life": "30d"}, "downloads": '
+    '{"weight": 0.2}}, or a list of texts such as ["date:30d", "downloads:0.2"]. '
+    "See docs/application.md."
+)
 
 
 class StrictModel(BaseModel):
@@ -88,6 +124,31 @@ class BaseSearchRequest(StrictModel):
         description="Whether to return the contributions to each score (lexical and fused "
         "retrievers).",
     )
+    offset: int = Field(
+        default=0, ge=0, description="Number of documents to skip, for the next page."
+    )
+    window: int = Field(
+        default=DEFAULT_WINDOW,
+        ge=1,
+        le=MAX_WINDOW,
+        description="Number of best documents that `sort`, `group_by`, `boost` and `facets` "
+        "look at.",
+    )
+    sort: list[str] = Field(
+        default=[],
+        description="Fields to sort the window by, such as `year`, or `-date` for the newest "
+        "first. Documents without a value come last.",
+        examples=[["-date"]],
+    )
+    group_by: str | None = Field(
+        default=None, description="Return only the best document for each value of this field."
+    )
+    facets: list[str] = Field(
+        default=[],
+        description="Fields whose values are counted in the window.",
+        examples=[["package"]],
+    )
+    boost: Boosts = Field(default=[], description=BOOST_DESCRIPTION)
     retriever: str | None = Field(
         default=None, description="A live retriever; the champion by default."
     )
@@ -120,6 +181,9 @@ class SearchQuery(SearchRequest):
         default=[], description="Only documents with these fields, as in package=numpy."
     )
     filter: list[str] = Field(default=[], description="The same as `filters`.")
+    boost: list[str] = Field(
+        default=[], description="Fields that raise scores, as in date:30d or downloads:0.2."
+    )
 
     @property
     def request(self) -> SearchRequest:

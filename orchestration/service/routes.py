@@ -30,6 +30,7 @@ from freshet.results import (
     SyncResult,
 )
 from model_code.collection.generations.generation_store import retrievers
+from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.events import Feedback, Opinion, Receipt
@@ -47,7 +48,11 @@ router = APIRouter()
 # Limits of one search.
 MAX_RESULTS = 1000
 MAX_SEARCH_CHARACTERS = 10_000
+# Offset and number of results together.
+MAX_DEPTH = 10_000
 MAX_FILTERS = 50
+MAX_FIELDS = 50
+LIST_OPTIONS = ("sort", "facets", "boost")
 # Hits of all searches of a batch.
 MAX_BATCH_HITS = 10_000
 # Documents of one request.
@@ -146,7 +151,7 @@ async def _search(request: models.BatchRequest, service: Service) -> list[Search
         return _search_texts(service, request, texts)
 
     # Waiting searches that differ in nothing but their queries are answered together.
-    kind = (request.retriever, request.k, request.explain, json.dumps(request.filters))
+    kind = json.dumps(request.model_dump(exclude={"texts", "min_generation"}))
     return await service.pool.search(kind, request.texts, search_texts)
 
 
@@ -157,6 +162,18 @@ def _check_search(request: models.BatchRequest) -> None:
         request.k <= MAX_RESULTS,
         f"k is {request.k}, but this service returns at most {MAX_RESULTS} documents",
     )
+    last = request.offset + request.k
+    require(
+        last <= MAX_DEPTH,
+        f"offset + k is {last:,}, but this service returns at most the {MAX_DEPTH:,} best "
+        "documents of a search; use a filter",
+    )
+    for name in LIST_OPTIONS:
+        values = len(getattr(request, name))
+        require(
+            values <= MAX_FIELDS,
+            f"{name} has {values} entries, but this service accepts at most {MAX_FIELDS}",
+        )
     require(
         len(request.filters) <= MAX_FILTERS,
         f"the search has {len(request.filters)} filters, "
@@ -164,10 +181,10 @@ def _check_search(request: models.BatchRequest) -> None:
     )
 
     queries = len(request.texts)
-    hits = queries * request.k
+    hits = queries * last
     require(
         hits <= MAX_BATCH_HITS,
-        f"{queries} texts with k = {request.k} ask for {hits:,} hits, "
+        f"{queries} texts with offset + k = {last} ask for {hits:,} hits, "
         f"but this service returns at most {MAX_BATCH_HITS:,} at once",
     )
 
@@ -207,11 +224,28 @@ def _search_texts(
     """Answer queries with one searcher, so that all answers come from one generation."""
     searcher = service.searchers.current(request.retriever)
     started = time.perf_counter()
-    rankings = searcher.search_batch(texts, request.k, request.filters, request.explain)
+    pages = searcher.search_pages(texts, _query_options(request))
     service.metrics.search.observe(time.perf_counter() - started)
+    return pages
 
-    generation = searcher.generation
-    return [SearchResult(generation.retriever, generation.number, hits) for hits in rankings]
+
+def _query_options(request: models.BatchRequest) -> QueryOptions:
+    """Return the options of a search.
+
+    Raises:
+        SettingsError: If an option is malformed.
+    """
+    return QueryOptions(
+        k=request.k,
+        filters=request.filters,
+        explain=request.explain,
+        offset=request.offset,
+        window=request.window,
+        sort=request.sort,
+        group_by=request.group_by,
+        facets=request.facets,
+        boost=request.boost,
+    )
 
 
 @router.post("/feedback", tags=["search"])

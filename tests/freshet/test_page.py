@@ -54,6 +54,18 @@ def test_typed_query_is_searched_and_kept_in_address(visit):
     assert again.get_by_label("strings").is_checked()
 
 
+def test_filters_count_the_documents_of_the_query(visit):
+    expect = pytest.importorskip("playwright.sync_api").expect
+    page = visit("/#q=split+a+string")
+    count = page.locator("label", has_text="strings").locator(".soft")
+    expect(count).to_have_attribute("title", "among the 100 best documents")
+    page.get_by_label("strings").check()
+    expect(page.locator(".hit")).to_have_count(2)
+    expect(page.locator("label", has_text="numpy").locator(".soft")).to_have_text("0")
+    page.get_by_label("Search the documents").fill("")
+    expect(count).to_have_attribute("title", "in all documents")
+
+
 def test_keys_move_between_query_and_hits(visit):
     page = visit("/#q=read+rows+of+a+csv+file")
     page.locator(".hit").first.wait_for()

@@ -13,13 +13,20 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from freshet.results import Hit
+from freshet.results import Hit, SearchResult, TokenMatch
+from model_code.collection.generations.boosts import add_boosts
 from model_code.collection.generations.generation import (
     Generation,
     removed_by_segment,
     verify_checksums_on_error,
 )
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
+from model_code.collection.generations.query_options import (
+    QueryOptions,
+    count_facets,
+    group_ranking,
+    sort_ranking,
+)
 from model_code.collection.segments.documents import document_from_row
 from model_code.collection.segments.segment import (
     BaseSegment,
@@ -35,8 +42,11 @@ from model_code.text.passages import Span, section_at
 from model_code.text.snippets import find_marks, make_snippet, require_queries
 
 if TYPE_CHECKING:
-    from model_code.collection.segments.conditions import Filters
+    from model_code.collection.segments.conditions import FieldValue, Filters
     from model_code.collection.segments.filters import Index
+
+# Values of a field that a search counts.
+MAX_FACET_VALUES = 20
 
 
 class Searcher:
@@ -131,43 +141,134 @@ class Searcher:
     def search(
         self, text: str, k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[Hit]:
-        """Search for a text.
-
-        Args:
-            text: Query.
-            k: Number of hits; there are fewer if fewer documents match.
-            filters: Conditions on fields; see `model_code.collection.segments.filters`.
-            explain: Add to each hit what its score is made of.
-
-        Returns:
-            The best documents, best first.
-
-        Raises:
-            SettingsError: If the text is empty.
-            FreshetError: If no document has a field that the filters name.
-        """
+        """Return the k best documents for a text, best first; see `search_pages`."""
         return self.search_batch([text], k, filters, explain)[0]
 
     def search_batch(
         self, texts: Sequence[str], k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[list[Hit]]:
-        """Search for several texts at once, which are encoded together; see `search`."""
+        """Search for several texts at once, which are encoded together; see `search_pages`."""
+        pages = self.search_pages(texts, QueryOptions(k=k, filters=filters, explain=explain))
+        return [page.hits for page in pages]
+
+    def search_pages(self, texts: Sequence[str], options: QueryOptions) -> list[SearchResult]:
+        """Search for several texts at once, which are encoded together.
+
+        Args:
+            texts: Queries.
+            options: Options that all queries share.
+
+        Returns:
+            A page of hits for each text. There are fewer than k if fewer documents match.
+
+        Raises:
+            SettingsError: If a text is empty, or an option is malformed.
+            FreshetError: If no document ever had a field that the options name.
+        """
         require_queries(texts)
         with verify_checksums_on_error(self.generation):
-            allowed = None
-            if filters:
-                # Imported when needed, as most searches have no filter.
-                from model_code.collection.segments.filters import matching_documents
-
-                allowed = matching_documents(self._fields, filters, lambda: self._document_ids)
-                if not allowed:
-                    return [[] for _ in texts]
+            self._require_known(options.fields())
+            allowed = self._matching(options.filters)
+            if allowed is not None and not allowed:
+                no_values: dict[str, dict[str, int]] = {name: {} for name in options.facets}
+                return [self._make_page([], 0, no_values) for _ in texts]
             queries = self.retriever.encode_queries(texts)
-            rankings = self.retriever.search_and_rerank(queries, k, allowed)
-            results: list[list[Hit]] = []
+            rankings = self.retriever.search_and_rerank(queries, options.depth, allowed)
+            matching = self.document_count if allowed is None else len(allowed)
+            pages: list[SearchResult] = []
             for i, text in enumerate(texts):
-                results.append(self._make_hits(text, queries[i : i + 1], rankings[i], explain))
-            return results
+                pages.append(self._answer(text, queries[i : i + 1], rankings[i], matching, options))
+            return pages
+
+    def _matching(self, filters: Filters) -> Set[str] | None:
+        """Return the documents that match filters; None if there are no filters."""
+        if not filters:
+            return None
+        # Imported when needed, as most searches have no filter.
+        from model_code.collection.segments.filters import matching_documents
+
+        return matching_documents(self._fields, filters, lambda: self._document_ids)
+
+    def _require_known(self, fields: Sequence[str]) -> None:
+        if fields:
+            from model_code.collection.segments.filters import require_known_fields
+
+            require_known_fields(self._fields, fields)
+
+    def _answer(
+        self, text: str, query: Any, ranking: Ranking, matching: int, options: QueryOptions
+    ) -> SearchResult:
+        """Return the page of a ranking.
+
+        Args:
+            text: Text of the query.
+            query: The encoded text.
+            ranking: The `options.depth` best documents.
+            matching: Number of documents that match the filters.
+            options: Options of the search.
+        """
+        # A short ranking holds every document that the retriever finds.
+        total = len(ranking) if len(ranking) < options.depth else matching
+        window_ids = [document_id for document_id, _ in ranking[: options.window]]
+        facets = count_facets(window_ids, options.facets, self.field_values_of, MAX_FACET_VALUES)
+
+        contributions: dict[str, list[TokenMatch]] = {}
+        if options.boosts:
+            ranking, contributions = self._boost(ranking, options)
+        if options.sort:
+            ranking = sort_ranking(ranking, options.sort, self.field_values_of)
+        if options.group_by is not None:
+            ranking = group_ranking(ranking, options.group_by, self.field_values_of)
+        if options.reorders:
+            total = len(ranking)
+
+        page = ranking[options.offset : options.offset + options.k]
+        hits = self._make_hits(text, query, page, options, contributions)
+        return self._make_page(hits, total, facets)
+
+    def _make_page(
+        self, hits: list[Hit], total: int, facets: Mapping[str, Mapping[str, int]]
+    ) -> SearchResult:
+        return SearchResult(self.generation.retriever, self.generation.number, hits, total, facets)
+
+    def _boost(
+        self, ranking: Ranking, options: QueryOptions
+    ) -> tuple[Ranking, dict[str, list[TokenMatch]]]:
+        """Add the boosts to the scores of a ranking.
+
+        Returns:
+            The new ranking, and by document the parts of its score.
+        """
+        document_ids = [document_id for document_id, _ in ranking]
+        scores = [score for _, score in ranking]
+        values = [self.field_values_of(boost.field, document_ids) for boost in options.boosts]
+        additions = add_boosts(options.boosts, scores, values)
+
+        boosted: Ranking = []
+        parts: dict[str, list[TokenMatch]] = {}
+        for i, document_id in enumerate(document_ids):
+            added = [addition[i] for addition in additions]
+            boosted.append((document_id, scores[i] + sum(added)))
+            parts[document_id] = [TokenMatch(self.generation.retriever, scores[i])]
+            for boost, weight in zip(options.boosts, added, strict=True):
+                parts[document_id].append(TokenMatch(f"boost {boost.field}", weight))
+        boosted.sort(key=lambda entry: (-entry[1], entry[0]))
+        return boosted, parts
+
+    def field_values_of(
+        self, field: str, document_ids: Sequence[str]
+    ) -> list[Sequence[FieldValue]]:
+        """Return the values that each of some documents has in a field."""
+        values: list[Sequence[FieldValue]] = []
+        for document_id in document_ids:
+            segment = self.view_of(document_id).segment
+            values.append(segment.values_of(field).get(document_id, ()))
+        return values
+
+    @cached_property
+    def document_count(self) -> int:
+        """Number of documents that can be found."""
+        return sum(view.documents for view in self.views)
 
     @property
     def can_explain(self) -> bool:
@@ -244,19 +345,52 @@ class Searcher:
         ids = merge(*(view.ids_after(after) for view in self.views))
         return list(islice(ids, limit))
 
-    def _make_hits(self, text: str, query: Any, ranking: Ranking, explain: bool) -> list[Hit]:
-        """Return the hits of a ranking; `query` is the encoded text."""
+    def _make_hits(
+        self,
+        text: str,
+        query: Any,
+        ranking: Ranking,
+        options: QueryOptions,
+        contributions: Mapping[str, list[TokenMatch]],
+    ) -> list[Hit]:
+        """Return the hits of a page.
+
+        Args:
+            text: Text of the query.
+            query: The encoded text.
+            ranking: Documents of the page.
+            options: Options of the search.
+            contributions: The score of the retriever and the boosts, by document.
+        """
         document_ids = [document_id for document_id, _ in ranking]
         documents = self.documents(document_ids)
         hits: list[Hit] = []
-        for rank, (document_id, score) in enumerate(ranking, start=1):
+        for rank, (document_id, score) in enumerate(ranking, start=options.offset + 1):
             hits.append(self._make_hit(rank, score, documents[document_id], text, query))
-        if not explain:
+        if not options.explain:
             return hits
+
+        explained: list[Hit] = []
+        shares = self._explain(text, query, document_ids, contributions)
+        for hit, tokens in zip(hits, shares, strict=True):
+            explained.append(replace(hit, tokens=tuple(tokens)))
+        return explained
+
+    def _explain(
+        self,
+        text: str,
+        query: Any,
+        document_ids: Sequence[str],
+        contributions: Mapping[str, list[TokenMatch]],
+    ) -> list[list[TokenMatch]]:
+        """Return the parts of each document's score, boosts last."""
+        if contributions and not self.can_explain:
+            return [contributions[document_id] for document_id in document_ids]
         shares = self.retriever.explain_all(text, query, document_ids)
-        return [
-            replace(hit, tokens=tuple(tokens)) for hit, tokens in zip(hits, shares, strict=True)
-        ]
+        for document_id, tokens in zip(document_ids, shares, strict=True):
+            # The first contribution is the retriever's score, which the tokens explain.
+            tokens.extend(contributions.get(document_id, [])[1:])
+        return shares
 
     def _make_hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
         """Return a hit, which shows the best passage of the document for the query."""

@@ -282,8 +282,10 @@ def make_value(value: Any) -> FieldValue | None:
         return None
     if isinstance(value, bool):
         return FieldValue("boolean", value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if isinstance(value, int | float):
-        return None if math.isnan(value) else FieldValue("number", value)
+        return FieldValue("number", value)
     text = _normalize(str(value))
     return FieldValue("text", text) if text.strip() else None
 

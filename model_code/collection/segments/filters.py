@@ -159,12 +159,21 @@ def matching_documents(index: Index, filters: Filters, every: Callable[[], Set[s
         SettingsError: If the filter is malformed.
     """
     condition = parse_filters(filters)
-    for name in condition_fields(condition):
-        if name not in index:
-            raise FreshetError(f"no document has a field {name!r}; fields: {_list_fields(index)}")
+    require_known_fields(index, condition_fields(condition))
     if not isinstance(filters, Mapping):
         _check_typed_words(index, filters)
     return _find(index, condition, every)
+
+
+def require_known_fields(index: Index, names: Iterable[str]) -> None:
+    """Check that documents have fields with these names, or had them once.
+
+    Raises:
+        FreshetError: If no document ever had one of the fields. The message lists the others.
+    """
+    for name in names:
+        if name not in index:
+            raise FreshetError(f"no document has a field {name!r}; fields: {_list_fields(index)}")
 
 
 def _check_typed_words(index: Index, filters: Sequence[str]) -> None:

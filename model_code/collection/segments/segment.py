@@ -7,7 +7,7 @@ later. A segment is written once, and merged with others into a new one.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
 if TYPE_CHECKING:
+    from model_code.collection.segments.conditions import FieldValue
     from model_code.collection.segments.filters import Index
     from model_code.retrieval.dense import DenseRetriever
 
@@ -69,6 +70,7 @@ class LoadedSegment:
         self.lock = SharedFolderLock(folder)
         self.folder = folder
         self.retriever = retriever
+        self._values: dict[str, dict[str, list[FieldValue]]] = {}
         self.rows = rows
         self.number = int(folder.name) if folder.name.isdigit() else None
 
@@ -132,6 +134,16 @@ class LoadedSegment:
         from model_code.collection.segments.filters import read_fields
 
         return read_fields(self.documents)
+
+    def values_of(self, field: str) -> Mapping[str, Sequence[FieldValue]]:
+        """Return the values that each document has in a field, by document id."""
+        if field not in self._values:
+            values: dict[str, list[FieldValue]] = {}
+            for value, document_ids in self.fields.get(field, {}).items():
+                for document_id in document_ids:
+                    values.setdefault(document_id, []).append(value)
+            self._values[field] = values
+        return self._values[field]
 
 
 class BaseSegment(LoadedSegment):

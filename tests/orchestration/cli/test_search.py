@@ -9,7 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from freshet.results import Hit
+from freshet.results import Hit, SearchResult
+from model_code.collection.generations.boosts import Boost
+from model_code.collection.generations.query_options import DEFAULT_WINDOW, QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import TokenMatch
@@ -38,11 +40,12 @@ TOKENS = (TokenMatch("split", 1.5), TokenMatch("divide", 0.25, expanded=True))
 class FakeSearcher:
     """A searcher that returns one hit and records the arguments of the last search."""
 
-    def search(self, text, k, filters, explain):
-        self.arguments = {"text": text, "k": k, "filters": filters, "explain": explain}
-        if explain:
-            return [replace(HIT, tokens=TOKENS)]
-        return [HIT]
+    def search_pages(self, texts, options):
+        self.texts = texts
+        self.options = options
+        hit = replace(HIT, tokens=TOKENS) if options.explain else HIT
+        facets = {name: {"numpy": 12, "scipy": 3} for name in options.facets}
+        return [SearchResult("hce", 7, [hit], 34, facets)]
 
 
 @pytest.fixture
@@ -70,7 +73,8 @@ def run(monkeypatch, tmp_path, searcher):
 def test_plain_search_prints_rank_score_and_title(run, searcher):
     output = run("-k", "3")
 
-    assert searcher.arguments == {"text": "split", "k": 3, "filters": [], "explain": False}
+    assert searcher.texts == ["split"]
+    assert searcher.options == QueryOptions(k=3, filters=[], sort=[], facets=[], boost=[])
     assert output.splitlines()[0] == "  1  0.500  str.split"
 
 
@@ -86,7 +90,31 @@ def test_json_has_tokens_only_if_explained(run):
 def test_filters_reach_the_searcher(run, searcher):
     run("--filter", "package=numpy", "--filter", "kind=class")
 
-    assert searcher.arguments["filters"] == ["package=numpy", "kind=class"]
+    assert searcher.options.filters == ["package=numpy", "kind=class"]
+
+
+def test_order_options_reach_the_searcher(run, searcher):
+    run("--sort=-date", "--sort", "year", "--group-by", "package", "--boost", "date:30d")
+
+    assert searcher.options.sort == ["-date", "year"]
+    assert searcher.options.group_by == "package"
+    assert searcher.options.boosts == (Boost("date", half_life_seconds=2_592_000),)
+    assert searcher.options.window == DEFAULT_WINDOW
+
+
+def test_later_page_names_its_place(run, searcher):
+    output = run("--offset", "20", "--window", "50")
+
+    assert (searcher.options.offset, searcher.options.window) == (20, 50)
+    assert output.splitlines()[-1] == "1 documents from 21 of 34"
+
+
+def test_facets_are_printed(run):
+    assert run("--facet", "package").splitlines()[-1] == "package: numpy 12, scipy 3"
+    answer = json.loads(run("--facet", "package", "--json"))
+    assert answer["total"] == 34
+    assert answer["facets"] == {"package": {"numpy": 12, "scipy": 3}}
+    assert [hit["document_id"] for hit in answer["hits"]] == ["str.split"]
 
 
 def test_explain_prints_matched_tokens(run):
@@ -96,9 +124,8 @@ def test_explain_prints_matched_tokens(run):
 
 
 def test_empty_query_is_a_usage_error(run, monkeypatch):
-    # The real methods check the query before they use the searcher.
-    for name in ("search", "search_batch"):
-        monkeypatch.setattr(FakeSearcher, name, getattr(Searcher, name), raising=False)
+    # The real method checks the query before it uses the searcher.
+    monkeypatch.setattr(FakeSearcher, "search_pages", Searcher.search_pages)
 
     with pytest.raises(FreshetError, match="text is empty") as caught:
         run(text=" ")

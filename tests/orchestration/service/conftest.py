@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
-from freshet.results import Hit
+from freshet.results import Hit, SearchResult
 from model_code.collection.generations.searcher import Searcher
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
@@ -83,6 +83,12 @@ class FakeSearcher:
         if explain:
             raise FreshetError("a dense retriever does not score by token")
         return [self.search(text, k, filters) for text in texts]
+
+    def search_pages(self, texts, options):
+        pages = []
+        for hits in self.search_batch(texts, options.k, options.filters, options.explain):
+            pages.append(SearchResult(self.retriever, self.number, hits, len(hits), {}))
+        return pages
 
     def search(self, text, k=10, filters=()):
         if text == "slow":

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from freshet import Client
+from freshet.results import SearchResult
 from orchestration.guard import read_or_create_token
 from tests.orchestration.service.conftest import FakeSearcher, until
 
@@ -39,6 +40,8 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
                 "topics": [],
             }
         ],
+        "total": 1,
+        "facets": {},
     }
     assert client.get("/search", params={"text": "a", "k": 1}).json() == posted
 
@@ -58,6 +61,11 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
         ({"text": "a", "filters": ["x=y"] * 51}, 422, "51 filters"),
         ({"text": "a", "filters": ["colour=red"]}, 422, "no document has a field 'colour'"),
         ({"text": "a", "explain": True}, 422, "does not score by token"),
+        ({"text": "a", "offset": -1}, 422, "offset: input should be greater than or equal to 0"),
+        ({"text": "a", "offset": 10_000}, 422, "offset + k is 10,010"),
+        ({"text": "a", "window": 0}, 422, "window: input should be greater than or equal to 1"),
+        ({"text": "a", "sort": ["x"] * 51}, 422, "sort has 51 entries"),
+        ({"text": "a", "boost": ["date:30x"]}, 422, "weight of the boost of date is '30x'"),
         ({"text": "a", "kk": 3}, 422, "kk: extra inputs are not permitted"),
         ({"k": 3}, 422, "text: field required"),
         ({"text": "a", "retriever": "mlr"}, 404, "'mlr' is not live (live: hce)"),
@@ -72,6 +80,52 @@ def test_invalid_search_is_refused_in_one_line(serve, asked, status, message):
         assert "\n" not in answer.json()["error"]
         assert answer.text.endswith("}\n"), "one line"
     assert client.post("/search", json={"text": "a"}).status_code == 200
+
+
+def test_order_options_in_both_forms(serve, monkeypatch):
+    client, asked = serve(), []
+
+    def record(self, texts, options):
+        asked.append(options)
+        return [SearchResult("hce", 0, [], 0, {}) for _ in texts]
+
+    monkeypatch.setattr(FakeSearcher, "search_pages", record)
+    body = {
+        "text": "a",
+        "offset": 5,
+        "window": 50,
+        "sort": ["-date"],
+        "group_by": "kind",
+        "facets": ["kind", "year"],
+        "boost": {"date": {"half_life": "1w"}},
+    }
+    address = "/search?text=a&offset=5&window=50&sort=-date&group_by=kind&facets=kind&facets=year"
+
+    assert client.post("/search", json=body).status_code == 200
+    assert client.get(f"{address}&boost=date:1w").status_code == 200
+
+    posted, addressed = asked
+    assert posted.boosts == addressed.boosts
+    for name in ("k", "offset", "window", "sort", "group_by", "facets", "filters"):
+        assert getattr(posted, name) == getattr(addressed, name)
+    assert posted.offset == 5
+    assert posted.facets == ["kind", "year"]
+
+
+def test_searches_with_other_options_are_not_answered_together(serve, monkeypatch):
+    kinds = []
+    client = serve()
+    pool = client.app.state.service.pool
+    search = pool.search
+    monkeypatch.setattr(
+        pool, "search", lambda kind, *arguments: kinds.append(kind) or search(kind, *arguments)
+    )
+    client.get("/search?text=a")
+    client.get("/search?text=b")
+    client.get("/search?text=a&offset=1")
+
+    assert kinds[0] == kinds[1]
+    assert kinds[1] != kinds[2]
 
 
 def test_filters_in_an_address_go_by_both_names(serve, monkeypatch):

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from freshet.results import SearchResult
 from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.filters import MergedFields, index_fields, matching_documents
 from model_code.errors import FreshetError, SettingsError
@@ -115,6 +119,73 @@ def test_filters_keep_order_and_report_unknown_fields(
         FreshetError, match="no document has a field 'color'; fields: package, since, tags"
     ):
         searcher.search("read", 3, ["color=red"])
+
+
+def page(searcher: Searcher, **options: Any) -> SearchResult:
+    (result,) = searcher.search_pages(["read a list"], QueryOptions(**options))
+    return result
+
+
+def ids(result: SearchResult) -> list[str]:
+    return [hit.document_id for hit in result.hits]
+
+
+def test_pages_continue_the_ranking(searcher: Searcher) -> None:
+    everything = page(searcher, k=9)
+
+    first, second = page(searcher, k=4), page(searcher, k=4, offset=4)
+
+    assert [*first.hits, *second.hits] == everything.hits[:8]
+    assert first.total == second.total == len(DOCUMENTS)
+    assert page(searcher, k=4, offset=100).hits == []
+    assert page(searcher, k=1, filters={"tags": "text"}).total == 2
+    assert page(searcher, filters={"package": "nothing"}, facets=["tags"]).facets == {"tags": {}}
+
+
+def test_facets_count_the_window(searcher: Searcher) -> None:
+    result = page(searcher, k=1, facets=["tags", "since"])
+
+    assert result.facets == {"tags": {"strings": 2, "text": 2}, "since": {"3": 2}}
+    best = ids(page(searcher, k=3))
+    packages = Counter(document_id.partition(".")[0] for document_id in best)
+    assert page(searcher, window=3, facets=["package"]).facets == {"package": packages}
+
+
+def test_sort_and_group_order_the_window(searcher: Searcher) -> None:
+    best = ids(page(searcher, k=9))
+    packages = [document_id.partition(".")[0] for document_id in best]
+
+    by_package = ids(page(searcher, k=9, sort=["-package"]))
+    grouped = page(searcher, k=9, group_by="package")
+
+    assert by_package == sorted(best, key=lambda name: name.partition(".")[0], reverse=True)
+    assert ids(grouped) == [best[packages.index(name)] for name in dict.fromkeys(packages)]
+    assert grouped.total == len(set(packages))
+    assert page(searcher, k=2, offset=2, sort=["-package"], window=3).total == 3
+    assert len(page(searcher, k=2, offset=2, sort=["-package"], window=3).hits) == 1
+
+
+def test_boost_is_added_and_explained(searcher: Searcher) -> None:
+    plain = page(searcher, k=9)
+    spread = plain.hits[0].score - plain.hits[-1].score
+
+    boosted = page(searcher, k=9, boost={"since": {"weight": 4, "pivot": 3}}, explain=True)
+
+    assert {hit.document_id for hit in boosted.hits[:2]} == {"str.split", "re.split"}
+    scores = {hit.document_id: hit.score for hit in plain.hits}
+    for hit in boosted.hits:
+        retriever, boost = hit.tokens or ()
+        assert retriever.weight == scores[hit.document_id]
+        assert boost.token == "boost since"
+        assert boost.weight == pytest.approx(2 * spread if hit.fields.get("since") else 0.0)
+        assert hit.score == pytest.approx(retriever.weight + boost.weight)
+
+
+@pytest.mark.parametrize("option", ["sort", "facets", "boost", "group_by"])
+def test_unknown_field_of_an_option_is_refused(searcher: Searcher, option: str) -> None:
+    value: Any = "color" if option == "group_by" else ["color"]
+    with pytest.raises(FreshetError, match="no document has a field 'color'; fields: package"):
+        page(searcher, **{option: value})
 
 
 def test_empty_or_non_utf8_query_is_refused(searcher: Searcher) -> None:

@@ -1,0 +1,197 @@
+"""Boosts: fields that raise the scores of a search, such as recency and popularity.
+
+A boost adds to the score of a document a share of the spread of the scores, which is the difference
+between the best and the last document of the window. So it means the same for every retriever,
+whatever its scores are:
+
+    score + weight * spread * strength
+
+The strength of a date is 1 now, and halves with every `half_life`. The strength of a number x is
+x / (x + pivot), which is 1/2 at the pivot and never exceeds 1. A document without a value has
+strength 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from model_code.collection.segments.conditions import FieldValue
+from model_code.errors import SettingsError
+from model_code.settings import require
+
+DEFAULT_WEIGHT = 0.3
+MAX_WEIGHT = 100.0
+DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*([hdwy])")
+DURATION_SECONDS = {"h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
+KEYS = ("half_life", "pivot", "weight")
+EXAMPLE = '{"date": {"half_life": "30d"}} or {"downloads": {"weight": 0.2}}'
+MICROSECONDS = 1_000_000
+MAX_NUMBER = 1e300
+
+
+@dataclass(frozen=True)
+class Boost:
+    """The boost of one field.
+
+    Attributes:
+        field: Name of the field.
+        weight: Largest share of the spread of the scores that is added.
+        half_life_seconds: Age at which a date has half the strength. None for numbers.
+        pivot: Number with half the strength; None means the median of the window's documents.
+    """
+
+    field: str
+    weight: float = DEFAULT_WEIGHT
+    half_life_seconds: float | None = None
+    pivot: float | None = None
+
+    def strengths(self, values: Sequence[Sequence[FieldValue]], now: datetime) -> list[float]:
+        """Return the strength of each document, from 0 to 1.
+
+        Args:
+            values: The values that each document has in the field. The strongest counts.
+            now: The present time.
+        """
+        if self.half_life_seconds is not None:
+            return [self._date_strength(document_values, now) for document_values in values]
+        numbers = [_largest_number(document_values) for document_values in values]
+        positive = [number for number in numbers if number > 0]
+        if not positive:
+            return [0.0] * len(numbers)
+        pivot = statistics.median(positive) if self.pivot is None else self.pivot
+        return [number / (number + pivot) if number > 0 else 0.0 for number in numbers]
+
+    def _date_strength(self, values: Sequence[FieldValue], now: datetime) -> float:
+        instants = [value.instant for value in values if value.instant is not None]
+        if not instants or self.half_life_seconds is None:
+            return 0.0
+        age_seconds = now.timestamp() - max(instants) / MICROSECONDS
+        # A date in the future is as strong as now.
+        return 0.5 ** (max(age_seconds, 0.0) / self.half_life_seconds)
+
+
+def _largest_number(values: Sequence[FieldValue]) -> float:
+    """Return the largest number of some values, or 0. Numbers that no float holds do not count."""
+    numbers: list[float] = []
+    for value in values:
+        number = value.number
+        if number is not None and abs(number) < MAX_NUMBER:
+            numbers.append(float(number))
+    return max(numbers, default=0.0)
+
+
+def add_boosts(
+    boosts: Sequence[Boost],
+    scores: Sequence[float],
+    values: Sequence[Sequence[Sequence[FieldValue]]],
+    now: datetime | None = None,
+) -> list[list[float]]:
+    """Return what each boost adds to the score of each document.
+
+    Args:
+        boosts: The boosts (b).
+        scores: Scores (n) of the window, best first.
+        values: For each boost and each document, the values of its field.
+        now: The present time; None asks the clock.
+
+    Returns:
+        Additions (b, n).
+    """
+    if not scores:
+        return [[] for _ in boosts]
+    spread = scores[0] - scores[-1]
+    if spread <= 0:
+        # All scores are equal, so that the boosts alone order the documents.
+        spread = 1.0
+    present = datetime.now(UTC) if now is None else now
+    additions: list[list[float]] = []
+    for boost, field_values in zip(boosts, values, strict=True):
+        strengths = boost.strengths(field_values, present)
+        additions.append([boost.weight * spread * strength for strength in strengths])
+    return additions
+
+
+def parse_boosts(boost: Mapping[str, Any] | Sequence[str]) -> tuple[Boost, ...]:
+    """Parse boosts: an object by field, or texts such as "date:30d" and "downloads:0.2".
+
+    >>> parse_boosts({"date": {"half_life": "30d"}}) == parse_boosts(["date:30d"])
+    True
+
+    Raises:
+        SettingsError: If a boost is malformed.
+    """
+    require(
+        not isinstance(boost, str),
+        f"boost is the text {str(boost)[:80]!r}; write it as {EXAMPLE}, or as a list of texts",
+    )
+    boosts: list[Boost] = []
+    if isinstance(boost, Mapping):
+        for name, settings in boost.items():
+            boosts.append(_parse_boost(name, settings))
+    else:
+        for text in boost:
+            name, _, value = text.rpartition(":")
+            if not name:
+                boosts.append(Boost(text.strip()))
+            elif DURATION.fullmatch(value.strip()):
+                boosts.append(_parse_boost(name.strip(), {"half_life": value}))
+            else:
+                boosts.append(_parse_boost(name.strip(), {"weight": value}))
+    return tuple(boosts)
+
+
+def _parse_boost(name: str, settings: Any) -> Boost:
+    require(
+        isinstance(settings, Mapping) and all(key in KEYS for key in settings),
+        f"the boost of {name} is {str(settings)[:80]}; it is an object with some of the keys "
+        f"{', '.join(KEYS)}, such as {EXAMPLE}",
+    )
+    half_life = settings.get("half_life")
+    pivot = settings.get("pivot")
+    require(
+        half_life is None or pivot is None,
+        f"the boost of {name} has both half_life and pivot; half_life is for dates, pivot for "
+        "numbers",
+    )
+    weight = _read_positive(name, "weight", settings.get("weight", DEFAULT_WEIGHT))
+    require(weight <= MAX_WEIGHT, f"weight of {name} is {weight:g}; the largest is {MAX_WEIGHT:g}")
+    return Boost(
+        name,
+        weight,
+        None if half_life is None else _read_duration(name, half_life),
+        None if pivot is None else _read_positive(name, "pivot", pivot),
+    )
+
+
+def _read_positive(name: str, key: str, value: Any) -> float:
+    """Return a number above 0."""
+    is_readable = isinstance(value, int | float | str) and not isinstance(value, bool)
+    try:
+        number = float(value) if is_readable else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    require(
+        math.isfinite(number) and number > 0,
+        f"{key} of the boost of {name} is {str(value)[:80]!r}; it must be a number above 0",
+    )
+    return number
+
+
+def _read_duration(name: str, value: Any) -> float:
+    """Return the seconds of a duration such as 30d."""
+    match = DURATION.fullmatch(str(value).strip())
+    seconds = 0.0
+    if match is not None:
+        seconds = float(match[1]) * DURATION_SECONDS[match[2]]
+    if seconds <= 0:
+        raise SettingsError(
+            f"half_life of the boost of {name} is {str(value)[:80]!r}; write a number above 0 of "
+            "hours, days, weeks or years, such as 12h, 30d, 2w or 1y"
+        )
+    return seconds
