@@ -6,13 +6,16 @@ writes.
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
 from assets.stage_assets import ProjectResource
 from orchestration.running_service import find_running_service
+
+if TYPE_CHECKING:
+    from model_code.collection.generations.generation import Generation
 
 # One partition per task.
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
@@ -92,6 +95,7 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
         metadata["added"] = len(applied.added)
         metadata["updated"] = len(applied.updated)
         metadata["deleted"] = len(applied.deleted)
+        metadata.update(refinement_metadata(generation, changed))
 
     # The other live retrievers follow. One that fails is tried again by the next addition.
     open_indexes = {index.retriever: index}
@@ -114,6 +118,24 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
         check_name="every_document_is_found",
         metadata={"missing": missing[:MAX_LISTED_DOCUMENTS], "guard": GUARD_NOTE},
     )
+
+
+def refinement_metadata(generation: "Generation", document_ids: set[str] | None) -> dict[str, Any]:
+    """Describe what IncDSI did for documents, or for all of them, for an asset's page."""
+    from model_code.collection.generations.refinements import summarize_refinements
+
+    summary = summarize_refinements(generation, document_ids)
+    if summary is None:
+        return {"refined": 0, "IncDSI": "no document was placed by its queries"}
+    return {
+        "refined": summary.documents,
+        "queries": summary.queries,
+        "queries_answered_before": summary.answered_before,
+        "queries_answered_after": summary.answered_after,
+        "old_queries_outranked_before": summary.old_outranked_before,
+        "old_queries_outranked_after": summary.old_outranked_after,
+        "IncDSI": summary.sentence(),
+    }
 
 
 def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
@@ -147,6 +169,7 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
 )
 def drift_report(project: ProjectResource) -> Iterator[EventResult]:
     """Check drift, and show the report and the decision."""
+    from model_code.collection.index.live_index import LiveIndex
     from orchestration.freshness.drift import check_drift
 
     check = check_drift(project)
@@ -163,6 +186,7 @@ def drift_report(project: ProjectResource) -> Iterator[EventResult]:
             "why": "; ".join(check.decision.reasons),
             "report": dg.MetadataValue.md(f"```\n{check.text}```"),
         }
+    metadata.update(refinement_metadata(LiveIndex(project).generation, None))
     yield dg.MaterializeResult(metadata=metadata)
     yield dg.AssetCheckResult(
         passed=not exceeded,

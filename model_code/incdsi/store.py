@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from model_code.collection.generations.generation import Generation, removed_by_segment
+from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.refined import RefinedDocuments
 from model_code.collection.segments.segment import BaseSegment, LoadedSegment, new_passages
-from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.retriever import DsiRetriever
 from model_code.dsi.vectors import mean_by_owner
@@ -320,16 +320,4 @@ def statuses(generation: Generation) -> dict[str, str]:
                 found[document_id] = status
     for document in solved_documents(generation):
         found[document.document_id] = document.status
-    return found
-
-
-def solved_documents(generation: Generation) -> list[SolvedDocument]:
-    """Return the documents solved for their queries that can be found, oldest segment first."""
-    removed = removed_by_segment(generation)
-    found: list[SolvedDocument] = []
-    for number in generation.segments:
-        solved = SolvedDocuments.load(generation.sibling(number))
-        for document_id, document in solved.documents.items():
-            if document_id not in removed[number]:
-                found.append(document)
     return found

@@ -62,12 +62,22 @@ def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
         events = EventRange(backlog.first, backlog.last)
         ledger.tasks.close_others(TaskKind.ADD, retriever, events)
 
-        reason = f"{backlog.number} changes are waiting"
+        reason = _describe_backlog(ledger, retriever, project, backlog.number)
         if retriever != default:
             reason += f" for {retriever}"
         task = ledger.tasks.request(TaskKind.ADD, retriever, events, reason, requested_by="sensor")
         return [] if task is None else [task]
     return []
+
+
+def _describe_backlog(ledger: Ledger, retriever: str, project: Project, waiting: int) -> str:
+    """Say how many changes wait, and how many of them bring queries that IncDSI solves for."""
+    cursor = GenerationStore(project.live, retriever).current().cursor
+    with_queries = ledger.view_at(cursor).count_pending_with_queries()
+    reason = f"{waiting} changes are waiting"
+    if with_queries:
+        reason += f"; {with_queries} bring queries, so IncDSI places them"
+    return reason
 
 
 def _request_drift_check(project: Project, ledger: Ledger, retriever: str) -> list[Task]:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.generation_store import default_retriever
+from model_code.collection.generations.refinements import summarize_refinements
 from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.ledger.events import Receipt
+from model_code.collection.segments.solved import SolvedSummary
 from model_code.corpus.clean_rows import CleanRows, read_file, require_known_columns
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
@@ -44,6 +46,7 @@ class ChangeReport:
         unchanged: Number of documents that were as they are.
         rejected: Refused rows, each with its file, row number, document id and reason.
         generation: Number of the generation that has the changes.
+        refined: What IncDSI did for the changed documents; None if it solved none of them.
         behind: Why other live retrievers could not take the changes in, by their names.
     """
 
@@ -55,6 +58,7 @@ class ChangeReport:
     unchanged: int = 0
     rejected: list[dict[str, Any]] = field(default_factory=list)
     generation: int | None = None
+    refined: SolvedSummary | None = None
     behind: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -92,6 +96,8 @@ class ChangeReport:
             line += f" (generation {self.generation})"
 
         lines = [line]
+        if self.refined is not None:
+            lines.append(f"  {self.refined.sentence()}")
         lines.extend(_rejection_line(row) for row in self.rejected)
         for retriever, reason in sorted(self.behind.items()):
             lines.append(f"  behind    {retriever}  {reason}")
@@ -219,6 +225,8 @@ def apply_changes(
     if generation is None:
         report.mark_as_waiting()
         generation = index.generation.number
+    else:
+        report.refined = summarize_refinements(index.generation, report.changed)
     report.generation = generation
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.refinements import summarize_refinements
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_matching_ledger
 from model_code.collection.ledger.events import EventState
 from model_code.collection.ledger.states import Event, LedgerView
+from model_code.collection.segments.solved import SolvedSummary
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.project import Project
 
@@ -41,10 +44,11 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         retriever: Name of the retriever.
 
     Returns:
-        The keys "retriever", "generation", "watermark", "newest" (see `probe_newest_document`) and
-        "ledger". The ledger's value has the documents by state, the lag, and the last tasks,
-        drift report and refused rows. It is None if no document ever arrived. Times are texts in
-        ISO 8601, in UTC.
+        The keys "retriever", "generation", "watermark", "newest" (see `probe_newest_document`),
+        "refined" (a `SolvedSummary`, or None if no document was refined) and "ledger".
+        The ledger's value has the documents by state, the lag, and the last tasks, drift report
+        and refused rows. It is None if no document ever arrived. Times are texts in ISO 8601, in
+        UTC.
 
     Raises:
         FreshetError: If the ledger is missing, or another one.
@@ -56,7 +60,11 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         "watermark": generation.watermark,
         "ledger": None,
         "newest": None,
+        "refined": None,
     }
+    refined = summarize_refinements(generation)
+    if refined is not None:
+        status["refined"] = asdict(refined)
     newest = read_canary(project)
     if newest is not None and newest["retriever"] == retriever:
         status["newest"] = newest
@@ -160,6 +168,8 @@ def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterat
     newest = status.get("newest")
     if newest:
         yield _newest_line(newest)
+    if status.get("refined"):
+        yield f"refined     {SolvedSummary(**status['refined']).sentence()}"
     if ledger["drift"]:
         yield from _drift_lines(ledger["drift"]["report"])
     for task in ledger["work"]:

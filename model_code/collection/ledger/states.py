@@ -265,6 +265,19 @@ class LedgerView:
             path = history_of(connection).path(start, head, self.cursor.replay)
             return Backlog(*connection.execute(query.where(in_intervals(path))).one())
 
+    def count_pending_with_queries(self) -> int:
+        """Return how many pending events put documents that bring queries.
+
+        The database counts them; no content is read.
+        """
+        has_queries = sa.func.json_array_length(events.c.payload["queries"]) > 0
+        query = sa.select(sa.func.count()).where(IS_CHANGE, has_queries)
+        start = self.cursor.position.event
+        with self._database.read() as connection:
+            head = connection.scalar(SELECT_LAST_ID)
+            path = history_of(connection).path(start, head, self.cursor.replay)
+            return connection.execute(query.where(in_intervals(path))).scalar_one()
+
     def counts(self) -> dict[EventState, int]:
         """Return the number of events in each state.
 

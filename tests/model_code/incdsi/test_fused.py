@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
 
+from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
 from model_code.incdsi.constraints import Constraints, limit_queries
@@ -17,7 +18,7 @@ from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, mini
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
-from model_code.incdsi.store import solved_documents, statuses
+from model_code.incdsi.store import statuses
 from model_code.text.documents import Change, Document, Remove
 from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
 

@@ -76,6 +76,14 @@ def test_addition_is_due_while_changes_wait(project):
     assert task.requested_by == "sensor"
 
 
+def test_reason_counts_documents_with_queries(project):
+    collection_of(project).receive([row("a", queries=["how"]), row("b")], "api")
+
+    (task,) = request_due_tasks(project)
+
+    assert task.reason == "2 changes are waiting; 1 bring queries, so IncDSI places them"
+
+
 def test_addition_is_requested_without_reading_events(project, monkeypatch):
     def fail(*_):
         pytest.fail("events were read, with their texts")

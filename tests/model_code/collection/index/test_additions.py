@@ -12,7 +12,9 @@ import pytest
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.changes import ChangeReport, apply_changes
 from model_code.collection.index.live_index import LiveIndex, additions_folder
+from model_code.collection.index.status import live_status, live_status_lines
 from model_code.incdsi.adder import Status
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder
 from model_code.incdsi.store import statuses
@@ -100,3 +102,52 @@ def test_warming_up_computes_the_constraints(own: Project) -> None:
 
     (cache,) = additions_folder(own).glob("r-known-*")
     assert (cache / "manifest.json").is_file()
+
+
+def add_with_query(project: Project) -> ChangeReport:
+    """Add a document that brings a query, and one that brings none."""
+    index = LiveIndex(project)
+    receipts = [
+        index.receive([row("n", "word2 word3", queries=["word4"]), row("m", "word5")], "test")
+    ]
+    report = ChangeReport(added=["m", "n"])
+    apply_changes(index, report, receipts)
+    return report
+
+
+def test_report_of_a_change_counts_refined_documents(own: Project) -> None:
+    report = add_with_query(own)
+
+    assert report.refined is not None
+    assert report.refined.documents == 1
+    assert report.refined.queries == 1
+    assert "IncDSI refined 1 document:" in str(report)
+
+
+def test_report_is_silent_without_queries(own: Project) -> None:
+    index = LiveIndex(own)
+    report = ChangeReport(added=["m"])
+
+    apply_changes(index, report, [index.receive([row("m", "word5")], "test")])
+
+    assert report.refined is None
+    assert "IncDSI" not in str(report)
+
+
+def test_status_sums_up_refined_documents(own: Project) -> None:
+    add_with_query(own)
+
+    status = live_status(own, "r")
+
+    assert status["refined"]["documents"] == 1
+    lines = list(live_status_lines(status))
+    assert [line for line in lines if line.startswith("refined     IncDSI refined 1 document")]
+
+
+def test_refined_documents_are_forgotten_with_their_deletion(own: Project) -> None:
+    add_with_query(own)
+    index = LiveIndex(own)
+
+    apply_changes(index, ChangeReport(deleted=["n"]), [index.remove(["n"], "test")])
+
+    assert live_status(own, "r")["refined"] is None

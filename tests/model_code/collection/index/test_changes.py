@@ -83,6 +83,7 @@ def test_add_reports_each_row_and_supports_dry_run(run, project, more):
         "unchanged": 3,
         "generation": 1,
         "dry_run": False,
+        "refined": None,
         "behind": {},
         "rejected": told["rejected"],
     }

@@ -339,7 +339,14 @@ def test_a_forecast_is_what_then_happens(project, collection):
 
 
 def test_status_is_read_only_and_reports_backlog(project, collection):
-    nothing = {"retriever": "hce", "generation": 0, "watermark": 0, "ledger": None, "newest": None}
+    nothing = {
+        "retriever": "hce",
+        "generation": 0,
+        "watermark": 0,
+        "ledger": None,
+        "newest": None,
+        "refined": None,
+    }
     assert live_status(project, "hce") == nothing
     assert list(live_status_lines(live_status(project, "hce"))) == []
     assert not (project.live / "ledger.sqlite").exists()

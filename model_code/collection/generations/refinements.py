@@ -1,0 +1,36 @@
+"""What IncDSI did for the documents of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from model_code.collection.generations.generation import Generation, removed_by_segment
+from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
+
+
+def solved_documents(generation: Generation) -> list[SolvedDocument]:
+    """Return the documents solved for their queries that can be found, oldest segment first."""
+    removed = removed_by_segment(generation)
+    found: list[SolvedDocument] = []
+    for number in generation.segments:
+        solved = SolvedDocuments.load(generation.sibling(number))
+        for document_id, document in solved.documents.items():
+            if document_id not in removed[number]:
+                found.append(document)
+    return found
+
+
+def summarize_refinements(
+    generation: Generation, document_ids: Collection[str] | None = None
+) -> SolvedSummary | None:
+    """Sum up what IncDSI did for documents that can be found; None if it solved none of them.
+
+    Args:
+        generation: The generation.
+        document_ids: The documents; None means all of them.
+    """
+    documents = solved_documents(generation)
+    if document_ids is not None:
+        wanted = set(document_ids)
+        documents = [document for document in documents if document.document_id in wanted]
+    return SolvedSummary.of(documents) if documents else None
