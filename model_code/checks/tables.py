@@ -57,6 +57,9 @@ COLUMN_CHECKS = {
     ("queries", "split"): pa.Check.isin(SPLITS),
     ("documents", "queries"): pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"),
     ("queries", "answers"): pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"),
+    ("queries", "not_relevant"): pa.Check(
+        _is_list_of_texts, element_wise=True, error="list of texts"
+    ),
     ("qrels", "relevance"): pa.Check.ge(1),
     ("qrels", "split"): pa.Check.isin(SPLITS),
     ("quarantine", "table"): pa.Check.isin(("documents", "queries", "qrels")),

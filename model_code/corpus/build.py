@@ -129,6 +129,7 @@ def _make_tables(
                 "text": query.text,
                 "split": qrels.splits.get(query.query_id),
                 "answers": _json_or_none(query.answers),
+                "not_relevant": _json_or_none(qrels.judged_not_relevant.get(query.query_id, ())),
             }
         )
 

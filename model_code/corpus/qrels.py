@@ -49,6 +49,7 @@ class Qrels:
         pairs: Relevance of each relevant pair of query id and document id.
         splits: Split of each query that has a relevant document.
         not_relevant: Number of sound rows with a relevance of 0 or less.
+        judged_not_relevant: Ids of the documents that were judged not relevant, by query id.
         repeated: Number of sound rows whose pair another row has.
         outside_limit: Number of sound rows of documents that `corpus.limit` left out.
     """
@@ -58,6 +59,7 @@ class Qrels:
     not_relevant: int
     repeated: int
     outside_limit: int
+    judged_not_relevant: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,21 @@ def admit_qrels(
         not_relevant=len(inside) - len(relevant),
         repeated=len(agreed) - len(pairs),
         outside_limit=len(judgements) - len(inside),
+        judged_not_relevant=_judged_not_relevant(inside, pairs),
     )
+
+
+def _judged_not_relevant(
+    judgements: Sequence[Judgement], relevant_pairs: Mapping[tuple[str, str], int]
+) -> dict[str, list[str]]:
+    """Return the documents that nobody found relevant, for the queries that have a relevant one."""
+    judged_queries = {query_id for query_id, _ in relevant_pairs}
+    documents: dict[str, set[str]] = {}
+    for judgement in judgements:
+        pair = (judgement.query_id, judgement.document_id)
+        if judgement.query_id in judged_queries and pair not in relevant_pairs:
+            documents.setdefault(judgement.query_id, set()).add(judgement.document_id)
+    return {query_id: sorted(ids) for query_id, ids in sorted(documents.items())}
 
 
 def _read_judgement(row: Row, targets: QrelTargets) -> Judgement:

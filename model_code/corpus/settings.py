@@ -116,7 +116,7 @@ class HubSettings(Settings):
 
 
 class FileSettings(Settings):
-    """Where `files` finds queries and qrels; documents are at `corpus.path`.
+    """Where `files` and `trec` find queries and qrels; documents are at `corpus.path`.
 
     The suffix tells the format: .jsonl, .csv or .tsv (each also with .gz), or .parquet.
     """
@@ -187,7 +187,17 @@ class QuerySplitSettings(Settings):
         require(shares < 1, "test_share + dev_share + gate_share must leave queries to train on")
 
 
-Kind = Literal["auto", "installed_packages", "beir", "hub", "files", "folder", "snapshot"]
+Kind = Literal[
+    "auto",
+    "installed_packages",
+    "beir",
+    "hub",
+    "files",
+    "folder",
+    "trec",
+    "ir_datasets",
+    "snapshot",
+]
 
 # The class of each `corpus.source`. It is imported when the source is opened.
 SOURCES = {
@@ -196,7 +206,9 @@ SOURCES = {
     "folder": "model_code.corpus.sources.folder:FolderSource",
     "hub": "model_code.corpus.sources.hub:HubSource",
     "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
+    "ir_datasets": "model_code.corpus.sources.ir_datasets:IrDatasetsSource",
     "snapshot": "model_code.corpus.sources.files:SnapshotSource",
+    "trec": "model_code.corpus.sources.trec:TrecSource",
 }
 
 # Sources that need no `corpus.path`.
@@ -216,8 +228,8 @@ class CorpusSettings(Settings):
     path: str | None = Field(
         None,
         description=(
-            "A folder of documents, a file of rows, a BEIR folder, or the name of a data set on "
-            "the hub."
+            "A folder of documents, a file of rows, a BEIR folder, documents of TREC, or the name "
+            "of a data set on the hub or of ir_datasets."
         ),
     )
     packages: tuple[str, ...] = Field(

@@ -21,7 +21,7 @@ COLUMNS: dict[str, dict[str, type]] = {
         ("document_id", "title", "text", "fields", "date", "content_hash", "queries"), str
     ),
     "passages": {"document_id": str, "ordinal": int, "title": str, "text": str},
-    "queries": dict.fromkeys(("query_id", "text", "split", "answers"), str),
+    "queries": dict.fromkeys(("query_id", "text", "split", "answers", "not_relevant"), str),
     "qrels": {"query_id": str, "document_id": str, "relevance": int, "split": str},
     "quarantine": dict.fromkeys(
         ("location", "record_id", "table", "reason", "detail", "excerpt"), str
@@ -30,7 +30,7 @@ COLUMNS: dict[str, dict[str, type]] = {
 }
 
 # Columns that a table has only if one of its rows has a value.
-OPTIONAL = {("documents", "queries"), ("queries", "answers")}
+OPTIONAL = {("documents", "queries"), ("queries", "answers"), ("queries", "not_relevant")}
 
 # Columns that may hold null.
 NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_id")} | OPTIONAL
@@ -44,8 +44,9 @@ class Corpus:
     """The tables of the corpus stage, with the columns of `COLUMNS`.
 
     The row number of `passages` is the passage number. `queries` and `qrels` have the split, one of
-    `SPLITS`; a query without judgements has none. `queries` of a document and `answers` of a query
-    are JSON lists of texts, or None. A corpus without any of them lacks the column.
+    `SPLITS`; a query without judgements has none. `queries` of a document, and `answers` and
+    `not_relevant` of a query, are JSON lists of texts, or None. A corpus without any of them lacks
+    the column.
     """
 
     documents: pd.DataFrame
@@ -71,8 +72,9 @@ class Corpus:
         asked_in_training = frozenset(
             query_id for query_id, grades in qrels.items() if grades.keys() & training_documents
         )
-        answers = _read_answers(self.queries, qrels)
-        return Judgements(queries, qrels, "qrels", answers, asked_in_training)
+        answers = _read_lists(self.queries, "answers", qrels)
+        not_relevant = _read_lists(self.queries, "not_relevant", qrels)
+        return Judgements(queries, qrels, "qrels", answers, asked_in_training, not_relevant)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Judgements:
         answers: The strings that answer a query, by the ids of the queries that have any.
         asked_in_training: Ids of the queries with a relevant document that a judged training query
             asks for, too.
+        not_relevant: Ids of the documents that were judged not relevant, by the ids of the queries
+            that have any.
     """
 
     queries: dict[str, str]
@@ -93,6 +97,19 @@ class Judgements:
     source: str
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     asked_in_training: frozenset[str] = frozenset()
+    not_relevant: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def graded(self) -> dict[str, dict[str, int]]:
+        """Return the qrels with relevance 0 for documents that were judged not relevant.
+
+        Most metrics do not need them. judged@k and bpref do.
+        """
+        graded: dict[str, dict[str, int]] = {}
+        for query_id, relevant in self.qrels.items():
+            grades = dict.fromkeys(self.not_relevant.get(query_id, ()), 0)
+            grades.update(relevant)
+            graded[query_id] = grades
+        return graded
 
 
 def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -207,11 +224,14 @@ def _query_texts(corpus: Corpus) -> dict[str, str]:
     return dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
 
 
-def _read_answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:
-    if "answers" not in queries:
+def _read_lists(
+    queries: pd.DataFrame, column: str, query_ids: Collection[str]
+) -> dict[str, list[str]]:
+    """Return the lists in an optional column of some queries, by the ids that have one."""
+    if column not in queries:
         return {}
-    rows = queries[queries["query_id"].isin(list(query_ids))].dropna(subset="answers")
-    answers: dict[str, list[str]] = {}
-    for query_id, text in zip(rows["query_id"], rows["answers"], strict=True):
-        answers[query_id] = json.loads(text)
-    return answers
+    rows = queries[queries["query_id"].isin(list(query_ids))].dropna(subset=column)
+    lists: dict[str, list[str]] = {}
+    for query_id, text in zip(rows["query_id"], rows[column], strict=True):
+        lists[query_id] = json.loads(text)
+    return lists

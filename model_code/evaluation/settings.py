@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from model_code.evaluation.metrics import parse_metric
+from model_code.evaluation.metrics import metric_cutoff
 from model_code.settings import Field, Settings, constant_field, require
 
 METRICS = (
@@ -31,7 +31,9 @@ class EvaluationSettings(Settings):
     references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")
 
     metrics: tuple[str, ...] = Field(
-        METRICS, description="Metrics to compute, by their usual names."
+        METRICS,
+        description="Metrics to compute, by their usual names. judged@k, bpref and RBP need the "
+        "extra `research`.",
     )
     main_metric: str = Field("nDCG@10", description="Metric that reports and plots begin with.")
     depth: int = Field(
@@ -57,7 +59,7 @@ class EvaluationSettings(Settings):
     def check(self) -> None:
         """Refuse metrics that a run of this depth cannot give."""
         for name in self.metrics:
-            cutoff = parse_metric(name)[1]
+            cutoff = metric_cutoff(name)
             require(
                 cutoff is None or cutoff <= self.depth,
                 f"metric {name} needs depth >= {cutoff}, not {self.depth}",
@@ -97,7 +99,7 @@ class PromotionSettings(Settings):
     def check(self) -> None:
         """Refuse unknown metrics, and levels at which the gate would refuse everything."""
         for name in (self.metric, *self.protected):
-            parse_metric(name)
+            metric_cutoff(name)
         smallest = 1 / (self.permutations + 1)
         require(
             smallest < self.alpha,

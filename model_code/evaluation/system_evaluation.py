@@ -68,7 +68,7 @@ def evaluate_system(
     rows: list[tuple[str, str, str, float, bool]] = []
     for split, judged in judgements.items():
         write_run(output / f"run.{split}.trec", runs[split], tag=system)
-        scores = evaluate_run(runs[split], judged.qrels, settings.metrics)
+        scores = evaluate_run(runs[split], judged.graded(), settings.metrics)
         summary[split] = _means(scores, list(judged.queries))
         groups[split] = _group_means(scores, judged)
         for metric, values in scores.items():

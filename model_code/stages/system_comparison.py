@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from model_code.evaluation.comparison import (
     query_groups,
 )
 from model_code.evaluation.metrics import Run
+from model_code.evaluation.outside_runs import score_outside_run
 from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import (
     SystemScores,
@@ -34,17 +36,32 @@ EMPTY_COMPARISON: dict[str, Any] = {
 }
 
 
-def compare(context: StageContext) -> dict[str, Any]:
+def compare(
+    context: StageContext, outside_runs: Mapping[str, Path] | None = None
+) -> dict[str, Any]:
     """Return the content of `comparison.json`.
 
     It is the result of `compare_systems` on the test queries, or on the dev queries if no test
     query is judged. `groups` holds the same for groups of queries, and `examples` the queries that
     the best system won and lost by most.
+
+    Args:
+        context: Context of the stage `comparison`.
+        outside_runs: TREC runs of other systems by name. They are scored on the same queries and
+            compared like the systems of the build.
+
+    Raises:
+        FreshetError: If an outside run cannot be read, or shares no query with the build.
     """
     settings = context.settings["evaluation"]
     seed = context.settings["seed"]
     corpus = load_corpus(context.inputs["corpus"])
     systems = _load_systems(context)
+    runs: dict[str, Run] = {}
+    if systems and outside_runs:
+        for name, path in outside_runs.items():
+            runs[name], scores = score_outside_run(name, path, corpus, systems[0])
+            systems.append(scores)
 
     comparison = {
         "left_out": _left_out_systems(context),
@@ -63,7 +80,7 @@ def compare(context: StageContext) -> dict[str, Any]:
     for name, queries in groups.items():
         systems_on_group = [system.restrict_to(queries) for system in systems]
         comparison["groups"][name] = compare_systems(systems_on_group, settings, seed)
-    comparison["examples"] = _examples(context, systems, corpus, settings.main_metric)
+    comparison["examples"] = _examples(context, systems, corpus, settings.main_metric, runs)
     return comparison
 
 
@@ -124,7 +141,11 @@ def _load_systems(context: StageContext) -> list[SystemScores]:
 
 
 def _examples(
-    context: StageContext, systems: list[SystemScores], corpus: Corpus, metric: str
+    context: StageContext,
+    systems: list[SystemScores],
+    corpus: Corpus,
+    metric: str,
+    outside_runs: Mapping[str, Run],
 ) -> dict[str, Any]:
     """Return the queries that the best system won and lost by most against the second best.
 
@@ -137,8 +158,11 @@ def _examples(
         return {}
     best, second = ranked[:2]
 
-    runs = {}
+    runs: dict[str, Run] = {}
     for scores in (best, second):
+        if scores.system in outside_runs:
+            runs[scores.system] = outside_runs[scores.system]
+            continue
         folder = _evaluation_folder(context, scores.system)
         runs[scores.system] = read_run(folder / f"run.{scores.split}.trec")
     texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))

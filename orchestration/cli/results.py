@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,6 +40,14 @@ def results(
             help="Time this number of queries, and show what each system costs.",
         ),
     ] = 0,
+    add_run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-run",
+            metavar="NAME=FILE",
+            help="Add the TREC run of another system as a row, with all tests. May be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Compare all systems on the test queries, and write a report.
 
@@ -46,6 +57,8 @@ def results(
     """
     project = Project.find()
     comparison = load_comparison(project)
+    if add_run:
+        comparison = compare_with_runs(project, comparison, add_run)
     if as_json:
         print_message(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
     else:
@@ -62,6 +75,40 @@ def load_comparison(project: Project) -> dict[str, Any]:
     if not path.exists():
         raise FreshetError("there are no results yet; run `freshet run` first")
     return read_json(path)
+
+
+def compare_with_runs(
+    project: Project, comparison: dict[str, Any], arguments: Sequence[str]
+) -> dict[str, Any]:
+    """Compare the systems of the build again, together with outside runs.
+
+    Nothing below `artifacts/` changes.
+
+    Args:
+        project: The project.
+        comparison: The comparison of the build.
+        arguments: Outside runs, each as NAME=FILE.
+
+    Raises:
+        FreshetError: If an argument or a run is not sound, or no query is judged.
+    """
+    from model_code.evaluation.outside_runs import parse_outside_runs, refuse_taken_names
+    from model_code.stages import comparison as comparison_stage
+    from model_code.stages.system_comparison import compare
+    from orchestration import parameters
+    from orchestration.pipeline.run_stage import stage_context
+
+    outside_runs = parse_outside_runs(arguments)
+    if not comparison["systems"]:
+        raise FreshetError("no query is judged, so a run cannot be compared; add qrels first")
+    refuse_taken_names(outside_runs, comparison["systems"])
+
+    settings = parameters.load(project.params_file)
+    with tempfile.TemporaryDirectory() as folder:
+        context = stage_context(
+            comparison_stage.STAGE, project, settings, Path(folder), Path(folder)
+        )
+        return compare(context, outside_runs)
 
 
 def show_results(

@@ -31,6 +31,18 @@ def test_judgements_of_merged_documents_keep_highest_grade():
     assert qrels.pairs == {("q1", "d1"): 3, ("q2", "d2"): 1}
     assert qrels.repeated == 2
     assert qrels.not_relevant == 1
+    assert qrels.judged_not_relevant == {"q1": ["d2"]}
+
+
+def test_not_relevant_needs_a_relevant_document_and_no_better_grade():
+    qrels, _ = take(
+        ("q1", "d1", 0, "test"),
+        ("q1", "d1-copy", 1, "test"),
+        ("q2", "d2", 0, "test"),
+        ("q3", "d1", 1, "test"),
+        ("q3", "d2", -2, "test"),
+    )
+    assert qrels.judged_not_relevant == {"q3": ["d2"]}
 
 
 MALFORMED = {

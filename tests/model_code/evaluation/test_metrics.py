@@ -5,6 +5,7 @@ relevance.
 from __future__ import annotations
 
 import math
+import sys
 import time
 
 import numpy as np
@@ -138,3 +139,36 @@ def test_six_thousand_queries_take_seconds():
     started = time.process_time()
     evaluate_run(run, qrels, [*OURS_TO_TREC, "MRR@10"])
     assert time.process_time() - started < 6
+
+
+def test_judged_bpref_and_rbp_of_a_ranking():
+    run = {"q": [("a", 0.5), ("b", 0.5), ("c", 0.1), ("d", 0.0)]}
+    qrels = {"q": {"a": 0, "b": 2, "d": 1, "e": 0}, "silent": {"a": 1}}
+
+    scores = evaluate_run(run, qrels, ["judged@2", "judged@4", "bpref", "RBP"])
+
+    assert scores["judged@2"] == {"q": 1.0, "silent": 0.0}
+    assert scores["judged@4"]["q"] == 0.75
+    # One of two non-relevant documents is above both relevant ones: 1/2 * 2 * (1 - 1/2).
+    assert scores["bpref"]["q"] == pytest.approx(0.5)
+    assert scores["RBP"]["q"] == pytest.approx(0.2 * (0.8 + 0.8**3))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_bpref_equals_trec_eval(tmp_path, seed):
+    run, qrels = random_case(seed)
+    path = tmp_path / "run.trec"
+    write_run(path, run, tag="system")
+
+    ours = evaluate_run(run, qrels, ["bpref"])["bpref"]
+
+    theirs = trec_eval(path, qrels, {"bpref"})
+    for query, value in ours.items():
+        assert value == pytest.approx(theirs[query]["bpref"]), query
+
+
+def test_missing_ir_measures_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ir_measures", None)
+
+    with pytest.raises(FreshetError, match=r"bpref .* pip install 'freshet-search\[research\]'"):
+        evaluate_run({"q": [("a", 1.0)]}, {"q": {"a": 1}}, ["bpref"])

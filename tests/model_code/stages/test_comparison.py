@@ -192,3 +192,17 @@ def test_dvc_metrics_are_complete_for_best_system(result):
         best: len(systems[best])
     }
     assert shown[best]["R@1"] == systems[best]["R@1"]["value"]
+
+
+def test_outside_run_is_a_row_with_all_tests(inputs, tmp_path):
+    run = tmp_path / "outside.trec"
+    lines = [f"test:{name} Q0 {name} 1 1.0 outside" for name in DOCUMENTS]
+    run.write_text("\n".join(lines) + "\n")
+
+    content = compare(context(inputs, tmp_path), {"outside": run})
+
+    assert content["systems"]["outside"]["nDCG@10"]["value"] == 1.0
+    references = {row["reference"] for row in content["differences"] if row["system"] == "outside"}
+    assert references == {"bm25", "zero_shot", "contrastive"}
+    assert all("outside" in group["systems"] for group in content["groups"].values())
+    assert content["examples"]["system"] == "outside"

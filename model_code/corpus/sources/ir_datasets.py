@@ -1,0 +1,144 @@
+"""A data set of ir_datasets, such as `beir/scifact` or `trec-robust04`.
+
+`corpus.path` names the data set. ir_datasets downloads what it may, and keeps it below
+`IR_DATASETS_HOME`. It is an extra: `pip install 'freshet-search[research]'`.
+
+Queries and judgements are those of the data set. If it has none, its parts NAME/train, NAME/dev and
+NAME/test are read, each with its split.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from model_code.corpus.rows import RefusedRow, Row, Table
+from model_code.corpus.settings import CorpusSettings
+from model_code.errors import FreshetError
+from model_code.files import canonical_json, hash_text
+from model_code.progress import Progress, no_progress
+
+# Parts of a data set, by our names of the splits.
+PARTS = {"train": "train", "dev": "dev", "validation": "dev", "test": "test"}
+# Fields of a document that hold its title or its text, best first.
+TITLE_FIELDS = ("title", "headline")
+TEXT_FIELDS = ("text", "body", "abstract", "contents")
+QUERY_FIELDS = ("text", "query", "title")
+
+
+class IrDatasetsSource:
+    """A data set of the registry of ir_datasets."""
+
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = str(settings.path)
+        self.data_set = load(self.name)
+        if not self.data_set.has_docs():
+            raise FreshetError(
+                f"{self.name!r} of ir_datasets has no documents; corpus.path names a data set that "
+                "has"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name of the data set, and the version of ir_datasets that pins its files."""
+        versions = {"ir_datasets": importlib.metadata.version("ir_datasets")}
+        content = {"name": self.name, **versions}
+        return {
+            "versions": versions,
+            "watermark": None,
+            "content_hash": hash_text(canonical_json(content)),
+        }
+
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
+        """Yield the rows of a table in the order of the data set."""
+        if table == "documents":
+            yield from self._document_rows()
+            return
+        for split, part in self._judged_parts():
+            if table == "queries":
+                yield from self._query_rows(part)
+            else:
+                yield from self._qrel_rows(part, split)
+
+    def _judged_parts(self) -> list[tuple[str | None, Any]]:
+        """Return the parts that have judgements, each with its split if it is one."""
+        if self.data_set.has_qrels():
+            last_part = self.name.rpartition("/")[2]
+            return [(PARTS.get(last_part), self.data_set)]
+
+        parts: list[tuple[str | None, Any]] = []
+        for suffix, split in PARTS.items():
+            part = find(f"{self.name}/{suffix}")
+            if part is not None and part.has_qrels():
+                parts.append((split, part))
+        return parts
+
+    def _document_rows(self) -> Iterator[Row]:
+        for number, document in enumerate(self.data_set.docs_iter(), start=1):
+            values = {
+                "id": document.doc_id,
+                "title": _first_field(document, TITLE_FIELDS),
+                "text": _first_field(document, TEXT_FIELDS) or document.default_text(),
+                "fields": {},
+            }
+            yield Row("documents", f"{self.name}:{number}", values)
+
+    def _query_rows(self, part: Any) -> Iterator[Row]:
+        judged = {judgement.query_id for judgement in part.qrels_iter()}
+        for number, query in enumerate(part.queries_iter(), start=1):
+            if query.query_id not in judged:
+                continue
+            text = _first_field(query, QUERY_FIELDS) or query.default_text()
+            yield Row("queries", f"{self.name}:{number}", {"id": query.query_id, "text": text})
+
+    def _qrel_rows(self, part: Any, split: str | None) -> Iterator[Row]:
+        for number, judgement in enumerate(part.qrels_iter(), start=1):
+            values: dict[str, Any] = {
+                "query_id": judgement.query_id,
+                "document_id": judgement.doc_id,
+                "relevance": judgement.relevance,
+            }
+            if split is not None:
+                values["split"] = split
+            yield Row("qrels", f"{self.name}:{number}", values)
+
+
+def load(name: str) -> Any:
+    """Return a data set of the registry.
+
+    Raises:
+        FreshetError: If ir_datasets is not installed, or has no such data set.
+    """
+    data_set = find(name)
+    if data_set is None:
+        raise FreshetError(
+            f"ir_datasets has no data set {name!r}; corpus.path names one of "
+            "https://ir-datasets.com, such as beir/scifact"
+        )
+    return data_set
+
+
+def find(name: str) -> Any | None:
+    """Return a data set of the registry, or None if there is none of this name."""
+    try:
+        import ir_datasets
+    except ModuleNotFoundError:
+        raise FreshetError(
+            "corpus.source is ir_datasets, which is not installed: "
+            "pip install 'freshet-search[research]'"
+        ) from None
+    try:
+        return ir_datasets.load(name)
+    except KeyError:
+        return None
+
+
+def _first_field(record: Any, names: tuple[str, ...]) -> str:
+    for name in names:
+        value = getattr(record, name, None)
+        if isinstance(value, str) and value:
+            return value
+    return ""

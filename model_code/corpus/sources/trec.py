@@ -1,0 +1,231 @@
+"""A TREC collection: documents in SGML or as rows, topics, and qrels.
+
+`corpus.path` names a file of documents or a folder of such files, `corpus.files.queries` the topics
+and `corpus.files.qrels` the judgements. All of them may end in .gz.
+
+- Documents are `<DOC>` elements with a `<DOCNO>`, or rows as in `files` (.jsonl, .csv, .tsv,
+  .parquet). Of an element, `<TITLE>`, `<HEADLINE>` and `<HL>` are the title, and all other text is
+  the text.
+- Topics are `<top>` elements with `<num>` and `<title>`, XML with `<topic number="..">`, or lines
+  with an id, a tab and a text.
+- Qrels are lines with query, iteration, document and relevance. A relevance of 0 or less says that
+  the document was judged not relevant.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from model_code.corpus.rows import RefusedRow, Row, Table, map_columns, printable
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.base import describe_files
+from model_code.corpus.sources.readers import SUFFIXES, read_rows
+from model_code.errors import FreshetError
+from model_code.files import hash_path
+from model_code.progress import Progress, no_progress
+
+QREL_FIELDS = 4
+
+_DOCUMENT = re.compile(r"<DOC\b[^>]*>(.*?)</DOC>", re.DOTALL | re.IGNORECASE)
+_DOCUMENT_ID = re.compile(r"<(DOCNO|DOCID)>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_TITLE = re.compile(r"<(TITLE|HEADLINE|HL)>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL | re.IGNORECASE)
+_TOPIC_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)", re.IGNORECASE)
+_TOPIC_TITLE = re.compile(r"<title>\s*(?:Topic:)?\s*(.*?)\s*(?:</title>|(?=<\w)|$)", re.S | re.I)
+_XML_TOPIC = re.compile(r"<topic\b[^>]*\bnumber=\"([^\"]+)\"[^>]*>(.*?)</topic>", re.S | re.I)
+_XML_TEXT = re.compile(r"<(query|title)>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+
+
+class TrecSource:
+    """Documents, topics and qrels in the formats of TREC."""
+
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
+        self.columns = settings.columns
+        self.documents = _document_files(root / str(settings.path))
+        self.topics = root / settings.files.queries if settings.files.queries else None
+        self.qrels = root / settings.files.qrels if settings.files.qrels else None
+        for path in (self.topics, self.qrels):
+            if path is not None and not path.is_file():
+                raise FreshetError(
+                    f"{path} does not exist; corpus.files in params.yaml names topics and qrels"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the hash of each file."""
+        hashes = {f"documents/{path.name}": hash_path(path) for path in self.documents}
+        if self.topics is not None and self.qrels is not None:
+            hashes["topics"] = hash_path(self.topics)
+            hashes["qrels"] = hash_path(self.qrels)
+        return describe_files(dict(sorted(hashes.items())))
+
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
+        """Yield the rows of a table in the order of the files."""
+        if table == "documents":
+            for path in self.documents:
+                yield from self._document_rows(path)
+        elif table == "queries" and self.topics is not None:
+            yield from read_topics(self.topics)
+        elif table == "qrels" and self.qrels is not None:
+            yield from read_qrels(self.qrels)
+
+    def _document_rows(self, path: Path) -> Iterator[Row | RefusedRow]:
+        if _suffix(path) in SUFFIXES:
+            for row in read_rows(path, "documents", path.name):
+                yield map_columns(row, self.columns)
+            return
+        yield from read_documents(path)
+
+
+def _document_files(path: Path) -> list[Path]:
+    """Return the files of documents.
+
+    Raises:
+        FreshetError: If there is none.
+    """
+    if path.is_file():
+        return [path]
+    files = sorted(entry for entry in path.glob("**/*") if entry.is_file())
+    if not files:
+        raise FreshetError(
+            f"{path} is neither a file nor a folder with files; corpus.path in params.yaml names "
+            "the documents"
+        )
+    return files
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+def read_documents(path: Path) -> Iterator[Row | RefusedRow]:
+    """Yield the `<DOC>` elements of a file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FreshetError: If the file has no such element.
+    """
+    number = 0
+    for number, match in enumerate(_DOCUMENT.finditer(_read_text(path)), start=1):
+        content = match[1]
+        location = f"{path.name}:{number}"
+        document_id = _DOCUMENT_ID.search(content)
+        if document_id is None:
+            detail = "the element has no <DOCNO>"
+            yield RefusedRow("documents", location, "missing id", detail, printable(content))
+            continue
+
+        titles = [plain_text(title[2]) for title in _TITLE.finditer(content)]
+        body = _TITLE.sub(" ", content.replace(document_id[0], " "))
+        values = {
+            "id": document_id[2],
+            "title": " ".join(titles),
+            "text": plain_text(body),
+            "fields": {},
+        }
+        yield Row("documents", location, values)
+    if number == 0:
+        raise FreshetError(
+            f"{path} has no <DOC> element; documents are SGML, or files that end in "
+            f"{', '.join(SUFFIXES)}"
+        )
+
+
+def read_topics(path: Path) -> Iterator[Row | RefusedRow]:
+    """Yield the topics of a file in any of the three formats.
+
+    Args:
+        path: The file.
+    """
+    text = _read_text(path)
+    elements = list(_TOPIC.finditer(text))
+    if elements:
+        for number, match in enumerate(elements, start=1):
+            topic_id = _TOPIC_NUMBER.search(match[1])
+            title = _TOPIC_TITLE.search(match[1])
+            yield _topic_row(
+                f"{path.name}:{number}",
+                topic_id[1] if topic_id else None,
+                title[1] if title else "",
+                match[1],
+            )
+        return
+
+    xml_topics = list(_XML_TOPIC.finditer(text))
+    if xml_topics:
+        for number, match in enumerate(xml_topics, start=1):
+            query = _XML_TEXT.search(match[2])
+            yield _topic_row(f"{path.name}:{number}", match[1], query[2] if query else "", match[2])
+        return
+
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        location = f"{path.name}:{number}"
+        topic_id, separator, query_text = line.partition("\t")
+        if not separator:
+            detail = "the line has no tab between the id and the text"
+            yield RefusedRow("queries", location, "bad line", detail, printable(line))
+            continue
+        yield Row("queries", location, {"id": topic_id.strip(), "text": query_text})
+
+
+def _topic_row(location: str, topic_id: str | None, text: str, content: str) -> Row | RefusedRow:
+    if topic_id is None:
+        detail = "the topic has no <num>"
+        return RefusedRow("queries", location, "missing id", detail, printable(content))
+    return Row("queries", location, {"id": topic_id, "text": plain_text(text)})
+
+
+def read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
+    """Yield the judgements of a file of qrels.
+
+    Args:
+        path: The file, with four fields a line that blanks or tabs separate.
+    """
+    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+        fields = line.split()
+        if not fields:
+            continue
+        location = f"{path.name}:{number}"
+        if len(fields) != QREL_FIELDS:
+            detail = f"{len(fields)} fields, not query, iteration, document and relevance"
+            yield RefusedRow("qrels", location, "bad line", detail, printable(line))
+            continue
+        query_id, _, document_id, relevance = fields
+        values = {"query_id": query_id, "document_id": document_id, "relevance": relevance}
+        yield Row("qrels", location, values)
+
+
+def plain_text(content: str) -> str:
+    """Return the text of an element without tags, with entities resolved.
+
+    >>> plain_text("<TEXT>Wages &amp; <b>prices</b></TEXT>")
+    'Wages & prices'
+    """
+    return html.unescape(_TAG.sub("", content)).strip()
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a file, whatever its encoding: old collections are not UTF-8.
+
+    Raises:
+        FreshetError: If the file is a damaged .gz file.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise FreshetError(f"{path} is not a whole .gz file ({error}); fetch it again") from None
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
