@@ -128,6 +128,22 @@ class RejectedRow:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingNote:
+    """A statement about what of a file was not read, or was read by a guess.
+
+    A note never refuses a document.
+    """
+
+    file: str = described("Name of the file, which is the id of its document if it has one.")
+    kind: str = described(
+        "lost text, pages without text, unread file, unread part, unreadable value, encoding, "
+        "or left out."
+    )
+    detail: str
+    share: float | None = described("Share of the file's words, from 0 to 1; null if unknown.")
+
+
 @dataclass(frozen=True)
 class ChangeResult:
     """Outcome of a change. If `searchable` is false, the change is recorded and searchable soon."""
@@ -140,6 +156,13 @@ class ChangeResult:
     unchanged: int = described("Rows that change nothing.")
     rejected: list[RejectedRow]
     events: list[int] = described("Event numbers of the changes in the ledger.")
+
+
+@dataclass(frozen=True)
+class UploadResult(ChangeResult):
+    """Outcome of an upload of files."""
+
+    notes: list[ReadingNote] = described("What of the files was not read, or was guessed.")
 
 
 @dataclass(frozen=True)
@@ -161,4 +184,8 @@ class SyncResult:
     )
     generation: int | None = described(
         "The generation that holds the content of the source; null for a dry run."
+    )
+    notes: list[ReadingNote] = field(
+        default_factory=list,
+        metadata={"description": "What of the source's files was not read, or was guessed."},
     )

@@ -65,7 +65,7 @@ def write_folder(folder: Path, count: int, topics: Mapping[str, Sequence[str]]) 
             [(f"{topic} part {place}", text) for place, text in enumerate(texts)],
         )
     (folder / "broken.pdf").write_bytes(b"%PDF-1.4")
-    (folder / "latin.md").write_bytes(b"caf\xe9")
+    (folder / "zeros.md").write_bytes(b"caf\0")
     (folder / "picture.png").write_bytes(b"\x89PNG")
 
 

@@ -76,7 +76,7 @@ def test_of_three_hundred_files_what_stands_deep_in_long_ones_is_found(wheel, tm
     told = installed(wheel, tmp_path, "demo", folder="notes")
     assert "2 documents could not be read" in told
     assert "broken.pdf:1  unreadable file: " in told
-    assert "latin.md:1  invalid UTF-8: " in told
+    assert "zeros.md:1  binary file: " in told
     with Project.open(tmp_path / "notes") as project:
         results = project.search_many([question for _, question in DEEP], 3)
     found = [{hit.document_id.partition(".")[0] for hit in result.hits} for result in results]

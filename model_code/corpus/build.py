@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from freshet.results import ReadingNote
 from model_code.corpus.clean_rows import clean_rows
 from model_code.corpus.cleaning import SourceQuery, clean_query, merge_duplicates
 from model_code.corpus.leaks import count_leaks
@@ -23,6 +24,7 @@ from model_code.corpus.quarantine import Quarantine
 from model_code.corpus.rows import Row, RowError
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source
+from model_code.corpus.sources.folder import list_unread_files
 from model_code.corpus.tables import TABLES, Corpus, make_table
 from model_code.errors import FreshetError
 from model_code.progress import Progress, no_progress
@@ -34,10 +36,17 @@ from model_code.text.words import word_spans
 
 @dataclass(frozen=True)
 class BuiltCorpus:
-    """The tables of a corpus by name, quarantine included, and the report of counts."""
+    """A corpus in memory.
+
+    Attributes:
+        tables: The tables by name, quarantine included.
+        report: Counts of rows, splits and reasons.
+        notes: What was not read of the source's files, or was guessed.
+    """
 
     tables: dict[str, pd.DataFrame]
     report: dict[str, Any]
+    notes: list[ReadingNote]
 
 
 def build_corpus(
@@ -92,11 +101,13 @@ def build_corpus(
     tables = _make_tables(documents, queries, qrels, passages)
     tables["quarantine"] = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     report = _make_report(tables, quarantine, qrels, len(merged))
+    notes = [*cleaned.notes, *list_unread_files(source)]
+    report["files_with_notes"] = dict(sorted(Counter(note.kind for note in notes).items()))
     report.update(count_leaks(Corpus(**{name: tables[name] for name in TABLES})))
     unread_answers = sum(query.has_unread_answers for query in queries)
     if unread_answers:
         report["queries_with_unread_answers"] = unread_answers
-    return BuiltCorpus(tables, report)
+    return BuiltCorpus(tables, report, notes)
 
 
 def _query_check(max_characters: int) -> Callable[[Row], SourceQuery]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from freshet.results import ReadingNote
 from model_code.corpus.cleaning import clean_document
 from model_code.corpus.quarantine import Quarantine
 from model_code.corpus.rows import (
@@ -24,7 +25,7 @@ from model_code.corpus.rows import (
     row_number,
 )
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
-from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
+from model_code.corpus.sources.document_files import is_document_file, read_document
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
@@ -44,11 +45,13 @@ class CleanRows:
         documents: The documents of the sound rows, in the order of the rows.
         locations: The location of each of these rows.
         refused: The refused rows.
+        notes: What was not read of the files of the sound rows, or was guessed.
     """
 
     documents: tuple[Document, ...]
     locations: tuple[str, ...]
     refused: tuple[RefusedRow, ...]
+    notes: tuple[ReadingNote, ...] = ()
 
     @property
     def document_ids(self) -> list[str]:
@@ -82,7 +85,7 @@ class CleanRows:
                 refused.append(
                     RefusedRow("documents", location, "unknown id", detail, "", document_id, True)
                 )
-        return CleanRows(tuple(documents), tuple(locations), tuple(refused))
+        return CleanRows(tuple(documents), tuple(locations), tuple(refused), self.notes)
 
 
 def clean_rows(
@@ -108,11 +111,13 @@ def clean_rows(
     seen_ids: set[str] = set()
     documents: list[Document] = []
     locations: list[str] = []
+    notes: list[ReadingNote] = []
 
     def check(row: Row) -> tuple[str, Document]:
         document = clean_document(row, settings.max_characters)
         if unique_ids and document.document_id in seen_ids:
             raise RowError("duplicate id", f"an earlier row has the id {document.document_id!r}")
+        notes.extend(row.notes)
         return row.location, document
 
     located = _locate_rows(rows, settings.columns, source)
@@ -120,7 +125,7 @@ def clean_rows(
         seen_ids.add(document.document_id)
         documents.append(document)
         locations.append(location)
-    return CleanRows(tuple(documents), tuple(locations), tuple(quarantine.refused))
+    return CleanRows(tuple(documents), tuple(locations), tuple(quarantine.refused), tuple(notes))
 
 
 def _locate_rows(
@@ -155,8 +160,8 @@ def read_file(
     """Yield the rows of a file of documents, with our names for the columns.
 
     Args:
-        path: A .jsonl, .csv, .tsv or .parquet file of rows, plain or .gz, or a file that is one
-            document, such as a PDF.
+        path: A .jsonl, .json, .csv, .tsv or .parquet file of rows, plain or .gz, or a file that is
+            one document, such as a PDF.
         name: Name of the file in locations, and the id of the one document.
         columns: The names that a file of rows has for its columns.
 
@@ -166,7 +171,7 @@ def read_file(
     name = name or path.name
     if not path.is_file():
         raise FreshetError(f"{path} is not a file; name files or folders, or - for standard input")
-    if path.suffix.lower() in DOCUMENT_SUFFIXES:
+    if is_document_file(path):
         yield read_document(path, name, name)
         return
     for row in read_rows(path, "documents", name):
@@ -179,7 +184,7 @@ def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> Non
     Raises:
         FreshetError: If a column is missing.
     """
-    if path.suffix.lower() not in DOCUMENT_SUFFIXES:
+    if not is_document_file(path):
         require_columns(read_rows(path, "documents", name), "documents", columns, name, any_id=True)
 
 

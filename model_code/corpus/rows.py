@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from freshet.results import ReadingNote
 from model_code.corpus.settings import ColumnSettings
 from model_code.errors import FreshetError
 
@@ -50,11 +51,14 @@ class Row:
             `id, text, answers`, and qrels have `query_id, document_id, relevance, split`.
         location: Place in the source, usually NAME:NUMBER, such as `corpus.jsonl:17`.
         values: The values by our names. Columns that the source lacks are missing.
+        notes: What was not read of the row's file, or was guessed. The first row of a file of rows
+            has the notes of the file.
     """
 
     table: Table
     location: str
     values: Mapping[str, Any]
+    notes: tuple[ReadingNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | Refused
         _add_query_values(values, row.values, names)
     else:
         _add_relevance(values, row.values, columns)
-    return Row(row.table, row.location, values)
+    return Row(row.table, row.location, values, row.notes)
 
 
 def _add_fields(

@@ -19,7 +19,7 @@ STAGE = Stage(
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write documents, passages, queries, qrels and quarantine as Parquet.
+    """Write documents, passages, queries, qrels and quarantine as Parquet, and reading notes.
 
     Returns:
         Counts of rows and of the reasons for quarantine.
@@ -28,9 +28,10 @@ def run(context: StageContext) -> dict[str, Any]:
         FreshetError: If the source differs from `inputs["lock"]`, or has too many malformed rows.
     """
     from model_code.corpus.build import build_corpus
+    from model_code.corpus.reading_notes import READING_NOTES, notes_to_json
     from model_code.corpus.sources.base import open_locked_source
     from model_code.corpus.tables import write_table
-    from model_code.files import read_json
+    from model_code.files import read_json, write_json
 
     corpus_settings = context.settings["corpus"]
     lock = read_json(context.inputs["lock"])
@@ -41,6 +42,7 @@ def run(context: StageContext) -> dict[str, Any]:
     )
     for name, table in built.tables.items():
         write_table(context.output, name, table)
+    write_json(context.output / READING_NOTES, notes_to_json(built.notes))
     return built.report
 
 
@@ -50,9 +52,11 @@ def check(context: StageContext) -> None:
 
     from model_code.checks.rules import require_files
     from model_code.checks.tables import check_tables
+    from model_code.corpus.reading_notes import READING_NOTES
     from model_code.corpus.tables import TABLES
 
     names = (*TABLES, "quarantine")
-    require_files(context.output, [f"{name}.parquet" for name in names])
+    files = [f"{name}.parquet" for name in names]
+    require_files(context.output, [*files, READING_NOTES])
     tables = {name: pd.read_parquet(context.output / f"{name}.parquet") for name in names}
     check_tables(tables)

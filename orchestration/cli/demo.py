@@ -47,6 +47,7 @@ def demo() -> None:
         print_message("")
         show_results(project, load_comparison(project))
         _show_rejected_documents(project)
+        _show_reading_notes(project)
         _show_searches(project)
     print_message(NEXT_STEPS)
     print_message(f"Done in {time.monotonic() - started:.0f} s.")
@@ -104,6 +105,19 @@ def _show_rejected_documents(project: Project) -> None:
     )
     for row in rejected.head(MAX_LISTED_DOCUMENTS).itertuples():
         print_message(f"  {row.location}  {row.reason}: {row.detail}")
+
+
+def _show_reading_notes(project: Project) -> None:
+    """List what of the source's files was not read, or was guessed."""
+    from model_code.collection.index.reading_notes_file import read_reading_notes
+    from model_code.corpus.reading_notes import note_lines
+
+    notes = read_reading_notes(project)
+    if notes:
+        files = len({note.file for note in notes})
+        unit = "file has" if files == 1 else "files have"
+        print_message(f"\n{files:,} {unit} notes from reading (freshet status shows them again)")
+        print_message("\n".join(note_lines(notes)))
 
 
 def _show_searches(project: Project) -> None:

@@ -13,7 +13,9 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     retrievers,
 )
+from model_code.collection.index.reading_notes_file import read_reading_notes
 from model_code.collection.index.status import live_status, live_status_lines
+from model_code.corpus.reading_notes import note_lines, notes_from_json, notes_to_json
 from model_code.errors import Damaged, FreshetError
 from model_code.project import Project
 from orchestration import parameters
@@ -54,6 +56,7 @@ def project_status(project: Project) -> dict[str, Any]:
     status["moved_by_hand"] = _manual_alias_change(project, versions)
     status["live"] = _live_retrievers(project)
     status["service"] = service_registration(project.state)
+    status["reading_notes"] = notes_to_json(read_reading_notes(project))
     status["moves"] = history.read(project)[-MAX_PAST_MOVES:]
     return status
 
@@ -143,9 +146,21 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(_line("live", "nothing; freshet promote opens the champion"))
     for retriever in status["live"]:
         lines += _retriever_lines(retriever)
+    lines += _reading_note_lines(status["reading_notes"])
     if status["service"]:
         lines.append(_line("service", status["service"]["url"]))
     return "\n".join(lines)
+
+
+def _reading_note_lines(values: list[dict[str, Any]]) -> list[str]:
+    """Return what of the documents' files was not read; no line if all was read."""
+    notes = notes_from_json(values)
+    if not notes:
+        return []
+    files = len({note.file for note in notes})
+    unit = "file has" if files == 1 else "files have"
+    first_line = _line("files", f"{files:,} {unit} notes from reading:")
+    return [first_line, *note_lines(notes, " " * LABEL_WIDTH)]
 
 
 def _line(label: str, text: str) -> str:

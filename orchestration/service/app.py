@@ -63,7 +63,10 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
 
-        declared_length = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        # Brackets and commas of a file are no values of JSON.
+        is_json = not headers.get(b"content-type", b"").startswith(b"multipart/")
+        declared_length = headers.get(b"content-length", b"0")
         if declared_length.isdigit() and int(declared_length) > MAX_BODY_BYTES:
             response = error_response(413, _too_large_message())
             await response(scope, receive, send)
@@ -78,7 +81,8 @@ class BodyLimit:
             chunk = message.get("body", b"")
             body_bytes += len(chunk)
             self.total_bytes += len(chunk)
-            body_values += _count_values(chunk)
+            if is_json:
+                body_values += _count_values(chunk)
 
             # HTTPException is the only error that FastAPI passes on from here.
             if body_bytes > MAX_BODY_BYTES or body_values > MAX_BODY_VALUES:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from freshet.results import RejectedRow, SearchResult
+from freshet.results import ReadingNote, RejectedRow, SearchResult
 from model_code.collection.generations.boosts import MAX_WEIGHT
 from model_code.collection.generations.query_options import DEFAULT_WINDOW, MAX_WINDOW
 from model_code.collection.ledger.events import Opinion
@@ -324,6 +324,10 @@ class StatusResponse(BaseModel):
     freshness: dict[str, Any] | None = Field(
         description="State of the ledger, as under `live` in `freshet status --json`."
     )
+    reading_notes: list[ReadingNote] = Field(
+        description="What of the documents' files was not read, or was guessed: the most serious."
+    )
+    reading_notes_total: int = Field(description="Number of all such notes.")
 
 
 class HealthResponse(BaseModel):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response, UploadFile
 from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -28,13 +28,16 @@ from freshet.results import (
     SearchResult,
     StoredDocument,
     SyncResult,
+    UploadResult,
 )
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.reading_notes_file import read_reading_notes, update_reading_notes
 from model_code.collection.ledger.events import Feedback, Opinion, Receipt
 from model_code.collection.sync.sync import sync
+from model_code.corpus.reading_notes import sort_notes
 from model_code.files import MANIFEST
 from model_code.settings import require
 from model_code.text.documents import Document
@@ -43,6 +46,7 @@ from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
 from orchestration.service.ingest_queue import IngestJob
 from orchestration.service.service import Service
+from orchestration.service.uploads import READING_LIMITER, read_uploads, upload_name
 
 router = APIRouter()
 # Limits of one search.
@@ -57,6 +61,8 @@ LIST_OPTIONS = ("sort", "facets", "boost")
 MAX_BATCH_HITS = 10_000
 # Documents of one request.
 MAX_DOCUMENTS = 10_000
+# Reading notes that `/status` returns, the most serious first.
+MAX_READING_NOTES = 100
 # Most frequent values of a field that `/fields` returns.
 MAX_FIELD_VALUES = 20
 # A search waits this long for the generation that it requires.
@@ -346,6 +352,34 @@ async def add_documents(
     return await _run_job(service, job, response, wait)
 
 
+@router.post(
+    "/documents/files", tags=["documents"], responses={**ALL_REFUSED_RESPONSE, **RECORDED_RESPONSE}
+)
+async def upload_files(
+    files: list[UploadFile], service: ServiceDependency, response: Response, wait: Wait = True
+) -> UploadResult:
+    """Add the documents in files, such as a PDF or a CSV file; 422 if all rows were refused.
+
+    The name of a file that is one document is the id of the document. `notes` states what of a
+    file was not read.
+    """
+    _check_document_count(len(files))
+    corpus_settings = service.index().settings
+    # One file at a time is read, so that uploads need a bounded amount of memory together.
+    rows = await run_sync(read_uploads, files, corpus_settings, limiter=READING_LIMITER)
+    _check_document_count(len(rows.documents))
+
+    def record(index: LiveIndex) -> Receipt:
+        receipt = index.receive(rows, "upload")
+        names = [upload_name(file) for file in files]
+        update_reading_notes(service.project, names, rows.notes)
+        return receipt
+
+    job = IngestJob(len(rows.documents), record)
+    result = await _run_job(service, job, response, wait)
+    return UploadResult(**vars(result), notes=sort_notes(rows.notes))
+
+
 @router.post("/documents/apply", tags=["documents"], responses=RECORDED_RESPONSE)
 async def apply_changes(
     service: ServiceDependency, response: Response, wait: Wait = True
@@ -417,6 +451,7 @@ def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
         kept=report.kept,
         rejected=_rejected_rows(report.rejections),
         generation=report.generation,
+        notes=sort_notes(report.notes),
     )
 
 
@@ -505,6 +540,7 @@ def _status(service: Service) -> models.StatusResponse:
     open_retrievers = []
     for name, searcher in sorted(service.searchers.opened().items()):
         open_retrievers.append(_live_state(name, searcher))
+    notes = read_reading_notes(service.project)
     return models.StatusResponse(
         ready=not_ready_reason is None,
         reason=not_ready_reason or service.failure,
@@ -518,6 +554,8 @@ def _status(service: Service) -> models.StatusResponse:
         running_searches=service.pool.inside,
         behind=dict(service.maintenance.failures),
         freshness=freshness,
+        reading_notes=notes[:MAX_READING_NOTES],
+        reading_notes_total=len(notes),
     )
 
 

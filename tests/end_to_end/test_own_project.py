@@ -62,8 +62,9 @@ def test_build_reports_progress(built):
 def test_folder_is_built_and_broken_files_named(built):
     told = (built / "demo.txt").read_text()
     assert "2 documents could not be read" in told
+    assert "picture.png  it is a picture" in told
     assert "broken.pdf:1  unreadable file: " in told
-    assert "latin.md:1  invalid UTF-8: " in told
+    assert "zeros.md:1  binary file: " in told
     hits = json.loads(
         freshet(built / "search", "search", "wave tide harbour", "-k", "3", "--json").stdout
     )
@@ -98,7 +99,7 @@ def test_moved_project_reruns_nothing(built):
             ["space/4.md"],
             33,
         )
-        assert [one["document_id"] for one in outcome["rejected"]] == ["broken.pdf", "latin.md"]
+        assert [one["document_id"] for one in outcome["rejected"]] == ["broken.pdf", "zeros.md"]
         assert "untrained) is the champion already" in freshet(moved, "promote").stdout
         assert "is not trained: 0 training queries" in freshet(moved, "results").stdout
         assert freshet(moved, "run").stdout == "0 stages ran\n"

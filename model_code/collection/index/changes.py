@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from freshet.results import ReadingNote
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.refinements import summarize_refinements
 from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.maintenance import BackgroundMaintenance
+from model_code.collection.index.reading_notes_file import update_reading_notes
 from model_code.collection.ledger.events import Receipt
 from model_code.collection.segments.solved import SolvedSummary
 from model_code.corpus.clean_rows import CleanRows, read_file, require_known_columns
 from model_code.corpus.cleaning import is_possible_id
+from model_code.corpus.reading_notes import note_lines
 from model_code.corpus.rows import printable
-from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
+from model_code.corpus.sources.document_files import is_document_file
 from model_code.errors import FreshetError
 from model_code.text.documents import Document, Remove
 
@@ -45,6 +48,7 @@ class ChangeReport:
         erased: Documents whose texts were removed as well.
         unchanged: Number of documents that were as they are.
         rejected: Refused rows, each with its file, row number, document id and reason.
+        notes: What was not read of the files, or was guessed.
         generation: Number of the generation that has the changes.
         refined: What IncDSI did for the changed documents; None if it solved none of them.
         behind: Why other live retrievers could not take the changes in, by their names.
@@ -57,6 +61,7 @@ class ChangeReport:
     erased: list[str] = field(default_factory=list)
     unchanged: int = 0
     rejected: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[ReadingNote] = field(default_factory=list)
     generation: int | None = None
     refined: SolvedSummary | None = None
     behind: dict[str, str] = field(default_factory=dict)
@@ -80,7 +85,7 @@ class ChangeReport:
         self.deleted = []
 
     def __str__(self) -> str:
-        """The counts on one line, then a line per refused row and per retriever that is behind."""
+        """The counts on one line, then refused rows, notes, and retrievers that are behind."""
         counts = {
             "added": len(self.added),
             "updated": len(self.updated),
@@ -99,6 +104,7 @@ class ChangeReport:
         if self.refined is not None:
             lines.append(f"  {self.refined.sentence()}")
         lines.extend(_rejection_line(row) for row in self.rejected)
+        lines.extend(note_lines(self.notes))
         for retriever, reason in sorted(self.behind.items()):
             lines.append(f"  behind    {retriever}  {reason}")
         return "\n".join(lines)
@@ -131,18 +137,19 @@ def add_files(
     Raises:
         FreshetError: If a file cannot be read, or two files would be the same document.
     """
+    report = ChangeReport()
     named_files: list[_NamedFile] = []
     for file in files:
-        named_files.extend(_name_files(index, file))
+        named_files.extend(_name_files(index, file, report.notes))
     _require_different_ids(named_files)
 
     batches: list[tuple[str, CleanRows]] = []
     documents: list[Document] = []
-    report = ChangeReport()
     for named_file in named_files:
         rows = _read_rows(index, named_file, suffix, only_known)
         batches.append((named_file.name, rows))
         documents.extend(rows.documents)
+        report.notes.extend(rows.notes)
         for rejection in rows.rejected:
             report.rejected.append({"file": named_file.name, **vars(rejection)})
 
@@ -155,6 +162,8 @@ def add_files(
         return report
 
     receipts = [index.receive(rows, name) for name, rows in batches]
+    note_files = [file.name for file in named_files]
+    update_reading_notes(index.project, note_files, report.notes)
     apply_changes(index, report, receipts)
     return report
 
@@ -172,6 +181,7 @@ def delete_documents(
     removals = [Remove(document_id) for document_id in document_ids if is_possible_id(document_id)]
     expected = forecast_changes(index.generation, removals)
     receipt = index.remove(document_ids, source)
+    update_reading_notes(index.project, document_ids, [])
 
     report = ChangeReport(deleted=expected["deleted"])
     for rejection in receipt.rejected:
@@ -230,16 +240,21 @@ def apply_changes(
     report.generation = generation
 
 
-def _name_files(index: LiveIndex, file: Path) -> Iterator[_NamedFile]:
+def _name_files(index: LiveIndex, file: Path, notes: list[ReadingNote]) -> Iterator[_NamedFile]:
     """Yield a file, or each document file of a folder, with its name.
 
     A document in the folder of the project's corpus has the same id as there. Names are texts that
     any ledger can hold.
+
+    Args:
+        index: The live index.
+        file: A file or a folder.
+        notes: Receives a note for each file of a folder that has no reader.
     """
     if file == STANDARD_INPUT:
         yield _NamedFile("standard input", file)
         return
-    if file.suffix.lower() not in DOCUMENT_SUFFIXES and not file.is_dir():
+    if not is_document_file(file) and not file.is_dir():
         yield _NamedFile(_printable_name(file.name), file)
         return
 
@@ -248,10 +263,12 @@ def _name_files(index: LiveIndex, file: Path) -> Iterator[_NamedFile]:
     document_paths: Iterable[Path] = [path]
     if path.is_dir():
         # The import takes long, and files of rows do without it.
-        from model_code.corpus.sources.folder import FolderSource
+        from model_code.corpus.sources.folder import FolderSource, list_unread_files
 
         folder_settings = settings.replace(source="folder", path=str(path))
-        document_paths = FolderSource(folder_settings, path).files.values()
+        folder = FolderSource(folder_settings, path)
+        document_paths = folder.files.values()
+        notes.extend(list_unread_files(folder))
 
     corpus_folder = None
     if settings.path:
@@ -277,7 +294,7 @@ def _require_different_ids(named_files: Sequence[_NamedFile]) -> None:
     """
     paths: dict[str, Path] = {}
     for file in named_files:
-        if file.path.suffix.lower() not in DOCUMENT_SUFFIXES:
+        if not is_document_file(file.path):
             continue
         first = paths.setdefault(file.name, file.path)
         if first.resolve() != file.path.resolve():

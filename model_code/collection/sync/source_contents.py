@@ -15,13 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from freshet.results import ReadingNote
 from model_code import corpus
 from model_code.corpus.clean_rows import clean_rows
 from model_code.corpus.cleaning import merge_duplicates, text_key
+from model_code.corpus.reading_notes import notes_from_json, notes_to_json
 from model_code.corpus.rows import RefusedRow, Row, row_number
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source
-from model_code.corpus.sources.document_files import read_document
 from model_code.corpus.sources.folder import FolderSource, fingerprint
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
 from model_code.text.documents import Document
@@ -57,12 +58,14 @@ class SourceContents:
         unit_names: Name of the unit that holds a document, by document id.
         refused: The refused rows as reports name them. `document_id` is None if the row has no
             readable id.
+        notes: What was not read of its files, or was guessed.
         earlier_hashes: Content hash by document id when the source was last remembered.
     """
 
     hashes: Mapping[str, str]
     unit_names: Mapping[str, str]
     refused: list[dict[str, Any]]
+    notes: list[ReadingNote]
     earlier_hashes: Mapping[str, str]
 
 
@@ -115,7 +118,7 @@ def list_units(source: Source, settings: CorpusSettings) -> list[SourceUnit]:
 
     units: list[SourceUnit] = []
     for name, path in islice(source.files.items(), settings.limit):
-        units.append(SourceUnit(name, fingerprint(path), partial(_read_one_file, path, name)))
+        units.append(SourceUnit(name, fingerprint(path), partial(_read_one_file, source, name)))
     return units
 
 
@@ -142,8 +145,8 @@ def _read_whole_source(source: Source, limit: int | None) -> Iterator[Row | Refu
     return islice(source.rows("documents"), limit)
 
 
-def _read_one_file(path: Path, name: str) -> Iterator[Row | RefusedRow]:
-    yield read_document(path, name, name)
+def _read_one_file(source: FolderSource, name: str) -> Iterator[Row | RefusedRow]:
+    yield source.read(name)
 
 
 def _reading_rules(settings: CorpusSettings) -> str:
@@ -161,7 +164,12 @@ def _summarize(unit: SourceUnit, settings: CorpusSettings) -> dict[str, Any]:
         body_key = _duplicate_key(document.text)
         documents.append([document.document_id, document.content_hash, title_key, body_key])
     refused = [_describe_refusal(row) for row in cleaned.refused]
-    return {"hash": unit.content_hash, "documents": documents, "refused": refused}
+    return {
+        "hash": unit.content_hash,
+        "documents": documents,
+        "refused": refused,
+        "notes": notes_to_json(cleaned.notes),
+    }
 
 
 def _duplicate_key(text: str) -> str:
@@ -186,11 +194,13 @@ def _merge_summaries(
     hashes: dict[str, str] = {}
     unit_names: dict[str, str] = {}
     refused: list[dict[str, Any]] = []
+    notes: list[ReadingNote] = []
     # These documents have the keys of their titles and texts in place of these, which are enough
     # to find duplicates.
     keyed_documents: list[Document] = []
     for unit_name, summary in summaries.items():
         refused.extend(summary["refused"])
+        notes.extend(notes_from_json(summary["notes"]))
         for document_id, content_hash, title_key, body_key in summary["documents"]:
             hashes[document_id] = content_hash
             unit_names[document_id] = unit_name
@@ -198,7 +208,7 @@ def _merge_summaries(
 
     kept, _ = merge_duplicates(keyed_documents, settings.merge_duplicates)
     kept_hashes = {document.document_id: hashes[document.document_id] for document in kept}
-    return SourceContents(kept_hashes, unit_names, refused, earlier_hashes)
+    return SourceContents(kept_hashes, unit_names, refused, notes, earlier_hashes)
 
 
 def _document_hashes(summaries: Mapping[str, Any]) -> dict[str, str]:

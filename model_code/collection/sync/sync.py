@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from freshet.results import ReadingNote
 from model_code.collection.index.changes import CHANGES, ChangeReport, apply_changes
 from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.reading_notes_file import replace_source_notes
 from model_code.collection.ledger.events import Receipt
 from model_code.collection.sync.plan import (
     OWN_SOURCE,
@@ -33,6 +35,7 @@ from model_code.collection.sync.source_contents import (
 from model_code.corpus.rows import Rejection
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source, resolve_source_kind
+from model_code.corpus.sources.folder import list_unread_files
 from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.project import Project, file_lock
@@ -118,14 +121,16 @@ def sync(
 
     with file_lock(project.state / "sync.lock", "waiting for another sync of this project"):
         memory = SourceMemory(_memory_path(project, label), label)
-        units = list_units(open_source(settings, project.root), settings)
+        source = open_source(settings, project.root)
+        units = list_units(source, settings)
         contents = memory.update(units, settings)
 
         hashes_before = index.content_hashes()
         ledger = index.ledger_if_exists
         origins = {} if ledger is None else ledger.document_sources()
         plan = plan_sync(contents, hashes_before, origins, label, force)
-        report = _make_report(plan, contents)
+        notes = [*contents.notes, *list_unread_files(source)]
+        report = _make_report(plan, contents, notes)
         if dry_run:
             return report
 
@@ -139,6 +144,7 @@ def sync(
         # The memory must not forget that documents which are kept came from this source.
         if not report.kept:
             memory.save()
+        replace_source_notes(project, label, notes)
     return report
 
 
@@ -171,13 +177,14 @@ def _memory_path(project: Project, label: str) -> Path:
     return project.state / "sync" / f"{name}.json"
 
 
-def _make_report(plan: SyncPlan, contents: SourceContents) -> SyncReport:
+def _make_report(plan: SyncPlan, contents: SourceContents, notes: list[ReadingNote]) -> SyncReport:
     return SyncReport(
         added=plan.added,
         updated=plan.updated,
         deleted=plan.deleted,
         unchanged=plan.unchanged,
         rejected=contents.refused,
+        notes=notes,
         beside=plan.from_other_sources,
         kept=plan.kept,
     )

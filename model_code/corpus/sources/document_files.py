@@ -1,67 +1,84 @@
-"""Readers of files that hold one document each.
+"""Read files that hold one document each.
 
-The formats are Markdown, HTML, plain text, reStructuredText, PDF and DOCX. Every reader gives text
-whose headings are Markdown's: `## Setup`, alone between empty lines. A page of a PDF is
-`# Page 3`. So `passages.cut: sections` and hits can tell sections of any format.
+Every reader gives text whose headings are Markdown's: `## Setup`, alone between empty lines. A page
+of a PDF is `# Page 3`. So `passages.cut: sections` and hits can tell sections of any format.
 
-A reader imports the library of its format inside the function, because most rows are JSON and need
-none of these libraries.
+A file is refused only if it has no text that can be read. Everything else that is wrong with it
+becomes a reading note: a share of its text that was lost, pages without text, or a date that is no
+date.
 """
 
 from __future__ import annotations
 
-import io
-import logging
+import importlib
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from freshet.results import ReadingNote
+from model_code.corpus.cleaning import MAX_FIELD_CHARACTERS, MAX_FIELDS
+from model_code.corpus.formats.extraction import Extraction, measure_completeness
 from model_code.corpus.rows import RefusedRow, Row, RowError
-
-if TYPE_CHECKING:
-    from docx.document import Document as DocxDocument
+from model_code.text.documents import parse_date
+from model_code.text.words import is_valid_utf8
 
 MAX_FILE_BYTES = 50_000_000
 MAX_ERROR_CHARACTERS = 200
+MAX_FIELD_LEVELS = 50
 
-# The charset of an HTML page must be named within so many bytes.
-CHARSET_PREFIX_BYTES = 4096
+# The reader of each format. Its module is imported when a file needs it, because most rows are JSON
+# and need none of the libraries.
+_READERS: Mapping[str, str] = {
+    ".md": "markdown:read_markdown",
+    ".markdown": "markdown:read_markdown",
+    ".html": "html:read_html",
+    ".htm": "html:read_html",
+    ".xhtml": "html:read_html",
+    ".txt": "plain_text:read_plain_text",
+    ".rst": "plain_text:read_restructured_text",
+    ".pdf": "pdf:read_pdf",
+    ".docx": "docx:read_docx",
+    ".pptx": "pptx:read_pptx",
+    ".xlsx": "xlsx:read_xlsx",
+    ".odt": "odt:read_odt",
+    ".epub": "epub:read_epub",
+    ".eml": "mail:read_mail",
+    ".ipynb": "notebook:read_notebook",
+}
+DOCUMENT_SUFFIXES = tuple(_READERS)
 
-MAX_HEADING_LEVEL = 6
+_OLD_OFFICE = "an old Office format; save it in the new one, with an x at the end of the suffix"
+_PICTURE = "a picture; its text needs text recognition first"
+# Files that may hold a document for a person, and that no reader reads.
+UNREAD_SUFFIXES: Mapping[str, str] = {
+    ".doc": _OLD_OFFICE,
+    ".dot": _OLD_OFFICE,
+    ".xls": _OLD_OFFICE,
+    ".ppt": _OLD_OFFICE,
+    ".rtf": "Rich Text; save it as .docx",
+    ".pages": "a document of Apple Pages; export it as .docx",
+    ".odp": "an OpenDocument presentation; export it as .pptx",
+    ".ods": "an OpenDocument spreadsheet; export it as .xlsx",
+    ".msg": "an Outlook e-mail; save it as .eml",
+    ".mobi": "an e-book without a reader here; convert it to .epub",
+    ".djvu": "scanned pages; convert it to .pdf with text recognition",
+    ".png": _PICTURE,
+    ".jpg": _PICTURE,
+    ".jpeg": _PICTURE,
+    ".gif": _PICTURE,
+    ".bmp": _PICTURE,
+    ".tif": _PICTURE,
+    ".tiff": _PICTURE,
+    ".webp": _PICTURE,
+    ".heic": _PICTURE,
+    ".svg": _PICTURE,
+}
 
-_FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.S)
 _FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n|\Z)")
-_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.I)
-
-# A title of reStructuredText, with a line below it and perhaps one above it.
-_UNDERLINED_TITLE = re.compile(
-    r"(?m)^(?:([=\-~^\"'#*+.`:_])\1{2,}\n)?[ ]?(\S[^\n]*)\n([=\-~^\"'#*+.`:_])\3{2,}$"
-)
-
-# A line of code that stands alone and would read as a heading of Markdown.
-_HEADING_LIKE_CODE = re.compile(r"(?:\A|(?<=\n\n))(#{1,6} [^\n]*)(?=\n\n|\n?\Z)")
-
-# Elements that a browser does not show, or shows for navigation.
-_SKIPPED_ELEMENTS = (
-    "head",
-    "script",
-    "style",
-    "template",
-    "noscript",
-    "svg",
-    "nav",
-    "iframe",
-    "form",
-)
-_HEADING_MARKS = {f"h{level}": "#" * level for level in range(1, MAX_HEADING_LEVEL + 1)}
-_BLOCK_ELEMENTS = re.compile(
-    "address|article|aside|blockquote|body|dd|details|div|dl|dt|fieldset|figcaption|figure|footer"
-    "|header|hr|li|main|ol|p|pre|section|summary|table|tbody|tfoot|thead|tr|ul"
-)
-_HTML_DATES = (
-    "//meta[@property='article:published_time' or @name='date' or @name='dcterms.date']/@content"
-)
+_MAIN_HEADING = re.compile(r"(?m)^# +([^\n]+)$")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def read_document(path: Path, document_id: str, name: str) -> Row | RefusedRow:
@@ -79,268 +96,201 @@ def read_document(path: Path, document_id: str, name: str) -> Row | RefusedRow:
         The row with title, text, date and fields under our names, or a refused row if the file
         cannot be read.
     """
-    location = f"{name}:1"
     try:
-        values = _read_values(path)
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise _huge_file(size)
+        data = path.read_bytes()
     except RowError as error:
-        return _refuse(location, document_id, error)
+        return _refuse(document_id, name, error)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        return _refuse(document_id, name, RowError("unreadable file", reason))
+    return read_document_bytes(data, path.suffix, document_id, name)
+
+
+def read_document_bytes(data: bytes, suffix: str, document_id: str, name: str) -> Row | RefusedRow:
+    """Read the document in the bytes of a file, as `read_document` does.
+
+    Args:
+        data: The whole file.
+        suffix: Suffix of the file's name, such as `.pdf`.
+        document_id: Id of the document.
+        name: Name of the file in the location.
+    """
+    try:
+        extraction = _extract(data, suffix.lower())
+    except RowError as error:
+        return _refuse(document_id, name, error)
     except Exception as error:
         # Libraries raise errors of any kind for broken files.
         message = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
         unreadable = RowError("unreadable file", f"{type(error).__name__}: {message}")
-        return _refuse(location, document_id, unreadable)
+        return _refuse(document_id, name, unreadable)
 
+    notes = tuple(
+        ReadingNote(document_id, remark.kind, remark.detail, remark.share)
+        for remark in extraction.remarks
+    )
+    values = _make_values(extraction, document_id)
+    return Row("documents", f"{name}:1", values, notes)
+
+
+def is_document_file(path: Path) -> bool:
+    """Return whether a file is one document, with or without a reader for its format.
+
+    A file without a reader is refused with its reason.
+
+    Args:
+        path: The file.
+    """
+    suffix = path.suffix.lower()
+    return suffix in DOCUMENT_SUFFIXES or suffix in UNREAD_SUFFIXES
+
+
+def unread_reason(name: str) -> str | None:
+    """Return why no reader reads a file that may hold a document; None for other files.
+
+    Args:
+        name: Name of the file.
+    """
+    return UNREAD_SUFFIXES.get(PurePosixPath(name).suffix.lower())
+
+
+def _extract(data: bytes, suffix: str) -> Extraction:
+    """Read the bytes of a file, and check what was read.
+
+    Raises:
+        RowError: If the file cannot be read, or has no text.
+    """
+    if suffix in UNREAD_SUFFIXES:
+        raise RowError("unreadable file", f"it is {UNREAD_SUFFIXES[suffix]}")
+    if len(data) > MAX_FILE_BYTES:
+        raise _huge_file(len(data))
+    extraction = _reader(suffix)(data)
+    if not extraction.text.strip():
+        raise RowError("empty text", "the file holds none")
+
+    extraction.title = _printable_title(extraction)
+    _keep_readable_fields(extraction)
+    _keep_readable_date(extraction)
+    if _SURROGATES.search(extraction.text):
+        extraction.text = _SURROGATES.sub("\ufffd", extraction.text)
+        extraction.note("unreadable value", "some letters of the text cannot be read")
+    for remark in measure_completeness(extraction):
+        extraction.note(remark.kind, remark.detail, remark.share)
+    return extraction
+
+
+def _reader(suffix: str) -> Callable[[bytes], Extraction]:
+    module_name, _, function_name = _READERS[suffix].partition(":")
+    module = importlib.import_module(f"model_code.corpus.formats.{module_name}")
+    return getattr(module, function_name)
+
+
+def _huge_file(size: int) -> RowError:
+    return RowError("huge file", f"{size:,} bytes, at most {MAX_FILE_BYTES:,} are read")
+
+
+def _printable_title(extraction: Extraction) -> str:
+    title = extraction.title
+    if not is_valid_utf8(title):
+        extraction.note("unreadable value", "its title cannot be read")
+        return ""
+    return " ".join(title.split())
+
+
+def _keep_readable_fields(extraction: Extraction) -> None:
+    """Leave out fields that no document can hold, and note them."""
+    kept: dict[str, Any] = {}
+    characters = 0
+    for name, value in extraction.fields.items():
+        text = _field_json(value)
+        if text is not None:
+            characters += len(name) + len(text)
+        is_kept = text is not None and is_valid_utf8(name)
+        if not is_kept or characters > MAX_FIELD_CHARACTERS // 2 or len(kept) >= MAX_FIELDS - 2:
+            readable_name = _SURROGATES.sub("\ufffd", name)
+            extraction.note("unreadable value", f"the value of {readable_name!r} is left out")
+            continue
+        kept[name] = value
+    extraction.fields = kept
+
+
+def _field_json(value: Any) -> str | None:
+    """Return a value of a field as JSON; None if a document cannot hold it."""
+    if _is_deep(value):
+        return None
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return text if is_valid_utf8(text) else None
+
+
+def _is_deep(value: Any) -> bool:
+    values = [value]
+    for _ in range(MAX_FIELD_LEVELS):
+        inner: list[Any] = []
+        for item in values:
+            if isinstance(item, Mapping):
+                inner.extend(item.values())
+            elif isinstance(item, list | tuple | set):
+                inner.extend(item)
+        if not inner:
+            return False
+        values = inner
+    return True
+
+
+def _keep_readable_date(extraction: Extraction) -> None:
+    """Leave out a date that is no date, and note it."""
+    date = extraction.date
+    if date is None or (isinstance(date, str) and not date.strip()):
+        extraction.date = None
+        return
+    if parse_date(date.strip() if isinstance(date, str) else date) is not None:
+        return
+    extraction.date = None
+    text = _SURROGATES.sub("\ufffd", " ".join(str(date).split()))[:MAX_ERROR_CHARACTERS]
+    extraction.note("unreadable value", f"the date {text!r} is no ISO date, and is left out")
+
+
+def _make_values(extraction: Extraction, document_id: str) -> dict[str, Any]:
+    """Return the values of a row under our names."""
     relative = PurePosixPath(document_id)
-    fields = values.setdefault("fields", {})
+    fields = dict(extraction.fields)
     if relative.parent.name:
         fields.setdefault("folder", relative.parent.as_posix())
-    values["id"] = document_id
-    values["title"] = values.get("title") or relative.stem
-    return Row("documents", location, values)
 
-
-def _read_values(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise RowError("huge file", f"{size:,} bytes, at most {MAX_FILE_BYTES:,} are read")
-    values = _READERS[path.suffix.lower()](path.read_bytes())
-    if not values["text"].strip():
-        raise RowError("empty text", "the file holds none")
-    return values
-
-
-def _refuse(location: str, document_id: str, error: RowError) -> RefusedRow:
-    return RefusedRow("documents", location, error.reason, error.detail, "", document_id, True)
-
-
-def _decode(data: bytes, charset: str | None = None) -> str:
-    """Decode UTF-8, UTF-16 with its byte order mark, or the charset that the file names."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        encoding = "utf-16"
-    else:
-        encoding = charset or "utf-8-sig"
-
-    try:
-        text = data.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        if charset is None and b"\0" in data:
-            raise RowError("binary file", "holds zero bytes: this is no text") from None
-        raise RowError("invalid UTF-8", f"{error}; save the file as UTF-8") from None
-    if "\0" in text:
-        raise RowError("binary file", "holds zero bytes: this is no text")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _read_plain_text(data: bytes) -> dict[str, Any]:
-    return {"text": _decode(data)}
-
-
-def _read_markdown(data: bytes) -> dict[str, Any]:
-    from markdown_it import MarkdownIt
-
-    source = _decode(data)
-    fields: dict[str, Any] = {}
-    match = _FRONT_MATTER.match(source)
-    if match:
-        front_matter = _parse_front_matter(match[1])
-        if front_matter is not None:
-            fields = front_matter
-            source = source[match.end() :]
-
-    values = _read_markup(MarkdownIt("commonmark").enable("table").render(source))
-    values["title"] = str(fields.pop("title", None) or values["title"])
-    values["date"] = fields.pop("date", None)
+    values = _take_title(extraction)
+    values["title"] = values["title"] or relative.stem
+    values["date"] = extraction.date
     values["fields"] = fields
+    values["id"] = document_id
     return values
 
 
-def _parse_front_matter(text: str) -> dict[str, Any] | None:
-    """Return the mapping in YAML; None if the lines between two rules are part of the text."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        value = YAML(typ="safe").load(text)
-    except (YAMLError, ValueError):
-        return None
-    if not isinstance(value, Mapping):
-        return None
-    return {str(key): item for key, item in value.items()}
-
-
-def _read_html(data: bytes) -> dict[str, Any]:
-    try:
-        markup = _decode(data)
-    except RowError:
-        charset = _CHARSET.search(data[:CHARSET_PREFIX_BYTES])
-        if charset is None:
-            raise
-        markup = _decode(data, charset[1].decode())
-    return _read_markup(markup)
-
-
-def _read_markup(markup: str) -> dict[str, Any]:
-    """Return title, text and date of a page, without what a reader of the page does not see."""
-    from lxml import etree, html
-
-    if not markup.strip():
-        return {"title": "", "text": "", "date": None}
-
-    tree = html.document_fromstring(markup.encode(), parser=html.HTMLParser(encoding="utf-8"))
-    title = " ".join(" ".join(tree.xpath("//head/title//text()")).split())
-    dates = tree.xpath(_HTML_DATES)
-
-    etree.strip_elements(tree, *_SKIPPED_ELEMENTS, with_tail=False)
-    etree.strip_tags(tree, etree.Comment, etree.ProcessingInstruction)
-    text = "".join(_render_text(tree))
-    text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
-    text = re.sub(r"\n{3,}", "\n\n", text).strip()
-
-    values = _take_title(title, text)
-    values["date"] = dates[0] if dates else None
-    return values
-
-
-def _take_title(title: str, text: str) -> dict[str, Any]:
-    """Return title and text. Without a title, the first heading is the title.
+def _take_title(extraction: Extraction) -> dict[str, Any]:
+    """Return title and text. Without a title, the first main heading is the title.
 
     A first heading that is the title is taken out of the text, unless nothing else is left.
     """
-    heading = _FIRST_HEADING.match(text)
-    if heading and not title:
-        title = heading[1]
-    if heading and heading[1] == title:
-        text = text[heading.end() :].strip() or text
+    title = extraction.title
+    text = extraction.text
+    if not extraction.may_use_heading:
+        return {"title": title, "text": text}
+
+    first = _FIRST_HEADING.match(text)
+    if first is not None and not title:
+        title = first[1].strip()
+    if first is not None and first[1].strip() == title:
+        text = text[first.end() :].strip() or text
+    if not title:
+        heading = _MAIN_HEADING.search(text)
+        title = "" if heading is None else heading[1].strip()
     return {"title": title, "text": text}
 
 
-def _render_text(tree: Any) -> Iterator[str]:
-    """Yield the text of a tree in pieces, with Markdown headings and line breaks around blocks."""
-    from lxml import etree
-
-    # A heading is one line, whatever elements it has inside.
-    for heading in tree.xpath("//h1|//h2|//h3|//h4|//h5|//h6"):
-        content = " ".join("".join(heading.itertext()).split())
-        tail = heading.tail
-        heading.clear()
-        heading.text = content
-        heading.tail = tail
-
-    open_pre_elements = 0
-    for event, element in etree.iterwalk(tree, events=("start", "end")):
-        is_start = event == "start"
-        if element.tag == "pre":
-            open_pre_elements += 1 if is_start else -1
-
-        yield _separator(element.tag, is_start)
-        text = (element.text if is_start else element.tail) or ""
-        if open_pre_elements:
-            yield _HEADING_LIKE_CODE.sub(r"\\\1", text)
-        else:
-            yield re.sub(r"\s+", " ", text)
-
-
-def _separator(tag: Any, is_start: bool) -> str:
-    """Return the text that stands for the start or the end of an element."""
-    if tag in _HEADING_MARKS:
-        return f"\n\n{_HEADING_MARKS[tag]} " if is_start else "\n\n"
-    if tag == "br":
-        return "\n" if is_start else ""
-    if tag in ("td", "th"):
-        return " " if is_start else ""
-    if tag == "li":
-        return "\n- " if is_start else "\n"
-    if tag in ("p", "pre"):
-        return "\n\n"
-    if _BLOCK_ELEMENTS.fullmatch(tag):
-        return "\n"
-    return ""
-
-
-def _read_restructured_text(data: bytes) -> dict[str, Any]:
-    """Return the source with underlined titles as headings.
-
-    Directives are not interpreted, so that none of them takes its content out of the text.
-    """
-    # The level of a heading is the order in which its kind of line first occurs.
-    marks: list[str] = []
-
-    def to_heading(match: re.Match[str]) -> str:
-        overline, title, underline = match.groups()
-        mark = underline * 2 if overline == underline else underline
-        if mark not in marks:
-            marks.append(mark)
-        level = min(marks.index(mark) + 1, MAX_HEADING_LEVEL)
-        return f"\n{'#' * level} {title.strip()}\n"
-
-    text = _UNDERLINED_TITLE.sub(to_heading, _decode(data))
-    return _take_title("", text.strip())
-
-
-def _read_pdf(data: bytes) -> dict[str, Any]:
-    from pypdf import PdfReader
-
-    # pypdf warns of every oddity that it reads all the same.
-    logging.getLogger("pypdf").setLevel(logging.ERROR)
-    reader = PdfReader(io.BytesIO(data))
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise RowError("unreadable file", "it needs a password")
-
-    pages = [page.extract_text().strip() for page in reader.pages]
-    if not any(pages):
-        raise RowError(
-            "empty text",
-            f"{len(pages)} pages without text: scanned pages need text recognition first",
-        )
-    sections = [f"# Page {number}\n\n{page}" for number, page in enumerate(pages, 1) if page]
-    values: dict[str, Any] = {"title": "", "text": "\n\n".join(sections), "date": None}
-
-    metadata = reader.metadata
-    if metadata:
-        values["title"] = metadata.title or ""
-        if metadata.creation_date:
-            values["date"] = metadata.creation_date.isoformat()
-    return values
-
-
-def _read_docx(data: bytes) -> dict[str, Any]:
-    import docx
-
-    document = docx.Document(io.BytesIO(data))
-    properties = document.core_properties
-    values = _take_title(properties.title, "\n".join(_docx_lines(document)))
-    values["date"] = properties.created.isoformat() if properties.created else None
-    return values
-
-
-def _docx_lines(document: DocxDocument) -> Iterator[str]:
-    from docx.table import Table
-
-    for block in document.iter_inner_content():
-        if isinstance(block, Table):
-            for row in block.rows:
-                yield " ".join(cell.text for cell in row.cells)
-            continue
-
-        style = ""
-        if block.style is not None and block.style.name:
-            style = block.style.name
-        heading = re.fullmatch(r"Heading (\d)|Title", style)
-        if heading and block.text.strip():
-            level = min(int(heading[1] or 1), MAX_HEADING_LEVEL)
-            yield f"\n{'#' * level} {block.text}\n"
-        else:
-            yield block.text
-
-
-_READERS: dict[str, Callable[[bytes], dict[str, Any]]] = {
-    ".md": _read_markdown,
-    ".markdown": _read_markdown,
-    ".html": _read_html,
-    ".htm": _read_html,
-    ".txt": _read_plain_text,
-    ".rst": _read_restructured_text,
-    ".pdf": _read_pdf,
-    ".docx": _read_docx,
-}
-DOCUMENT_SUFFIXES = tuple(_READERS)
+def _refuse(document_id: str, name: str, error: RowError) -> RefusedRow:
+    return RefusedRow("documents", f"{name}:1", error.reason, error.detail, "", document_id, True)

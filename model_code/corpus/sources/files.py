@@ -99,7 +99,7 @@ class FilesSource:
             for row in read_rows(file.path, table, file.name):
                 if file.split is not None and isinstance(row, Row):
                     values = {**row.values, self.columns.split: file.split}
-                    yield Row(table, row.location, values)
+                    yield Row(table, row.location, values, row.notes)
                 else:
                     yield row
 

@@ -16,13 +16,24 @@ from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-from model_code.corpus.rows import RefusedRow, Row, Table
+from freshet.results import ReadingNote
+from model_code.corpus.cleaning import read_id
+from model_code.corpus.rows import RefusedRow, Row, RowError, Table
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import describe_files
-from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
+from model_code.corpus.sources.base import Source, describe_files
+from model_code.corpus.sources.document_files import (
+    DOCUMENT_SUFFIXES,
+    read_document,
+    unread_reason,
+)
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
+
+# Python decodes a byte of a file name that is no UTF-8 as one of these characters.
+FIRST_BYTE_SURROGATE = 0xDC80
+LAST_BYTE_SURROGATE = 0xDCFF
+BYTE_SURROGATE_OFFSET = 0xDC00
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,10 @@ class FolderSource:
         folder: The folder.
         passed_over: Number of files that are no documents, by suffix. It is filled when `files` is
             read.
+        unread: Names of the files that may hold a document and that no reader reads. It is filled
+            when `files` is read.
+        unusable_names: Printable names of the documents whose file names cannot be ids. It is
+            filled when `files` is read.
     """
 
     def __init__(
@@ -47,6 +62,8 @@ class FolderSource:
     ) -> None:
         self.folder = (root / str(settings.path)).resolve()
         self.passed_over: Counter[str] = Counter()
+        self.unread: list[str] = []
+        self.unusable_names: set[str] = set()
         if not self.folder.is_dir():
             raise FreshetError(
                 f"{self.folder} is not a folder that can be read; corpus.path in params.yaml names "
@@ -57,12 +74,26 @@ class FolderSource:
     def files(self) -> dict[str, Path]:
         """The file of each document, in ascending order of ids.
 
+        A name that cannot be an id is replaced by a printable form, and its file is refused.
+
         Raises:
             FreshetError: If a folder cannot be listed.
         """
         files: dict[str, Path] = {}
+        unusable: list[tuple[str, Path]] = []
         for path in self._walk(self.folder, self._ignore_files_above()):
-            files[path.relative_to(self.folder).as_posix()] = path
+            name = path.relative_to(self.folder).as_posix()
+            if is_usable_id(name):
+                files[name] = path
+            else:
+                unusable.append((name, path))
+
+        for name, path in unusable:
+            printable_name = escape_name(name)
+            while printable_name in files:
+                printable_name += "\\"
+            self.unusable_names.add(printable_name)
+            files[printable_name] = path
         return dict(sorted(files.items()))
 
     def describe(self) -> dict[str, Any]:
@@ -81,8 +112,22 @@ class FolderSource:
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield one row per document."""
         if table == "documents":
-            for name, path in self.files.items():
-                yield read_document(path, name, name)
+            for name in self.files:
+                yield self.read(name)
+
+    def read(self, name: str) -> Row | RefusedRow:
+        """Read a document.
+
+        Args:
+            name: A key of `files`.
+        """
+        if name in self.unusable_names:
+            detail = (
+                "the file's name holds a line end, a control character or bytes that are no UTF-8; "
+                "rename the file"
+            )
+            return RefusedRow("documents", f"{name}:1", "bad id", detail, "", name, True)
+        return read_document(self.files[name], name, name)
 
     def _ignore_files_above(self) -> list[_IgnoreFile]:
         """Return the .gitignore files of the folders above in the repository, outermost first."""
@@ -116,7 +161,9 @@ class FolderSource:
             elif path.suffix.lower() in DOCUMENT_SUFFIXES and self._is_inside(entry):
                 yield path
             else:
-                self.passed_over[path.suffix.lower() or entry.name] += 1
+                self.passed_over[escape_name(path.suffix.lower() or entry.name)] += 1
+                if unread_reason(entry.name) is not None:
+                    self.unread.append(escape_name(path.relative_to(self.folder).as_posix()))
 
     def _is_inside(self, entry: os.DirEntry[str]) -> bool:
         """Return whether an entry is a file, and no broken link or link out of the folder."""
@@ -127,6 +174,50 @@ class FolderSource:
         except OSError:
             # A circle of links cannot be resolved.
             return False
+
+
+def list_unread_files(source: Source) -> list[ReadingNote]:
+    """Return a note for each file of a folder that may hold a document and cannot be read.
+
+    Args:
+        source: Any source. Only folders have such files.
+    """
+    if not isinstance(source, FolderSource):
+        return []
+    # `unread` is filled when the folder is listed.
+    _ = source.files
+    notes: list[ReadingNote] = []
+    for name in sorted(source.unread):
+        notes.append(ReadingNote(name, "unread file", f"it is {unread_reason(name)}"))
+    return notes
+
+
+def is_usable_id(name: str) -> bool:
+    """Return whether the name of a file can be the id of its document."""
+    try:
+        read_id({"id": name}, "id")
+    except RowError:
+        return False
+    # Blanks around an id are removed, and the id would then name another file.
+    return name == name.strip()
+
+
+def escape_name(name: str) -> str:
+    """Return a file name that can be printed: control characters and bytes are escaped.
+
+    >>> escape_name("a\\nb.md"), escape_name("caf\\udce9.md")
+    ('a\\\\nb.md', 'caf\\\\xe9.md')
+    """
+    characters: list[str] = []
+    for character in name:
+        code = ord(character)
+        if FIRST_BYTE_SURROGATE <= code <= LAST_BYTE_SURROGATE:
+            characters.append(f"\\x{code - BYTE_SURROGATE_OFFSET:02x}")
+        elif character.isprintable():
+            characters.append(character)
+        else:
+            characters.append(character.encode("unicode_escape").decode())
+    return "".join(characters)
 
 
 def fingerprint(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Readers of files of rows: JSON lines, CSV, TSV and Parquet, plain or .gz.
+"""Readers of files of rows: JSON lines, JSON arrays, CSV, TSV and Parquet, plain or .gz.
 
 Every line becomes a row or a refused row, so that one bad line does not lose the others.
 """
@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
-import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from model_code.corpus.rows import RefusedRow, Row, Table, printable
+from freshet.results import ReadingNote
+from model_code.corpus.formats.encodings import detect_encoding
+from model_code.corpus.rows import RefusedRow, Row, RowError, Table, printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.errors import FreshetError
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 PARQUET_BATCH_ROWS = 1024
 MAX_DETAIL_CHARACTERS = 300
+
+# A JSON array is read as a whole. Longer ones can be JSON lines.
+MAX_JSON_BYTES = 200_000_000
+
+# A line, or a cell of CSV, is read as a whole.
+MAX_LINE_CHARACTERS = 50_000_000
+
+# Bytes at the begin of a file that tell its encoding.
+SAMPLE_BYTES = 4_000_000
 
 # The message of `csv` for a quoted cell that goes on to the end of the file.
 _UNCLOSED_QUOTE = "unexpected end of data"
@@ -47,27 +58,124 @@ def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]
     try:
         if suffix == ".parquet":
             yield from _read_parquet(path, table, name)
+        elif suffix == ".json":
+            yield from _read_json_array(path, table, name)
         elif suffix == ".jsonl":
             yield from _read_json_lines(path, table, name)
         elif suffix == ".tsv":
             yield from _read_delimited(path, table, name, "\t")
         else:
             yield from _read_delimited(path, table, name, ",")
+    except UnicodeDecodeError as error:
+        raise FreshetError(
+            f"{name} is not whole in the encoding {error.encoding} that it begins with; save it as "
+            "UTF-8"
+        ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FreshetError(f"{name} is not a whole .gz file ({error}); fetch it again") from None
 
 
-def _open_text(path: Path) -> IO[str]:
+def _open_bytes(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    return path.open("rb")
+
+
+def _detect_encoding(path: Path) -> str | None:
+    """Return the encoding of a text file by its begin; None for UTF-8."""
+    with _open_bytes(path) as stream:
+        sample = stream.read(SAMPLE_BYTES)
+        is_whole = not stream.read(1)
+    try:
+        return detect_encoding(sample, is_whole)
+    except RowError:
+        # The rows of a file that is no text are refused one by one.
+        return None
+
+
+def _open_text(path: Path, encoding: str | None) -> IO[str]:
+    """Open a text file in an encoding; None is UTF-8."""
+    if encoding is not None:
+        return io.TextIOWrapper(_open_bytes(path), encoding, newline="\n")
     # "surrogateescape" keeps a bad byte inside its own row, and the check of texts refuses only
     # that row.
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-    return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+    return io.TextIOWrapper(_open_bytes(path), "utf-8-sig", "surrogateescape", newline="\n")
+
+
+def _read_lines(stream: IO[str], name: str) -> Iterator[str]:
+    """Yield the lines of a file.
+
+    Raises:
+        FreshetError: If a line is too long, as in a compressed file of zeros.
+    """
+    number = 0
+    while True:
+        line = stream.readline(MAX_LINE_CHARACTERS + 1)
+        if not line:
+            return
+        number += 1
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise FreshetError(
+                f"{name}:{number} is a line of more than {MAX_LINE_CHARACTERS:,} characters; "
+                "split it into rows"
+            )
+        # UTF-16 files may have their mark once more inside.
+        yield line.removeprefix("\ufeff") if number == 1 else line
+
+
+def _with_encoding_note(
+    rows: Iterator[Row | RefusedRow], name: str, encoding: str | None
+) -> Iterator[Row | RefusedRow]:
+    """Yield rows, the first one with a note about the encoding if that was guessed."""
+    is_guessed = encoding is not None and not encoding.startswith("utf")
+    for row in rows:
+        if is_guessed and isinstance(row, Row):
+            detail = f"decoded as {encoding}, which is a guess"
+            note = ReadingNote(name, "encoding", detail, None)
+            yield Row(row.table, row.location, row.values, (note,))
+            is_guessed = False
+        else:
+            yield row
+
+
+def _read_json_array(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
+    """Yield the objects of a JSON array, or of the one array inside of an object."""
+    with _open_bytes(path) as stream:
+        data = stream.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        raise FreshetError(
+            f"{name} has more than {MAX_JSON_BYTES:,} bytes, and a JSON array is read as a whole; "
+            "write an object per line into a .jsonl file"
+        )
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FreshetError(
+            f"{name} is no JSON ({printable(error, MAX_DETAIL_CHARACTERS)}); a .json file holds an "
+            "array of objects, and a .jsonl file one object per line"
+        ) from None
+
+    if isinstance(value, dict):
+        arrays = [item for item in value.values() if isinstance(item, list)]
+        value = arrays[0] if len(arrays) == 1 and len(value) == 1 else [value]
+    if not isinstance(value, list):
+        raise FreshetError(f"{name} holds a {type(value).__name__}, not an array of objects")
+    for number, item in enumerate(value, 1):
+        location = f"{name}:{number}"
+        if isinstance(item, dict):
+            yield Row(table, location, item)
+        else:
+            detail = f"a {type(item).__name__}, not an object"
+            yield RefusedRow(table, location, "bad JSON", detail, printable(item))
 
 
 def _read_json_lines(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
-    with _open_text(path) as stream:
-        for number, line in enumerate(stream, start=1):
+    encoding = _detect_encoding(path)
+    if encoding is not None and not encoding.startswith("utf"):
+        # JSON is always in Unicode, so a row with other bytes is a fault of that row.
+        encoding = None
+    with _open_text(path, encoding) as stream:
+        for number, line in enumerate(_read_lines(stream, name), start=1):
             if not line.strip():
                 continue
             location = f"{name}:{number}"
@@ -94,25 +202,33 @@ class _Record(NamedTuple):
 def _read_delimited(
     path: Path, table: Table, name: str, delimiter: str
 ) -> Iterator[Row | RefusedRow]:
-    # The check of texts refuses huge ones and names their rows.
-    csv.field_size_limit(sys.maxsize)
+    csv.field_size_limit(MAX_LINE_CHARACTERS)
     # In TSV, as in BEIR's qrels, a quote is a character like any other. In CSV it encloses a cell.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    with _open_text(path) as stream:
-        reader = csv.reader(stream, delimiter=delimiter, quoting=quoting, strict=True)
+    encoding = _detect_encoding(path)
+    with _open_text(path, encoding) as stream:
+        lines = _read_lines(stream, name)
+        reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         records = _read_records(reader, name)
         header = _read_header(records, name)
-        for record in records:
-            location = f"{name}:{record.line}"
-            cells = record.cells
-            if record.fault is not None:
-                yield RefusedRow(table, location, "bad line", record.fault, "")
-            elif len(cells) == len(header):
-                yield Row(table, location, dict(zip(header, cells, strict=True)))
-            elif cells:
-                detail = f"{len(cells)} cells under {len(header)} columns"
-                excerpt = printable(delimiter.join(cells))
-                yield RefusedRow(table, location, "bad line", detail, excerpt)
+        rows = _delimited_rows(records, header, table, name, delimiter)
+        yield from _with_encoding_note(rows, name, encoding)
+
+
+def _delimited_rows(
+    records: Iterator[_Record], header: Sequence[str], table: Table, name: str, delimiter: str
+) -> Iterator[Row | RefusedRow]:
+    for record in records:
+        location = f"{name}:{record.line}"
+        cells = record.cells
+        if record.fault is not None:
+            yield RefusedRow(table, location, "bad line", record.fault, "")
+        elif len(cells) == len(header):
+            yield Row(table, location, dict(zip(header, cells, strict=True)))
+        elif cells:
+            detail = f"{len(cells)} cells under {len(header)} columns"
+            excerpt = printable(delimiter.join(cells))
+            yield RefusedRow(table, location, "bad line", detail, excerpt)
 
 
 def _read_records(reader: Any, name: str) -> Iterator[_Record]:

@@ -59,8 +59,7 @@ def test_markdown_keeps_front_matter_headings_and_words(tmp_path):
     assert clean_text(found["text"]).endswith("\\# no heading\n\na b\n\nc d")
 
 
-def test_invalid_front_matter_stays_in_text(tmp_path):
-    assert "not: [closed" in values(tmp_path, "a.md", "---\nnot: [closed\n---\nText")["text"]
+def test_rules_around_text_are_no_front_matter(tmp_path):
     assert values(tmp_path, "rule.md", "---\nwords\n---\n")["text"] == "## words"
 
 
@@ -117,8 +116,9 @@ def test_docx_keeps_headings_paragraphs_and_tables(tmp_path):
         ("scan.pdf", pdf(["", ""]), "empty text"),
         ("a.txt", b"\x00\x01\x02\xff", "binary file"),
         ("a.md", b"a\0b", "binary file"),
-        ("a.md", b"caf\xe9", "invalid UTF-8"),
-        ("b.html", b"<p>caf\xe9", "invalid UTF-8"),
+        ("old.doc", b"\xd0\xcf\x11\xe0", "unreadable file"),
+        ("old.docx", b"\xd0\xcf\x11\xe0", "unreadable file"),
+        ("picture.png", b"\x89PNG", "unreadable file"),
     ],
 )
 def test_unreadable_document_is_refused_with_reason(tmp_path, name, content, reason):

@@ -1,0 +1,105 @@
+"""The reading notes of a project: those of its last build, and those of later changes.
+
+A build writes notes among its tables. A sync, `freshet add` and uploads write notes to the state of
+the project. `freshet status` and the page show both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from freshet.results import ReadingNote
+from model_code.corpus.reading_notes import (
+    READING_NOTES,
+    notes_from_json,
+    notes_to_json,
+    sort_notes,
+)
+from model_code.files import read_json, write_json
+from model_code.project import Project, file_lock
+
+# Key of the notes about files that were added one by one. Other keys name the source of a sync.
+ADDED = "added"
+
+# Key of the notes about the project's own source, once it was synced.
+OWN_SOURCE_KEY = "sync"
+
+_LOCK = "reading_notes.lock"
+
+
+def read_reading_notes(project: Project) -> list[ReadingNote]:
+    """Return the notes about all files of a project, the most serious first.
+
+    Args:
+        project: The project.
+    """
+    stored = _read_state(project)
+    notes: list[ReadingNote] = []
+    if OWN_SOURCE_KEY not in stored:
+        notes.extend(_read_build(project))
+    for values in stored.values():
+        notes.extend(notes_from_json(values))
+
+    # A file may have been added and be part of the source, too.
+    return sort_notes(dict.fromkeys(notes))
+
+
+def update_reading_notes(
+    project: Project, files: Iterable[str], notes: Iterable[ReadingNote]
+) -> None:
+    """Replace the notes about some files.
+
+    Args:
+        project: The project.
+        files: Names of the files that were read, or whose documents were deleted.
+        notes: What was found about them, or about other files beside them.
+    """
+    names = set(files)
+    new_notes = list(notes)
+    if not new_notes and not names & {note.file for note in read_reading_notes(project)}:
+        return
+
+    with file_lock(project.state / _LOCK):
+        stored = _read_state(project)
+        if OWN_SOURCE_KEY not in stored:
+            stored[OWN_SOURCE_KEY] = notes_to_json(_read_build(project))
+        names.update(note.file for note in new_notes)
+        for key, values in stored.items():
+            stored[key] = [value for value in values if value["file"] not in names]
+        added = notes_from_json(stored.get(ADDED, []))
+        stored[ADDED] = notes_to_json([*added, *new_notes])
+        write_json(project.state / READING_NOTES, stored)
+
+
+def replace_source_notes(project: Project, source: str, notes: Iterable[ReadingNote]) -> None:
+    """Replace all notes about the files of a source.
+
+    Args:
+        project: The project.
+        source: Name of the source, as a sync calls it.
+        notes: What was found about its files.
+    """
+    values = notes_to_json(notes)
+    stored = _read_state(project)
+    if stored.get(source) == values:
+        return
+    with file_lock(project.state / _LOCK):
+        stored = _read_state(project)
+        stored[source] = values
+        write_json(project.state / READING_NOTES, stored)
+
+
+def _read_state(project: Project) -> dict[str, Any]:
+    path = project.state / READING_NOTES
+    if not path.is_file():
+        return {}
+    stored = read_json(path)
+    return dict(stored) if isinstance(stored, Mapping) else {}
+
+
+def _read_build(project: Project) -> list[ReadingNote]:
+    path = project.artifacts / "corpus" / READING_NOTES
+    if not path.is_file():
+        return []
+    return notes_from_json(read_json(path))

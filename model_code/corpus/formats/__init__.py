@@ -1,0 +1,1 @@
+"""Readers of the formats of files that hold one document each."""

@@ -1,0 +1,288 @@
+"""Open the zip archives of office documents and e-books within bounded memory and time.
+
+An archive states the size of each part before any part is unpacked. Python never unpacks more than
+the stated size, so the limits below bound the memory. XML is first read by expat as a stream, which
+refuses declared entities and deep nesting before a tree is built.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from xml.parsers import expat
+
+from model_code.corpus.rows import RowError
+
+MAX_PARTS = 10_000
+
+# All parts of an archive together, with pictures.
+MAX_UNPACKED_BYTES = 300_000_000
+
+# All XML parts of an archive together. A tree of XML takes about ten times as much memory.
+MAX_XML_BYTES = 40_000_000
+
+# Elements of one part. A tree needs about 200 bytes for each.
+MAX_XML_ELEMENTS = 1_500_000
+
+# Elements inside of each other. libxml2 has the same limit.
+MAX_XML_LEVELS = 250
+
+_CHUNK_BYTES = 65_536
+_OLD_OFFICE_SIGNATURE = b"\xd0\xcf\x11\xe0"
+_ENCRYPTED_FLAG = 1
+
+
+class UnsafeXmlError(RowError):
+    """XML that would need memory or time without a bound."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("unreadable file", detail)
+
+
+@dataclass(frozen=True)
+class TextNames:
+    """The elements of a format that hold text, for the crude list of all text.
+
+    Attributes:
+        counted: Local names of the elements whose text is listed; None for all elements.
+        skipped: Local names of the elements that are left out with everything inside.
+        blocks: Local names of the elements whose end ends a piece of text.
+        gaps: Local names of the elements that stand for a blank.
+    """
+
+    counted: frozenset[str] | None = frozenset()
+    skipped: frozenset[str] = frozenset()
+    blocks: frozenset[str] = frozenset()
+    gaps: frozenset[str] = frozenset()
+
+
+class Archive:
+    """An archive that passed the limits.
+
+    Attributes:
+        names: The names of its parts, in their order.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Open the archive in a file.
+
+        Args:
+            data: The whole file.
+
+        Raises:
+            RowError: If it is no archive, needs a password, or exceeds a limit.
+        """
+        if data.startswith(_OLD_OFFICE_SIGNATURE):
+            raise RowError(
+                "unreadable file",
+                "it needs a password, or is of an old format that has another suffix; save it "
+                "without a password, or in the new format",
+            )
+        try:
+            self._zip = zipfile.ZipFile(io.BytesIO(data))
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+            raise RowError("unreadable file", f"the archive is damaged: {error}") from None
+        _check_limits(self._zip.infolist())
+        self.names = self._zip.namelist()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._zip.NameToInfo
+
+    def read(self, name: str) -> bytes:
+        """Return a part.
+
+        Raises:
+            RowError: If it is missing or damaged.
+        """
+        try:
+            return self._zip.read(name)
+        except KeyError:
+            raise RowError("unreadable file", f"the archive lacks its part {name}") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise RowError("unreadable file", f"the part {name} is damaged: {error}") from None
+        except RuntimeError:
+            raise RowError("unreadable file", "it needs a password") from None
+
+    def check_all_xml(self) -> None:
+        """Check every XML part, before a library reads the archive as a whole.
+
+        Raises:
+            RowError: If a part is damaged, declares entities, or is nested too deep.
+        """
+        for name in self.names:
+            if name.lower().endswith((".xml", ".rels", ".vml")):
+                _check_xml(self.read(name), name)
+
+    def parse(self, name: str) -> Any:
+        """Return the root element of an XML part."""
+        return parse_xml(self.read(name), name)
+
+
+def _check_limits(parts: Iterable[zipfile.ZipInfo]) -> None:
+    """Check the sizes that an archive states.
+
+    Raises:
+        RowError: If it has too many parts, or they are too large together.
+    """
+    count = 0
+    unpacked_bytes = 0
+    xml_bytes = 0
+    for part in parts:
+        count += 1
+        unpacked_bytes += part.file_size
+        if part.filename.lower().endswith((".xml", ".rels", ".xhtml", ".html", ".htm", ".opf")):
+            xml_bytes += part.file_size
+        if part.flag_bits & _ENCRYPTED_FLAG:
+            raise RowError("unreadable file", "it needs a password")
+
+    if count > MAX_PARTS:
+        raise RowError("huge file", f"it has {count:,} parts, at most {MAX_PARTS:,} are read")
+    if unpacked_bytes > MAX_UNPACKED_BYTES:
+        raise RowError(
+            "huge file",
+            f"it unpacks to {unpacked_bytes:,} bytes, at most {MAX_UNPACKED_BYTES:,} are read",
+        )
+    if xml_bytes > MAX_XML_BYTES:
+        raise RowError(
+            "huge file",
+            f"its text unpacks to {xml_bytes:,} bytes of XML, at most {MAX_XML_BYTES:,} are read",
+        )
+
+
+def parse_xml(data: bytes, name: str) -> Any:
+    """Parse XML into a tree, without entities and without access to files or the network.
+
+    Args:
+        data: The XML.
+        name: Name of the part, for the error.
+
+    Raises:
+        RowError: If it is no XML, declares entities, or is nested too deep.
+    """
+    from lxml import etree
+
+    _check_xml(data, name)
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=True, recover=False
+    )
+    try:
+        return etree.fromstring(data, parser)
+    except etree.XMLSyntaxError as error:
+        raise RowError("unreadable file", f"the part {name} is no XML: {error.msg}") from None
+
+
+def _check_xml(data: bytes, name: str) -> None:
+    """Read XML as a stream, and refuse entities and deep nesting."""
+    _PartReader(name, TextNames()).read(data)
+
+
+class _PartReader:
+    """Reads an XML part with expat, and collects its text without building a tree.
+
+    Attributes:
+        pieces: The text in pieces, such as paragraphs.
+    """
+
+    def __init__(self, name: str, text_names: TextNames) -> None:
+        self.pieces: list[str] = []
+        self._name = name
+        self._counted = text_names.counted
+        self._skipped = text_names.skipped
+        self._blocks = text_names.blocks
+        self._gaps = text_names.gaps
+        self._current: list[str] = []
+        self._elements = 0
+        self._level = 0
+        self._skipped_at: int | None = None
+        self._counted_level = 0
+
+    def read(self, data: bytes) -> None:
+        """Read the part.
+
+        Raises:
+            RowError: If it is no XML, declares entities, or is nested too deep.
+        """
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.EntityDeclHandler = self._refuse_entity
+        if self._counted is None or self._counted:
+            parser.CharacterDataHandler = self._add_text
+        try:
+            for start in range(0, len(data), _CHUNK_BYTES):
+                parser.Parse(data[start : start + _CHUNK_BYTES], False)
+            parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            raise RowError("unreadable file", f"the part {self._name} is no XML: {error}") from None
+        self._end_piece()
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._level += 1
+        self._elements += 1
+        if self._level > MAX_XML_LEVELS:
+            raise UnsafeXmlError(
+                f"the part {self._name} nests elements more than {MAX_XML_LEVELS} deep"
+            )
+        if self._elements > MAX_XML_ELEMENTS:
+            raise UnsafeXmlError(
+                f"the part {self._name} has more than {MAX_XML_ELEMENTS:,} elements"
+            )
+        local_name = name.rpartition(":")[2]
+        if self._skipped_at is None and local_name in self._skipped:
+            self._skipped_at = self._level
+        if self._counted is not None and local_name in self._counted:
+            self._counted_level += 1
+        if local_name in self._gaps:
+            self._current.append(" ")
+        if local_name in self._blocks:
+            self._end_piece()
+
+    def _end(self, name: str) -> None:
+        local_name = name.rpartition(":")[2]
+        if self._counted is not None and local_name in self._counted:
+            self._counted_level -= 1
+        if self._skipped_at == self._level:
+            self._skipped_at = None
+        if local_name in self._blocks:
+            self._end_piece()
+        self._level -= 1
+
+    def _add_text(self, text: str) -> None:
+        is_counted = self._counted is None or self._counted_level > 0
+        if is_counted and self._skipped_at is None:
+            self._current.append(text)
+
+    def _end_piece(self) -> None:
+        piece = "".join(self._current)
+        self._current.clear()
+        if piece.strip():
+            self.pieces.append(piece)
+
+    def _refuse_entity(self, *_: Any) -> None:
+        raise UnsafeXmlError(
+            f"the part {self._name} declares XML entities, which can grow without limit"
+        )
+
+
+def list_text(archive: Archive, names: Iterable[str], text_names: TextNames) -> list[str]:
+    """Return all the text of XML parts, by a way that no reader uses.
+
+    Args:
+        archive: The archive.
+        names: Names of the parts.
+        text_names: The elements that hold text.
+
+    Raises:
+        RowError: If a part is damaged, declares entities, or is nested too deep.
+    """
+    pieces: list[str] = []
+    for name in names:
+        reader = _PartReader(name, text_names)
+        reader.read(archive.read(name))
+        pieces.extend(reader.pieces)
+    return pieces

@@ -1,0 +1,189 @@
+"""Read DOCX from its XML, so that nothing that Word shows is skipped.
+
+Inserted text is read, and deleted text is not. Headers, footers, footnotes, endnotes, comments,
+diagrams and charts follow the body.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from model_code.corpus.formats.archives import Archive, list_text
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.office_xml import (
+    OOXML_NAMES,
+    OOXML_TEXT,
+    local_name,
+    read_blocks,
+    read_core_properties,
+)
+from model_code.corpus.rows import RowError
+
+MAX_STYLE_PARENTS = 20
+
+_OFFICE_DOCUMENT = "/officeDocument"
+_DEFAULT_MAIN_PART = "word/document.xml"
+# The parts that are read after the body, in this order.
+_SIDE_PARTS = (
+    re.compile(r"header\d*\.xml"),
+    re.compile(r"footer\d*\.xml"),
+    re.compile(r"footnotes\.xml"),
+    re.compile(r"endnotes\.xml"),
+    re.compile(r"comments\.xml"),
+    re.compile(r"diagrams/data\d*\.xml"),
+    re.compile(r"charts/chart\d*\.xml"),
+)
+_HEADING_STYLE = re.compile(r"heading (\d)", re.I)
+
+
+def read_docx(data: bytes) -> Extraction:
+    """Read a DOCX file.
+
+    Raises:
+        RowError: If it is no such file, or not safe to read.
+    """
+    archive = Archive(data)
+    main_part = find_main_part(archive, _DEFAULT_MAIN_PART)
+    if main_part not in archive:
+        raise RowError("unreadable file", "the archive holds no Word document")
+    folder = posixpath.dirname(main_part)
+    parts = [main_part, *_side_parts(archive, folder)]
+
+    all_text = list_text(archive, parts, OOXML_TEXT)
+    heading_level = _heading_levels(archive, f"{folder}/styles.xml")
+    left_out: list[str] = []
+    blocks: list[str] = []
+    for part in parts:
+        part_blocks = read_blocks(
+            archive.parse(part), OOXML_NAMES, heading_level, _is_hidden_run, left_out
+        )
+        if part == main_part:
+            blocks.extend(part_blocks)
+        else:
+            # The header of each section is often the same.
+            blocks.extend(block for block in part_blocks if block not in blocks)
+
+    extraction = Extraction("\n".join(blocks).strip(), all_text=all_text, left_out=left_out)
+    read_core_properties(archive, extraction)
+    note_embedded_files(archive, extraction)
+    return extraction
+
+
+def find_main_part(archive: Archive, default: str) -> str:
+    """Return the name of the main part that the relations of an archive name."""
+    if "_rels/.rels" not in archive:
+        return default
+    for relation in archive.parse("_rels/.rels").iter():
+        if (relation.get("Type") or "").endswith(_OFFICE_DOCUMENT):
+            return (relation.get("Target") or default).lstrip("/")
+    return default
+
+
+def note_embedded_files(archive: Archive, extraction: Extraction) -> None:
+    """Note the files inside of a document, which are not read."""
+    for name in archive.names:
+        folder, _, file_name = name.rpartition("/")
+        is_embedded = folder.endswith("/embeddings") or "/afchunk" in f"/{file_name.lower()}"
+        if is_embedded and file_name and not name.endswith(".rels"):
+            extraction.note("unread part", f"the embedded file {file_name} is not read")
+
+
+def _side_parts(archive: Archive, folder: str) -> Iterable[str]:
+    for pattern in _SIDE_PARTS:
+        for name in sorted(archive.names):
+            inner_name = name.removeprefix(f"{folder}/")
+            if inner_name != name and pattern.fullmatch(inner_name):
+                yield name
+
+
+def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
+    """Return a function that gives the level of a paragraph as heading; 0 for other paragraphs.
+
+    Word translates the ids of styles, and not the names of its own styles. A style of a user may be
+    based on one of Word's.
+    """
+    levels: dict[str, int] = {}
+    if styles_part in archive:
+        levels = _style_levels(archive.parse(styles_part))
+
+    def heading_level(paragraph: Any) -> int:
+        for properties in paragraph.iterchildren():
+            if local_name(properties) != "pPr":
+                continue
+            for element in properties.iterchildren():
+                name = local_name(element)
+                value = _attribute(element, "val")
+                if name == "pStyle" and levels.get(value):
+                    return levels[value]
+                if name == "outlineLvl" and value.isdecimal() and int(value) < 9:
+                    return int(value) + 1
+        return 0
+
+    return heading_level
+
+
+def _style_levels(root: Any) -> dict[str, int]:
+    """Return the heading level of each style by its id; 0 for styles that are no headings."""
+    names: dict[str, str] = {}
+    parents: dict[str, str] = {}
+    outline_levels: dict[str, int] = {}
+    for style in root.iter():
+        if local_name(style) != "style":
+            continue
+        style_id = _attribute(style, "styleId")
+        for element in style.iter():
+            name = local_name(element)
+            value = _attribute(element, "val")
+            if name == "name":
+                names[style_id] = value
+            elif name == "basedOn":
+                parents[style_id] = value
+            elif name == "outlineLvl" and value.isdecimal() and int(value) < 9:
+                outline_levels[style_id] = int(value) + 1
+
+    levels: dict[str, int] = {}
+    for style_id in names:
+        levels[style_id] = _style_level(style_id, names, parents, outline_levels)
+    return levels
+
+
+def _style_level(
+    style_id: str, names: dict[str, str], parents: dict[str, str], outline_levels: dict[str, int]
+) -> int:
+    for _ in range(MAX_STYLE_PARENTS):
+        name = names.get(style_id, "")
+        heading = _HEADING_STYLE.fullmatch(name)
+        if heading is not None:
+            return int(heading[1])
+        if name.lower() == "title":
+            return 1
+        if style_id in outline_levels:
+            return outline_levels[style_id]
+        if style_id not in parents:
+            return 0
+        style_id = parents[style_id]
+    return 0
+
+
+def _is_hidden_run(element: Any) -> bool:
+    """Return whether an element is a run in hidden letters."""
+    if local_name(element) != "r":
+        return False
+    for properties in element.iterchildren():
+        if local_name(properties) != "rPr":
+            continue
+        for item in properties.iterchildren():
+            if local_name(item) == "vanish":
+                return _attribute(item, "val") not in ("0", "false", "off")
+    return False
+
+
+def _attribute(element: Any, name: str) -> str:
+    """Return an attribute by its local name; empty if there is none."""
+    for key, value in element.attrib.items():
+        if key.rpartition("}")[2] == name:
+            return value
+    return ""

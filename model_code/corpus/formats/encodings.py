@@ -1,0 +1,286 @@
+"""Decode text files in any encoding.
+
+The encoding is that of a mark, or UTF-8, or the one that the file declares, or else a guess.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import NamedTuple
+
+from model_code.corpus.rows import RowError
+
+# Marks at the begin of a file. UTF-32 comes first, because its mark begins like that of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+)
+
+# The most frequent encoding among files that are not Unicode.
+FALLBACK_ENCODING = "cp1252"
+
+# A guess with less confidence is replaced by the fallback. Short texts have little.
+MIN_CONFIDENCE = 0.085
+
+# Bytes that a guess looks at.
+SAMPLE_BYTES = 200_000
+
+# Share of zero bytes at every second place that tells UTF-16 without a mark.
+MIN_ZERO_SHARE = 0.3
+
+# The frequent letters beyond ASCII of French, German, Spanish, Italian and Scandinavian languages.
+_WESTERN_LETTERS = frozenset("àáâãäåæçèéêëìíîïñòóôõöøùúûüßœÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜŒªº")
+# Signs of the fallback encoding that stand inside of words only if another encoding was meant.
+_SIGN_IN_WORD = re.compile(
+    r"\w[\u00a1-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u2020-\u2022\u201a\u201e\u2030\ufffd]\w"
+)
+
+# Encodings that write all ASCII as ASCII and that old programs wrote files in.
+_GUESSABLE = frozenset(
+    codecs.lookup(name).name
+    for name in [
+        "cp1250",
+        "cp1251",
+        "cp1252",
+        "cp1253",
+        "cp1254",
+        "cp1255",
+        "cp1256",
+        "cp1257",
+        "cp1258",
+        "cp866",
+        "koi8-r",
+        "koi8-u",
+        "iso8859-1",
+        "iso8859-2",
+        "iso8859-5",
+        "iso8859-7",
+        "iso8859-8",
+        "iso8859-9",
+        "iso8859-15",
+        "mac-roman",
+        "mac-cyrillic",
+        "cp850",
+        "cp437",
+        "cp932",
+        "shift_jis",
+        "euc_jp",
+        "iso2022_jp",
+        "gb18030",
+        "gb2312",
+        "gbk",
+        "big5",
+        "cp949",
+        "euc_kr",
+        "cp874",
+        "tis-620",
+    ]
+)
+
+
+class DecodedText(NamedTuple):
+    """A decoded text with its encoding.
+
+    Attributes:
+        text: The text, with `\\n` as line end.
+        encoding: Name of the encoding.
+        is_guessed: Whether neither the file nor UTF-8 names the encoding.
+    """
+
+    text: str
+    encoding: str
+    is_guessed: bool
+
+
+def decode_text(data: bytes, declared: str | None = None) -> DecodedText:
+    """Decode the bytes of a text file.
+
+    Args:
+        data: The whole file.
+        declared: Encoding that the file names, as HTML does.
+
+    Raises:
+        RowError: If the bytes are no text.
+    """
+    encoding, is_guessed = _choose_encoding(data, declared)
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        # Some bytes have no letter in the fallback. Latin-1 reads any byte.
+        encoding, is_guessed = "latin-1", True
+        text = data.decode(encoding)
+    if "\0" in text:
+        raise RowError("binary file", "holds zero bytes: this is no text")
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return DecodedText(text, encoding, is_guessed)
+
+
+def detect_encoding(sample: bytes, is_whole: bool) -> str | None:
+    """Return the encoding of a file by its begin; None for UTF-8, with or without faulty bytes.
+
+    A file with both UTF-8 and faulty bytes counts as UTF-8, so that only its faulty rows are
+    refused.
+
+    Args:
+        sample: The first bytes.
+        is_whole: Whether the sample is the whole file.
+    """
+    for mark, encoding in _MARKS:
+        if sample.startswith(mark):
+            return None if encoding == "utf-8-sig" else encoding
+    unmarked = _unmarked_utf16(sample)
+    if unmarked is not None:
+        return unmarked
+    if _is_utf8(sample, is_whole) or _has_utf8_sequence(sample):
+        return None
+    return _guess_encoding(sample)
+
+
+def _choose_encoding(data: bytes, declared: str | None) -> tuple[str, bool]:
+    """Return the encoding of a file, and whether it is a guess."""
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return _require_decodable(data, encoding), False
+    unmarked = _unmarked_utf16(data)
+    if unmarked is not None:
+        return unmarked, True
+    if b"\0" in data:
+        raise RowError("binary file", "holds zero bytes: this is no text")
+    if _is_utf8(data, is_whole=True) and not _is_escaped_japanese(data):
+        return "utf-8", False
+    if declared is not None and _can_decode(data, declared):
+        return declared, False
+    return _guess_encoding(data[:SAMPLE_BYTES]), True
+
+
+def _require_decodable(data: bytes, encoding: str) -> str:
+    """Return the encoding that the mark of a file names.
+
+    Raises:
+        RowError: If the file has bytes that the encoding does not have.
+    """
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError as error:
+        if encoding == "utf-8-sig":
+            return _guess_encoding(data[:SAMPLE_BYTES])
+        name = encoding.upper()
+        raise RowError(
+            "invalid UTF-8", f"its mark names {name}, but {error.reason}; save the file as UTF-8"
+        ) from None
+    return encoding
+
+
+def _is_utf8(data: bytes, is_whole: bool) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        decoder.decode(data, final=is_whole)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _has_utf8_sequence(data: bytes) -> bool:
+    """Return whether some bytes are UTF-8 beyond ASCII, which hardly occurs by chance."""
+    valid = data.decode("utf-8", "ignore")
+    invalid = len(data) - len(valid.encode())
+    beyond_ascii = sum(1 for character in valid if character > "\x7f")
+    return beyond_ascii > invalid
+
+
+def _is_escaped_japanese(data: bytes) -> bool:
+    """Return whether the file is ISO-2022-JP, which has only bytes of ASCII."""
+    return b"\x1b$B" in data or b"\x1b$@" in data
+
+
+def _unmarked_utf16(data: bytes) -> str | None:
+    """Return the variant of UTF-16 or UTF-32 that a file without a mark is in, or None."""
+    sample = data[:SAMPLE_BYTES]
+    length = len(sample) // 4 * 4
+    if length < 4 or b"\0" not in sample:
+        return None
+
+    quarter = length // 4
+    zeros = [sample[place:length:4].count(0) / quarter for place in range(4)]
+    candidates: list[str] = []
+    if min(zeros[1:]) > MIN_ZERO_SHARE and zeros[0] == 0:
+        candidates = ["utf-32-le"]
+    elif min(zeros[:3]) > MIN_ZERO_SHARE and zeros[3] == 0:
+        candidates = ["utf-32-be"]
+    elif min(zeros[1], zeros[3]) > MIN_ZERO_SHARE and max(zeros[0], zeros[2]) < 0.05:
+        candidates = ["utf-16-le"]
+    elif min(zeros[0], zeros[2]) > MIN_ZERO_SHARE and max(zeros[1], zeros[3]) < 0.05:
+        candidates = ["utf-16-be"]
+
+    for encoding in candidates:
+        decoded = sample[:length].decode(encoding, "replace")
+        if _looks_like_text(decoded):
+            return encoding
+    return None
+
+
+def _looks_like_text(text: str) -> bool:
+    """Return whether a text has no control characters and hardly any invalid ones."""
+    if not text:
+        return False
+    controls = sum(1 for character in text if character < " " and character not in "\t\n\r\f")
+    invalid = text.count("\ufffd")
+    return controls == 0 and invalid <= len(text) // 100
+
+
+def _guess_encoding(sample: bytes) -> str:
+    """Guess the encoding of bytes that are not UTF-8.
+
+    Raises:
+        RowError: If the bytes are no text.
+    """
+    import chardet
+
+    if _is_binary(sample):
+        raise RowError("binary file", "holds bytes that no text has: this is no text")
+    if _is_western(sample.decode(FALLBACK_ENCODING, "replace")):
+        return FALLBACK_ENCODING
+
+    result = chardet.detect(sample)
+    name = result.get("encoding")
+    confidence = result.get("confidence") or 0.0
+    if name is None or confidence < MIN_CONFIDENCE:
+        return FALLBACK_ENCODING
+    try:
+        encoding = codecs.lookup(name).name
+    except LookupError:
+        return FALLBACK_ENCODING
+    if encoding in _GUESSABLE and _can_decode(sample, encoding, errors="ignore"):
+        return encoding
+    return FALLBACK_ENCODING
+
+
+def _is_western(text: str) -> bool:
+    """Return whether a text in the fallback encoding has only letters of Western Europe.
+
+    A short Western text looks to a detector like one in several other encodings. A text in another
+    encoding has rare letters instead, or signs inside of words.
+    """
+    if _SIGN_IN_WORD.search(text):
+        return False
+    letters = {character for character in text if character > "\x7f" and character.isalpha()}
+    return letters <= _WESTERN_LETTERS
+
+
+def _is_binary(sample: bytes) -> bool:
+    """Return whether more than one byte in fifty is a control character other than blanks."""
+    blanks = b"\t\n\r\f\x1b\x08"
+    controls = sum(1 for byte in sample if byte < 32 and byte not in blanks)
+    return controls * 50 > len(sample)
+
+
+def _can_decode(data: bytes, encoding: str, errors: str = "strict") -> bool:
+    try:
+        data.decode(encoding, errors)
+    except (UnicodeDecodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""Read EPUB: its chapters are pages of HTML, in the order of the book."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+from urllib.parse import unquote
+
+from model_code.corpus.formats.archives import Archive
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.html import read_html
+from model_code.corpus.formats.office_xml import local_name
+from model_code.corpus.formats.titles import clean_title
+from model_code.corpus.rows import RowError
+
+_CONTAINER = "META-INF/container.xml"
+_ENCRYPTION = "META-INF/encryption.xml"
+_PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
+
+
+def read_epub(data: bytes) -> Extraction:
+    """Read a book.
+
+    Raises:
+        RowError: If it is no book, is protected against copying, or is not safe to read.
+    """
+    archive = Archive(data)
+    package_name = _find_package(archive)
+    package = archive.parse(package_name)
+    folder = posixpath.dirname(package_name)
+    extraction = Extraction("", all_text=[], may_use_heading=False)
+    _read_metadata(package, extraction)
+
+    chapters: list[str] = []
+    all_text: list[str] = []
+    protected = _protected_parts(archive)
+    for name in _reading_order(package, folder):
+        if name not in archive:
+            extraction.note("unread part", f"the chapter {name} is missing")
+            continue
+        if name in protected:
+            raise RowError("unreadable file", "the book is protected against copying")
+        page = read_html(archive.read(name))
+        extraction.remarks.extend(page.remarks)
+        extraction.left_out.extend(page.left_out)
+        all_text.extend(page.all_text or ())
+        # Books repeat the title of a chapter in the head of its page.
+        all_text.extend([page.title] if page.title in page.text else [])
+        if page.title and page.title not in page.text:
+            extraction.left_out.append(page.title)
+        if page.text:
+            chapters.append(page.text)
+
+    extraction.text = "\n\n".join(chapters)
+    extraction.all_text = all_text
+    return extraction
+
+
+def _find_package(archive: Archive) -> str:
+    if _CONTAINER not in archive:
+        raise RowError("unreadable file", "the archive holds no book: its container is missing")
+    for element in archive.parse(_CONTAINER).iter():
+        if local_name(element) == "rootfile" and element.get("full-path"):
+            return element.get("full-path")
+    raise RowError("unreadable file", "the container of the book names no package")
+
+
+def _read_metadata(package: Any, extraction: Extraction) -> None:
+    authors: list[str] = []
+    for element in package.iter():
+        name = local_name(element)
+        text = " ".join((element.text or "").split())
+        if not text:
+            continue
+        if name == "title" and not extraction.title:
+            extraction.title = clean_title(text)
+        elif name == "date" and extraction.date is None:
+            extraction.date = text
+        elif name == "creator":
+            authors.append(text)
+    if authors:
+        extraction.fields["author"] = ", ".join(authors)
+
+
+def _reading_order(package: Any, folder: str) -> list[str]:
+    """Return the names of the pages in the order of the book, each once."""
+    names: dict[str, str] = {}
+    for element in package.iter():
+        if local_name(element) == "item" and element.get("media-type") in _PAGE_TYPES:
+            path = unquote(element.get("href") or "")
+            names[element.get("id") or ""] = posixpath.normpath(posixpath.join(folder, path))
+
+    ordered: dict[str, None] = {}
+    for element in package.iter():
+        if local_name(element) == "itemref" and element.get("idref") in names:
+            ordered[names[element.get("idref")]] = None
+    return list(ordered)
+
+
+def _protected_parts(archive: Archive) -> set[str]:
+    """Return the parts that are encrypted."""
+    if _ENCRYPTION not in archive:
+        return set()
+    parts: set[str] = set()
+    for element in archive.parse(_ENCRYPTION).iter():
+        if local_name(element) == "CipherReference":
+            parts.add(unquote(element.get("URI") or ""))
+    return parts

@@ -1,0 +1,122 @@
+"""The result of reading a file, and the check that no word of the file was lost.
+
+The check compares the text that a reader returned with a crude list of all the text in the file.
+The crude list is made without the reader's rules: all text nodes of XML or HTML, or all words of a
+Markdown source. It tells that a reader skips something, whatever the reason.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from model_code.corpus.reading_notes import NoteKind
+
+# Letters and digits. An underscore separates words, because Markdown emphasises with it.
+_WORD = re.compile(r"[^\W_]+")
+# Soft hyphens, and the signs that Markdown uses inside of words.
+_IGNORED = dict.fromkeys(map(ord, "\u00ad*`~"))
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A reading note of a reader, which does not know the name of the file."""
+
+    kind: NoteKind
+    detail: str
+    share: float | None = None
+
+
+@dataclass
+class Extraction:
+    """The text of a file and what it states about itself.
+
+    Attributes:
+        text: The text, with Markdown headings.
+        title: The title that the file states; empty if it states none.
+        date: The date that the file states, as text or as a date.
+        fields: Fields that the file states.
+        remarks: What was not read, or was guessed.
+        all_text: Crude list of all text in the file, in pieces such as paragraphs. None if there is
+            no second way to read the format.
+        left_out: Text that is left out on purpose, such as navigation.
+        may_use_heading: Whether the first heading may become the title.
+    """
+
+    text: str
+    title: str = ""
+    date: Any = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+    all_text: Sequence[str] | None = None
+    left_out: list[str] = field(default_factory=list)
+    may_use_heading: bool = True
+
+    def note(self, kind: NoteKind, detail: str, share: float | None = None) -> None:
+        """Add a remark, once."""
+        remark = Remark(kind, detail, share)
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+
+
+def measure_completeness(extraction: Extraction) -> list[Remark]:
+    """Compare the text that was read with all the text in the file.
+
+    A piece of text that occurs several times, such as the header of each section, counts once.
+
+    Returns:
+        Remarks about the shares of words that are lost, and that are left out on purpose.
+    """
+    if extraction.all_text is None:
+        return []
+    expected = count_words(dict.fromkeys(extraction.all_text))
+    total = sum(expected.values())
+    if not total:
+        return []
+
+    values = (str(value) for value in _flatten(extraction.fields))
+    found = count_words([extraction.title, extraction.text, str(extraction.date or ""), *values])
+    missing = expected - found
+    left_out = missing & count_words(dict.fromkeys(extraction.left_out))
+    lost = missing - left_out
+
+    remarks: list[Remark] = []
+    lost_words = sum(lost.values())
+    if lost_words:
+        remarks.append(Remark("lost text", "text was not read", lost_words / total))
+    words_left_out = sum(left_out.values())
+    if words_left_out:
+        detail = "hidden text and navigation were left out"
+        remarks.append(Remark("left out", detail, words_left_out / total))
+    return remarks
+
+
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """Count words, without regard to case and to forms of Unicode.
+
+    >>> sorted(count_words(["A caf\\u00e9, a cafe\\u0301"]).items())
+    [('a', 2), ('café', 2)]
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        normalised = unicodedata.normalize("NFKC", text.translate(_IGNORED)).casefold()
+        counts.update(_WORD.findall(normalised))
+    return counts
+
+
+def _flatten(value: Any) -> Iterable[Any]:
+    """Yield the keys and values inside of nested mappings and lists."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, Mapping):
+            yield from item.keys()
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+        else:
+            yield item

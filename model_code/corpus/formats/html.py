@@ -1,0 +1,350 @@
+"""Read HTML: the text that a browser shows, at any depth, with Markdown headings.
+
+libxml2 reports elements one after the other, so no tree is built and nothing is recursive. libxml2
+stops building trees beyond 2,048 levels.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.titles import clean_title
+
+# The charset of an HTML page must be named within so many bytes.
+CHARSET_PREFIX_BYTES = 4096
+
+MAX_HEADING_LEVEL = 6
+
+_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.I)
+_XML_ENCODING = re.compile(rb"\A\s*<\?xml[^>]{0,100}encoding\s*=\s*[\"']([\w-]+)")
+
+# A line of code that stands alone and would read as a heading of Markdown.
+_HEADING_LIKE_CODE = re.compile(r"(?:\A|(?<=\n\n))(#{1,6} [^\n]*)(?=\n\n|\n?\Z)")
+
+_HEADINGS = {f"h{level}": "#" * level for level in range(1, MAX_HEADING_LEVEL + 1)}
+_BLOCK_ELEMENTS = frozenset(
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "caption",
+        "center",
+        "dd",
+        "details",
+        "dialog",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "header",
+        "hr",
+        "legend",
+        "main",
+        "menu",
+        "ol",
+        "option",
+        "p",
+        "pre",
+        "search",
+        "section",
+        "summary",
+        "table",
+        "tbody",
+        "tfoot",
+        "thead",
+        "title",
+        "tr",
+        "ul",
+    ]
+)
+# Elements whose text touches the text around it, unless blanks are written.
+_SPACED_ELEMENTS = frozenset(
+    [
+        "td",
+        "th",
+        "button",
+        "input",
+        "textarea",
+        "select",
+        "optgroup",
+        "label",
+        "text",
+        "math",
+        "img",
+        "area",
+        "nav",
+    ]
+)
+
+# Elements that hold programs or data, and no text.
+_CODE_ELEMENTS = frozenset(("script", "style"))
+# Elements that a browser does not show.
+_HIDDEN_ELEMENTS = frozenset(
+    [
+        "template",
+        "noscript",
+        "noframes",
+        "iframe",
+        "datalist",
+        "audio",
+        "video",
+        "canvas",
+        "annotation",
+        "annotation-xml",
+        "metadata",
+        "defs",
+        "rp",
+    ]
+)
+_HIDING_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))")
+# The attribute is common on the whole page until a script shows it.
+_NEVER_HIDDEN = frozenset(("html", "body"))
+
+# Types of `input` whose value a browser does not show as text.
+_INPUTS_WITHOUT_TEXT = frozenset(
+    [
+        "hidden",
+        "password",
+        "checkbox",
+        "radio",
+        "file",
+        "image",
+        "color",
+        "range",
+        "date",
+        "datetime-local",
+        "month",
+        "week",
+        "time",
+    ]
+)
+_DATE_NAMES = frozenset(("article:published_time", "date", "dcterms.date", "dc.date"))
+
+
+def read_html(data: bytes) -> Extraction:
+    """Read a page.
+
+    The encoding is that of UTF-8 or of a mark, then the one that the page names, then a guess.
+    """
+    declared = _XML_ENCODING.search(data) or _CHARSET.search(data[:CHARSET_PREFIX_BYTES])
+    charset = None if declared is None else declared[1].decode()
+    decoded = decode_text(data, charset)
+    extraction = read_markup(decoded.text)
+    extraction.all_text = list_page_text(decoded.text)
+    if decoded.is_guessed:
+        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    return extraction
+
+
+def read_markup(markup: str) -> Extraction:
+    """Return title, text and date of a page, without text that a browser does not show.
+
+    Args:
+        markup: The page.
+    """
+    from lxml import etree
+
+    page = _Page()
+    if markup.strip():
+        parser = etree.HTMLParser(encoding="utf-8", target=page, huge_tree=True)
+        parser.feed(markup.encode("utf-8", "replace"))
+        parser.close()
+
+    text = "".join(page.pieces)
+    text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
+    text = re.sub(r"\n{3,}", "\n\n", text).strip()
+    title = clean_title("".join(page.title_pieces))
+    return Extraction(text, title, page.date, left_out=page.left_out)
+
+
+class _Page:
+    """Receives the elements of a page from libxml2, and renders their text.
+
+    Attributes:
+        pieces: The text in pieces, with Markdown headings and line breaks around blocks.
+        title_pieces: The text of the first title.
+        left_out: The text of hidden elements and of navigation.
+        date: The date that the page states.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.title_pieces: list[str] = []
+        self.left_out: list[str] = []
+        self.date: str | None = None
+
+        self._run: list[str] = []
+        self._open_elements: list[str] = []
+        # Depth of the element that hides everything inside of it.
+        self._hidden_at: int | None = None
+        self._is_code = False
+        self._has_title = False
+        self._pre_elements = 0
+        self._heading: list[str] | None = None
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Begin an element."""
+        self._flush()
+        self._open_elements.append(tag)
+        if self._hidden_at is not None:
+            return
+        if tag == "meta":
+            self._read_meta(attributes)
+        elif tag in _CODE_ELEMENTS or _is_hidden(tag, attributes):
+            self._write(_separator(tag, is_start=True))
+            self._hidden_at = len(self._open_elements)
+            self._is_code = tag in _CODE_ELEMENTS
+        elif tag in _HEADINGS:
+            if self._heading is None:
+                self._heading = []
+            else:
+                # A heading inside of a heading continues its line.
+                self._write(" ")
+        else:
+            if tag == "pre":
+                self._pre_elements += 1
+            self._write(_separator(tag, is_start=True))
+            self._write_attribute_text(tag, attributes)
+
+    def end(self, tag: str) -> None:
+        """End an element."""
+        self._flush()
+        depth = len(self._open_elements)
+        self._open_elements.pop()
+        if self._hidden_at is not None:
+            if self._hidden_at == depth:
+                self._hidden_at = None
+                self._is_code = False
+                self._write(_separator(tag, is_start=False))
+            return
+        if tag == "title" and self._open_elements[-1:] == ["head"]:
+            self._has_title = True
+        elif tag in _HEADINGS and self._heading is not None and not self._is_inside_heading():
+            self._end_heading(tag)
+        else:
+            if tag == "pre":
+                self._pre_elements -= 1
+            self._write(_separator(tag, is_start=False))
+
+    def data(self, text: str) -> None:
+        """Add text."""
+        self._run.append(text)
+
+    def close(self) -> None:
+        """End the page."""
+        self._flush()
+
+    def _flush(self) -> None:
+        """Render the text since the last begin or end of an element."""
+        if not self._run:
+            return
+        text = "".join(self._run)
+        self._run.clear()
+        if self._hidden_at is not None:
+            if not self._is_code:
+                self.left_out.append(text)
+        elif self._open_elements[-2:] == ["head", "title"]:
+            if not self._has_title:
+                self.title_pieces.append(text)
+        elif self._pre_elements and self._heading is None:
+            self.pieces.append(_HEADING_LIKE_CODE.sub(r"\\\1", text))
+        else:
+            self._write(re.sub(r"\s+", " ", text))
+
+    def _write(self, piece: str) -> None:
+        if self._heading is not None:
+            self._heading.append(piece)
+        else:
+            self.pieces.append(piece)
+
+    def _is_inside_heading(self) -> bool:
+        return any(tag in _HEADINGS for tag in self._open_elements)
+
+    def _end_heading(self, tag: str) -> None:
+        """Write a heading on one line, whatever elements it has inside."""
+        content = " ".join("".join(self._heading or ()).split())
+        self._heading = None
+        if content:
+            self.pieces.append(f"\n\n{_HEADINGS[tag]} {content}\n\n")
+
+    def _read_meta(self, attributes: Mapping[str, str]) -> None:
+        name = attributes.get("property") or attributes.get("name") or ""
+        content = attributes.get("content", "").strip()
+        if self.date is None and content and name.lower() in _DATE_NAMES:
+            self.date = content
+
+    def _write_attribute_text(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Write the text that a browser shows for an attribute."""
+        text = ""
+        if tag in ("img", "area"):
+            text = attributes.get("alt", "")
+        elif tag == "input":
+            kind = attributes.get("type", "text").strip().lower()
+            if kind == "image":
+                text = attributes.get("alt", "")
+            elif kind not in _INPUTS_WITHOUT_TEXT:
+                text = attributes.get("value", "")
+        if text:
+            self._write(re.sub(r"\s+", " ", text))
+
+
+def _is_hidden(tag: str, attributes: Mapping[str, str]) -> bool:
+    """Return whether a browser does not show an element, or shows it for navigation only."""
+    if tag in _HIDDEN_ELEMENTS or tag == "nav":
+        return True
+    if tag in _NEVER_HIDDEN:
+        return False
+    if tag == "dialog" and "open" not in attributes:
+        return True
+    if "hidden" in attributes and attributes["hidden"].strip().lower() != "until-found":
+        return True
+    return _HIDING_STYLE.search(attributes.get("style", "").lower()) is not None
+
+
+def _separator(tag: Any, is_start: bool) -> str:
+    """Return the text that stands for the start or the end of an element."""
+    if tag == "br":
+        return "\n" if is_start else ""
+    if tag in _SPACED_ELEMENTS:
+        return " "
+    if tag == "li":
+        return "\n- " if is_start else "\n"
+    if tag in ("p", "pre"):
+        return "\n\n"
+    if tag in _BLOCK_ELEMENTS:
+        return "\n"
+    return ""
+
+
+# The crude list of text works on the source with regular expressions, and knows no structure.
+_NO_TEXT = re.compile(
+    r"<!--.*?(?:-->|\Z)|<!\[CDATA\[|\]\]>|<(script|style)\b[^>]*>.*?(?:</\1\s*>|\Z)", re.I | re.S
+)
+_ALT = re.compile(r"<(?:img|area)\b[^>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^>]*>", re.I)
+_INLINE_TAG = re.compile(
+    r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span"
+    r"|strike|strong|sub|sup|time|tt|u|var|wbr|mi|mn|mo|tspan|acronym)\b[^<>]*>",
+    re.I,
+)
+_TAG = re.compile(r"<[a-z/!?](?:[^<>\"']|\"[^\"]*\"|'[^']*')*>", re.I)
+
+
+def list_page_text(markup: str) -> list[str]:
+    """Return all the text of a page, hidden or not, by a way that the reader does not use."""
+    text = _NO_TEXT.sub(" ", markup)
+    text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
+    text = _INLINE_TAG.sub("", text)
+    text = _TAG.sub("\n", text)
+    pieces = html.unescape(text).split("\n")
+    return [piece for piece in pieces if piece.strip()]

@@ -1,0 +1,132 @@
+"""Read e-mails: the subject, the sender, the text, and the attachments that are texts."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+from collections import Counter
+from dataclasses import dataclass
+from email.message import EmailMessage
+from email.utils import parsedate_to_datetime
+
+from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.extraction import Extraction, count_words
+from model_code.corpus.formats.html import list_page_text, read_markup
+from model_code.corpus.rows import RowError
+
+# Parts inside of each other.
+MAX_LEVELS = 30
+_HEADER_FIELDS = ("from", "to", "cc")
+
+
+def read_mail(data: bytes) -> Extraction:
+    """Read an e-mail.
+
+    Raises:
+        RowError: If it is no e-mail.
+    """
+    message = email.message_from_bytes(data, policy=email.policy.default)
+    if not isinstance(message, EmailMessage) or not message.keys():
+        raise RowError("unreadable file", "it is no e-mail: it begins with no header")
+
+    extraction = Extraction("", all_text=[], may_use_heading=False)
+    extraction.title = _header(message, "subject", extraction)
+    extraction.date = _date(message, extraction)
+    for name in _HEADER_FIELDS:
+        value = _header(message, name, extraction)
+        if value:
+            extraction.fields[name] = value
+
+    texts = _read_parts(message, extraction)
+    extraction.text = "\n\n".join(text.text for text in texts)
+    extraction.all_text = [extraction.title]
+    for text in texts:
+        extraction.all_text.extend(text.all_text)
+    return extraction
+
+
+def _header(message: EmailMessage, name: str, extraction: Extraction) -> str:
+    """Return a header on one line; empty, with a note, if it cannot be read."""
+    try:
+        return " ".join(str(message.get(name, "")).split())
+    except Exception:
+        # Python's parser of headers raises errors of any kind for malformed ones.
+        extraction.note("unreadable value", f"the header {name} cannot be read")
+        return ""
+
+
+def _date(message: EmailMessage, extraction: Extraction) -> str | None:
+    value = _header(message, "date", extraction)
+    if not value:
+        return None
+    try:
+        return parsedate_to_datetime(value).isoformat()
+    except (ValueError, TypeError, IndexError):
+        return value
+
+
+@dataclass
+class _PartText:
+    """The text of a part.
+
+    Attributes:
+        text: The text.
+        all_text: Crude list of all text in the part.
+    """
+
+    text: str
+    all_text: list[str]
+
+
+def _read_parts(part: EmailMessage, extraction: Extraction, level: int = 0) -> list[_PartText]:
+    """Return the texts of a part and the parts inside. Of alternatives, the longest is read."""
+    if level > MAX_LEVELS:
+        extraction.note("unread part", f"parts nested more than {MAX_LEVELS} deep are not read")
+        return []
+    kind = part.get_content_type()
+    if part.is_multipart():
+        inner: list[list[_PartText]] = []
+        for form in part.iter_parts():
+            inner.append(_read_parts(form, extraction, level + 1))
+        if kind == "multipart/alternative":
+            return _choose_form(inner)
+        return [text for texts in inner for text in texts]
+
+    file_name = part.get_filename()
+    is_page = kind == "text/html" and part.get_content_disposition() != "attachment"
+    if kind == "text/plain" or is_page:
+        return [_part_text(part, extraction)]
+    name = file_name or f"a part of the type {kind}"
+    extraction.note("unread part", f"the attachment {name} is not read")
+    return []
+
+
+def _choose_form(forms: list[list[_PartText]]) -> list[_PartText]:
+    """Return the form with the most words. Words that only other forms have count as text, too."""
+    counts: list[Counter[str]] = []
+    for texts in forms:
+        counts.append(count_words(text.text for text in texts))
+    sizes = [sum(count.values()) for count in counts]
+    if not sizes or not max(sizes):
+        return []
+    chosen_number = sizes.index(max(sizes))
+    chosen = forms[chosen_number]
+    for number, count in enumerate(counts):
+        if number != chosen_number:
+            missing = (count - counts[chosen_number]).elements()
+            chosen[0].all_text.append(" ".join(missing))
+    return chosen
+
+
+def _part_text(part: EmailMessage, extraction: Extraction) -> _PartText:
+    """Return the text of a plain text or of a page."""
+    payload = part.get_payload(decode=True)
+    data = payload if isinstance(payload, bytes) else b""
+    decoded = decode_text(data, part.get_content_charset())
+    if decoded.is_guessed:
+        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    if part.get_content_type() != "text/html":
+        return _PartText(decoded.text.strip(), decoded.text.split("\n"))
+    page = read_markup(decoded.text)
+    extraction.left_out.extend(page.left_out)
+    return _PartText(page.text, list_page_text(decoded.text))

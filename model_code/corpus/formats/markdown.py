@@ -1,0 +1,281 @@
+"""Read Markdown: its text with headings, alt texts and link texts, and its front matter.
+
+A tag of HTML is markup if HTML knows it and the source closes it. Every other tag is text, such as
+`<form>` in a sentence about forms, or the placeholder `<your name>`. Nothing behind such a tag is
+lost.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.extraction import Extraction, measure_completeness
+from model_code.corpus.formats.front_matter import split_front_matter
+from model_code.corpus.formats.html import read_markup
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
+    from markdown_it.token import Token
+
+# Blocks inside of each other, such as lists in lists. The library's default loses deeper text.
+MAX_NESTED_BLOCKS = 60
+
+# A source that would lose a larger share of its words is not rendered.
+MAX_LOST_SHARE = 0.05
+
+_TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z][A-Za-z0-9-]*)(?P<rest>[^<>]*)>", re.S)
+_VOID_ELEMENTS = frozenset(("br", "hr", "img", "wbr"))
+# Elements that people use as markup in Markdown. Their text is always shown.
+_MARKUP_ELEMENTS = _VOID_ELEMENTS | frozenset(
+    [
+        "a",
+        "abbr",
+        "address",
+        "article",
+        "aside",
+        "b",
+        "bdi",
+        "bdo",
+        "big",
+        "blockquote",
+        "center",
+        "cite",
+        "code",
+        "dd",
+        "del",
+        "details",
+        "dfn",
+        "div",
+        "dl",
+        "dt",
+        "em",
+        "figcaption",
+        "figure",
+        "font",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "header",
+        "i",
+        "ins",
+        "kbd",
+        "label",
+        "li",
+        "main",
+        "mark",
+        "ol",
+        "p",
+        "picture",
+        "pre",
+        "q",
+        "rt",
+        "ruby",
+        "s",
+        "samp",
+        "section",
+        "small",
+        "span",
+        "strike",
+        "strong",
+        "sub",
+        "summary",
+        "sup",
+        "table",
+        "tbody",
+        "td",
+        "tfoot",
+        "th",
+        "thead",
+        "tr",
+        "tt",
+        "u",
+        "ul",
+        "var",
+    ]
+)
+_COMMENT = re.compile(r"<!--.*?-->", re.S)
+_RAW_OPENING = re.compile(r"<(script|style)(?:\s[^<>]*)?>", re.I)
+
+
+def read_markdown(data: bytes) -> Extraction:
+    """Read a Markdown file with its front matter."""
+    decoded = decode_text(data)
+    front_matter = split_front_matter(decoded.text)
+    extraction = read_markdown_text(front_matter.text)
+    extraction.remarks.extend(front_matter.remarks)
+
+    fields = front_matter.values
+    title = fields.pop("title", None)
+    if isinstance(title, str | int | float) and not isinstance(title, bool):
+        extraction.title = str(title)
+    elif title is not None:
+        extraction.note("unreadable value", f"the title is a {type(title).__name__}, no text")
+    extraction.date = fields.pop("date", None)
+    extraction.fields = fields
+    if decoded.is_guessed:
+        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    return extraction
+
+
+def read_markdown_text(source: str) -> Extraction:
+    """Read a Markdown source without front matter."""
+    parser = _parser()
+    all_text = _list_source_text(source)
+    try:
+        environment: dict[str, Any] = {}
+        tokens = parser.parse(source, environment)
+        _escape_text_tags(tokens)
+        markup = parser.renderer.render(tokens, parser.options, environment)
+    except RecursionError:
+        return _keep_source(source, all_text)
+
+    page = read_markup(markup)
+    extraction = Extraction(page.text, all_text=all_text, left_out=page.left_out)
+    lost_share = sum(
+        remark.share or 0.0
+        for remark in measure_completeness(extraction)
+        if remark.kind == "lost text"
+    )
+    if lost_share > MAX_LOST_SHARE:
+        return _keep_source(source, all_text)
+    return extraction
+
+
+def _keep_source(source: str, all_text: list[str]) -> Extraction:
+    """Return the source as the text, because rendering it would lose text."""
+    extraction = Extraction(source.strip(), all_text=all_text)
+    extraction.note("unreadable value", "the Markdown could not be rendered; its source is read")
+    return extraction
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Return the parser, which knows no blocks of HTML.
+
+    In CommonMark, a line that begins with `<script>` starts a block that may go on to the end of
+    the file. Tags are read as parts of paragraphs instead.
+    """
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_block import reference
+
+    parser = MarkdownIt("commonmark", {"maxNesting": MAX_NESTED_BLOCKS}).enable("table")
+    parser.block.ruler.disable("html_block")
+    parser.block.ruler.before(
+        "paragraph", "comment", _skip_comment, {"alt": ["paragraph", "blockquote", "list"]}
+    )
+
+    def read_reference(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+        # `[^1]: word` is a footnote, and no definition of a link.
+        line_start = state.bMarks[start_line] + state.tShift[start_line]
+        if state.src.startswith("[^", line_start):
+            return False
+        return reference(state, start_line, end_line, silent)
+
+    parser.block.ruler.at("reference", read_reference)
+    return parser
+
+
+def _skip_comment(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Skip a comment, a script or a style sheet that begins a line and is closed."""
+    if state.is_code_block(start_line):
+        return False
+    start = state.bMarks[start_line] + state.tShift[start_line]
+    opening = _RAW_OPENING.match(state.src, start)
+    if state.src.startswith("<!--", start):
+        closing = "-->"
+    elif opening is not None:
+        closing = f"</{opening[1].lower()}>"
+    else:
+        return False
+
+    for line in range(start_line, end_line):
+        text = state.src[state.bMarks[line] : state.eMarks[line]].lower()
+        if closing in text:
+            is_whole_line = text.rstrip().endswith(closing)
+            if not is_whole_line:
+                return False
+            if not silent:
+                state.line = line + 1
+            return True
+    return False
+
+
+def _escape_text_tags(tokens: Sequence[Token]) -> None:
+    """Turn tags that are text into text."""
+    tags: list[Token] = []
+    for token in tokens:
+        for child in token.children or ():
+            if child.type == "html_inline":
+                tags.append(child)
+
+    markup = _matched_tags(tags)
+    for token in tags:
+        if id(token) in markup:
+            continue
+        if _COMMENT.fullmatch(token.content):
+            token.content = " "
+        else:
+            token.content = html.escape(token.content)
+
+
+def _matched_tags(tags: Sequence[Token]) -> set[int]:
+    """Return the identities of the tags that are markup: known to HTML, and closed if need be."""
+    markup: set[int] = set()
+    open_tags: dict[str, list[Token]] = {}
+    for token in tags:
+        match = _TAG.fullmatch(token.content)
+        if match is None or match["name"].lower() not in _MARKUP_ELEMENTS:
+            continue
+        name = match["name"].lower()
+        if name in _VOID_ELEMENTS:
+            markup.add(id(token))
+        elif not match["close"]:
+            open_tags.setdefault(name, []).append(token)
+        elif open_tags.get(name):
+            markup.add(id(open_tags[name].pop()))
+            markup.add(id(token))
+    return markup
+
+
+# The crude list of text works on the source with regular expressions, and knows no structure.
+_CODE_BLOCK = re.compile(r"^(?:```|~~~).*$", re.M)
+_DEFINITION = re.compile(
+    r"^ {0,3}\[(?!\^)[^\]\n]+\]:[ \t]*\n?[ \t]*\S+(?:[ \t\n]+(?:\"[^\"]*\"|'[^']*'))?", re.M
+)
+_DESTINATION = re.compile(
+    r"\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)"
+)
+_LONG_DESTINATION = re.compile(r"\]\(\s*<[^<>\n]*>[^)\n]*\)")
+_LABEL = re.compile(r"(?<=\])\[[^\]\n]*\]")
+_RAW_BLOCK = re.compile(r"^[ ]{0,3}<(script|style)\b[^>]*>.*?</\1>[ \t]*$", re.M | re.S | re.I)
+_KNOWN_TAG = re.compile(
+    rf"</?(?:{'|'.join(sorted(_MARKUP_ELEMENTS))})(?:[\s/](?:[^<>\"']|\"[^\"]*\"|'[^']*')*)?>", re.I
+)
+_ALT = re.compile(r"<img\b[^>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^>]*>", re.I)
+_ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
+
+
+def _list_source_text(source: str) -> list[str]:
+    """Return the words of a source, except link targets and tags, without the reader's rules."""
+    text = _COMMENT.sub(" ", source)
+    text = _RAW_BLOCK.sub(" ", text)
+    text = _CODE_BLOCK.sub(" ", text)
+    text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
+    text = _LONG_DESTINATION.sub("]", text)
+    text = _DESTINATION.sub("]", text)
+    text = _DEFINITION.sub(" ", text)
+    text = _LABEL.sub("", text)
+    text = _KNOWN_TAG.sub(" ", text)
+    text = _ESCAPE.sub(r"\1", text)
+    return [line for line in html.unescape(text).split("\n") if line.strip()]

@@ -1,0 +1,87 @@
+"""Read Jupyter notebooks with nbformat: texts, code and the text of outputs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.html import list_page_text, read_markup
+from model_code.corpus.formats.markdown import read_markdown_text
+from model_code.corpus.formats.titles import clean_title
+from model_code.corpus.rows import RowError
+
+
+def read_notebook(data: bytes) -> Extraction:
+    """Read a notebook of any version.
+
+    Raises:
+        RowError: If it is no notebook.
+    """
+    import nbformat
+
+    decoded = decode_text(data)
+    # nbformat logs every oddity that it reads all the same.
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+    try:
+        notebook = nbformat.reads(decoded.text, as_version=4)
+        cells = list(notebook.cells)
+    except Exception as error:
+        # Converters of old versions raise errors of any kind.
+        message = " ".join(str(error).split())[:200]
+        raise RowError("unreadable file", f"it is no notebook: {message}") from None
+
+    blocks: list[str] = []
+    all_text: list[str] = []
+    extraction = Extraction("")
+    for cell in cells:
+        source = _joined(cell.get("source", ""))
+        if cell.get("cell_type") == "markdown":
+            page = read_markdown_text(source)
+            blocks.append(page.text)
+            all_text.extend(page.all_text or ())
+            extraction.left_out.extend(page.left_out)
+            extraction.remarks.extend(page.remarks)
+        else:
+            blocks.append(source)
+            all_text.extend(source.splitlines())
+        for output in cell.get("outputs", ()):
+            for text, text_list in _output_texts(output):
+                blocks.append(text)
+                all_text.extend(text_list)
+
+    metadata = notebook.get("metadata", {})
+    title = metadata.get("title", "")
+    extraction.title = clean_title(title) if isinstance(title, str) else ""
+    extraction.date = metadata.get("date")
+    extraction.text = "\n\n".join(block for block in blocks if block.strip())
+    extraction.all_text = all_text
+    return extraction
+
+
+def _output_texts(output: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the texts of an output, each with its crude list of text. Pictures have none."""
+    if "text" in output:
+        text = _joined(output["text"])
+        yield text, text.splitlines()
+    if output.get("output_type") == "error":
+        text = f"{output.get('ename', '')}: {output.get('evalue', '')}"
+        yield text, [text]
+
+    data = output.get("data") or {}
+    if "text/markdown" in data:
+        page = read_markdown_text(_joined(data["text/markdown"]))
+        yield page.text, list(page.all_text or ())
+    elif "text/html" in data:
+        markup = _joined(data["text/html"])
+        yield read_markup(markup).text, list_page_text(markup)
+    elif "text/plain" in data:
+        text = _joined(data["text/plain"])
+        yield text, text.splitlines()
+
+
+def _joined(value: Any) -> str:
+    """Return a text that a notebook may hold as a list of lines."""
+    return "".join(map(str, value)) if isinstance(value, list) else str(value)

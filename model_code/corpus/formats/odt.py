@@ -1,0 +1,80 @@
+"""Read ODT from its XML: the body, footnotes, comments, text boxes, headers and footers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from model_code.corpus.formats.archives import Archive, list_text
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.office_xml import (
+    OPEN_DOCUMENT_NAMES,
+    OPEN_DOCUMENT_TEXT,
+    local_name,
+    read_blocks,
+    read_properties,
+)
+from model_code.corpus.rows import RowError
+
+_CONTENT = "content.xml"
+_STYLES = "styles.xml"
+_META = "meta.xml"
+
+
+def read_odt(data: bytes) -> Extraction:
+    """Read a text document.
+
+    Raises:
+        RowError: If it is no such document, needs a password, or is not safe to read.
+    """
+    archive = Archive(data)
+    if _CONTENT not in archive:
+        raise RowError("unreadable file", "the archive holds no OpenDocument text")
+    if "META-INF/manifest.xml" in archive:
+        for element in archive.parse("META-INF/manifest.xml").iter():
+            if local_name(element) == "encryption-data":
+                raise RowError("unreadable file", "it needs a password")
+
+    parts = [part for part in (_CONTENT, _STYLES) if part in archive]
+    all_text = list_text(archive, parts, OPEN_DOCUMENT_TEXT)
+    content = archive.parse(_CONTENT)
+    blocks = read_blocks(content, OPEN_DOCUMENT_NAMES, _heading_levels(content))
+    if _STYLES in archive:
+        # Headers and footers belong to the styles of pages.
+        for block in read_blocks(archive.parse(_STYLES), OPEN_DOCUMENT_NAMES):
+            if block not in blocks:
+                blocks.append(block)
+
+    extraction = Extraction("\n".join(blocks).strip(), all_text=all_text)
+    if _META in archive:
+        read_properties(archive, _META, extraction)
+    for name in archive.names:
+        if name.startswith("Object ") and name.endswith("/content.xml"):
+            extraction.note("unread part", f"the embedded {name.partition('/')[0]} is not read")
+    return extraction
+
+
+def _heading_levels(content: Any) -> Callable[[Any], int]:
+    """Return a function that gives the level of a paragraph as heading; 0 for other paragraphs."""
+    title_styles = {"Title"}
+    for style in content.iter():
+        if local_name(style) == "style" and _attribute(style, "parent-style-name") == "Title":
+            title_styles.add(_attribute(style, "name"))
+
+    def heading_level(paragraph: Any) -> int:
+        if local_name(paragraph) == "h":
+            level = _attribute(paragraph, "outline-level")
+            return int(level) if level.isdecimal() and int(level) else 1
+        if _attribute(paragraph, "style-name") in title_styles:
+            return 1
+        return 0
+
+    return heading_level
+
+
+def _attribute(element: Any, name: str) -> str:
+    """Return an attribute by its local name; empty if there is none."""
+    for key, value in element.attrib.items():
+        if key.rpartition("}")[2] == name:
+            return value
+    return ""

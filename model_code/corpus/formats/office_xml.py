@@ -1,0 +1,264 @@
+"""Read the XML of office documents: text, headings, tables, alt texts and properties.
+
+Word, PowerPoint and OpenDocument write paragraphs, tables and pictures under different names. One
+reader walks through any of them by a table of names. It has no nesting rules, so content
+controls, text boxes, tables in tables and hyperlinks need no special case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from model_code.corpus.formats.archives import Archive, TextNames, UnsafeXmlError
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.titles import clean_title
+from model_code.corpus.rows import RowError
+
+MAX_HEADING_LEVEL = 6
+
+_CORE_PROPERTIES = "docProps/core.xml"
+# Elements of OpenDocument with the alt text of a picture.
+_ALT_ELEMENTS = frozenset(("title", "desc"))
+# Names of the two properties in any of the formats.
+_TITLE = "title"
+_DATES = ("created", "creation-date", "date")
+
+
+@dataclass(frozen=True)
+class ElementNames:
+    """The local names of a format's elements.
+
+    Attributes:
+        text: Elements whose own text is read; None if all text inside of paragraphs is.
+        paragraph: Paragraphs and headings.
+        row: Rows of tables.
+        cell: Cells of tables.
+        skipped: Elements that are left out with everything inside.
+        replaced: Elements that stand for a text, by name.
+        alt_attributes: Attributes with alt texts, by the name of their element.
+    """
+
+    text: frozenset[str] | None
+    paragraph: frozenset[str]
+    row: frozenset[str]
+    cell: frozenset[str]
+    skipped: frozenset[str]
+    replaced: dict[str, str] = field(default_factory=dict)
+    alt_attributes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+# Word, PowerPoint and the drawings, diagrams and charts inside of any office document.
+OOXML_NAMES = ElementNames(
+    # `v` is a label of a chart, and `text` is a comment.
+    text=frozenset(("t", "v", "text")),
+    paragraph=frozenset(("p",)),
+    row=frozenset(("tr",)),
+    cell=frozenset(("tc",)),
+    # Deleted and moved text, the second form of a text box, and the numbers of charts.
+    skipped=frozenset(
+        ("del", "moveFrom", "Fallback", "rubyPr", "numCache", "numLit", "rPh", "styleData")
+    ),
+    replaced={
+        "tab": "\t",
+        "ptab": "\t",
+        "br": "\n",
+        "cr": "\n",
+        "noBreakHyphen": "-",
+        "softHyphen": "\u00ad",
+    },
+    alt_attributes={"docPr": ("descr",), "cNvPr": ("descr",), "shape": ("alt",)},
+)
+
+OPEN_DOCUMENT_NAMES = ElementNames(
+    text=None,
+    paragraph=frozenset(("p", "h")),
+    row=frozenset(("table-row",)),
+    cell=frozenset(("table-cell", "covered-table-cell")),
+    # Deleted text, the numbers of notes, and the authors and dates of comments.
+    skipped=frozenset(
+        ("tracked-changes", "note-citation", "creator", "creator-initials", "date", "script")
+    ),
+    replaced={"tab": "\t", "line-break": "\n", "s": " "},
+)
+
+# How the crude list finds the text of each family of formats.
+OOXML_TEXT = TextNames(
+    counted=OOXML_NAMES.text,
+    skipped=OOXML_NAMES.skipped,
+    blocks=frozenset(("p", "tr", "tc", "pt", "si", "comment", "txbxContent", "v", "text")),
+    gaps=frozenset(("tab", "br", "cr", "ptab")),
+)
+OPEN_DOCUMENT_TEXT = TextNames(
+    counted=frozenset(("p", "h", "title", "desc")),
+    skipped=OPEN_DOCUMENT_NAMES.skipped,
+    blocks=frozenset(("p", "h", "title", "desc")),
+    gaps=frozenset(("tab", "line-break", "s")),
+)
+
+
+def local_name(element: Any) -> str:
+    """Return the name of an element without its namespace; empty for comments."""
+    tag = element.tag
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+
+
+def read_blocks(
+    root: Any,
+    names: ElementNames,
+    heading_level: Callable[[Any], int] = lambda _: 0,
+    is_hidden: Callable[[Any], bool] = lambda _: False,
+    left_out: list[str] | None = None,
+) -> list[str]:
+    """Return the paragraphs and rows of tables below an element, in their order.
+
+    Args:
+        root: The element.
+        names: Names of the format.
+        heading_level: Returns the level of a paragraph as heading, and 0 for other paragraphs.
+        is_hidden: Returns whether an element and everything inside is not shown.
+        left_out: Receives the text of hidden elements.
+    """
+    from lxml import etree
+
+    reader = _BlockReader(names, heading_level)
+    walker = etree.iterwalk(root, events=("start", "end"))
+    for event, element in walker:
+        name = local_name(element)
+        if event == "end":
+            reader.end(element, name)
+        elif name in names.skipped:
+            walker.skip_subtree()
+        elif is_hidden(element):
+            if left_out is not None:
+                left_out.append("".join(element.itertext()))
+            walker.skip_subtree()
+        else:
+            reader.start(element, name)
+    return reader.blocks
+
+
+class _BlockReader:
+    """Collects the blocks of a document while its elements begin and end.
+
+    Attributes:
+        blocks: Paragraphs, headings and rows.
+    """
+
+    def __init__(self, names: ElementNames, heading_level: Callable[[Any], int]) -> None:
+        self.blocks: list[str] = []
+        self._names = names
+        self._heading_level = heading_level
+        # Paragraphs that are open; a text box is a paragraph inside of another one.
+        self._paragraphs: list[list[str]] = []
+        # Blocks of each open cell, and texts of the cells of each open row.
+        self._cells: list[list[str]] = []
+        self._rows: list[list[str]] = []
+
+    def start(self, element: Any, name: str) -> None:
+        """Begin an element."""
+        names = self._names
+        if name in names.paragraph:
+            self._paragraphs.append([])
+            if names.text is None:
+                self._add(_collapse(element.text))
+        elif name in names.row:
+            self._rows.append([])
+        elif name in names.cell:
+            self._cells.append([])
+        elif name in names.replaced:
+            # OpenDocument repeats a blank by an attribute, which does not matter here.
+            self._add(names.replaced[name])
+        elif names.text is None:
+            if name in _ALT_ELEMENTS and element.text:
+                self._add(f" {element.text} ")
+            elif self._paragraphs:
+                self._add(_collapse(element.text))
+        elif name in names.text:
+            self._add(element.text or "")
+
+        for attribute in names.alt_attributes.get(name, ()):
+            alt_text = element.get(attribute)
+            if alt_text and alt_text.strip():
+                self._add(f" {alt_text.strip()} ")
+
+    def end(self, element: Any, name: str) -> None:
+        """End an element."""
+        names = self._names
+        if name in names.paragraph and self._paragraphs:
+            self._end_paragraph(element)
+        elif name in names.cell and self._cells:
+            text = " ".join(self._cells.pop())
+            if self._rows:
+                self._rows[-1].append(text)
+            else:
+                self._add_block(text)
+        elif name in names.row and self._rows:
+            self._add_block(" ".join(text for text in self._rows.pop() if text))
+        if names.text is None and self._paragraphs:
+            self._add(_collapse(element.tail))
+
+    def _add(self, text: str) -> None:
+        if self._paragraphs:
+            self._paragraphs[-1].append(text)
+        elif text.strip():
+            self._add_block(text)
+
+    def _end_paragraph(self, element: Any) -> None:
+        text = "".join(self._paragraphs.pop()).strip()
+        if not text:
+            return
+        level = self._heading_level(element)
+        if level and not self._cells:
+            marks = "#" * min(level, MAX_HEADING_LEVEL)
+            self._add_block(f"\n{marks} {' '.join(text.split())}\n")
+        else:
+            self._add_block(text)
+
+    def _add_block(self, text: str) -> None:
+        if self._cells:
+            self._cells[-1].append(" ".join(text.split()))
+        elif text.strip():
+            self.blocks.append(text)
+
+
+def _collapse(text: str | None) -> str:
+    """Return text with single blanks, as OpenDocument defines it."""
+    return re.sub(r"\s+", " ", text or "")
+
+
+def read_core_properties(archive: Archive, extraction: Extraction) -> None:
+    """Set the title and the date that the properties of a document state.
+
+    A property that cannot be read is left out and noted.
+    """
+    if _CORE_PROPERTIES not in archive:
+        return
+    read_properties(archive, _CORE_PROPERTIES, extraction)
+
+
+def read_properties(archive: Archive, part: str, extraction: Extraction) -> None:
+    """Set the title and the date from a part with properties."""
+    try:
+        root = archive.parse(part)
+    except UnsafeXmlError:
+        raise
+    except RowError:
+        extraction.note("unreadable value", "its properties cannot be read")
+        return
+
+    properties = dict(_property_texts(root))
+    extraction.title = clean_title(properties.get(_TITLE, ""))
+    for name in _DATES:
+        if properties.get(name):
+            extraction.date = properties[name]
+            return
+
+
+def _property_texts(root: Any) -> Iterator[tuple[str, str]]:
+    for element in root.iter():
+        text = (element.text or "").strip()
+        if text:
+            yield local_name(element), text

@@ -1,0 +1,217 @@
+"""Read PDF with pypdf: one section per page, whole words at line ends, and alt texts."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.titles import clean_title
+from model_code.corpus.rows import RowError
+
+if TYPE_CHECKING:
+    from pypdf import PdfReader
+
+MAX_LISTED_RANGES = 10
+# Elements of the structure tree that are searched for alt texts.
+MAX_STRUCTURE_ELEMENTS = 20_000
+
+# A word that is cut at the end of a line. The second part begins with a small letter.
+_CUT_WORD = re.compile(r"([^\W\d_]+)[-\u2010\u00ad][ \t]*\n[ \t]*([^\W\d_]+)")
+# First parts of words that are written with a hyphen on one line, too.
+_HYPHENATED = frozenset(
+    [
+        "self",
+        "non",
+        "well",
+        "ex",
+        "all",
+        "half",
+        "cross",
+        "anti",
+        "quasi",
+        "semi",
+        "vice",
+        "post",
+        "pre",
+    ]
+)
+
+
+def read_pdf(data: bytes) -> Extraction:
+    """Read a PDF file.
+
+    Raises:
+        RowError: If it is no PDF, needs a password, or has no text.
+    """
+    from pypdf import PdfReader
+
+    # pypdf warns of every oddity that it reads all the same.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    reader = PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise RowError("unreadable file", "it needs a password")
+
+    extraction = Extraction("", may_use_heading=False)
+    pages, failed = _page_texts(reader)
+    if not any(pages):
+        raise RowError(
+            "empty text",
+            f"{len(pages)} pages without text: scanned pages need text recognition first",
+        )
+    empty = [number for number, text in enumerate(pages, 1) if not text and number not in failed]
+    if empty:
+        extraction.note(
+            "pages without text",
+            f"{_format_pages(empty)} of {len(pages)} have no text layer, as scanned pages",
+        )
+    if failed:
+        extraction.note(
+            "pages without text", f"{_format_pages(failed)} of {len(pages)} cannot be read"
+        )
+
+    vocabulary = set(re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)*", "\n".join(pages).lower()))
+    sections: list[str] = []
+    for number, text in enumerate(pages, 1):
+        if text:
+            sections.append(f"# Page {number}\n\n{join_cut_words(text, vocabulary)}")
+    additions = _form_texts(reader, extraction) + _alt_texts(reader, extraction)
+    if additions:
+        sections.append("\n".join(additions))
+    extraction.text = "\n\n".join(sections)
+    _read_metadata(reader, extraction)
+    return extraction
+
+
+def _page_texts(reader: PdfReader) -> tuple[list[str], list[int]]:
+    """Return the text of each page, and the numbers of the pages that cannot be read."""
+    texts: list[str] = []
+    failed: list[int] = []
+    for number, page in enumerate(reader.pages, 1):
+        try:
+            texts.append(page.extract_text().strip())
+        except Exception:
+            # Libraries raise errors of any kind for broken pages, and the others can be read.
+            texts.append("")
+            failed.append(number)
+    return texts, failed
+
+
+def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:
+    """Join words that are cut at the end of a line.
+
+    A hyphen stays if the text has the word with its hyphen elsewhere, or if the second part begins
+    with a capital.
+
+    Args:
+        text: The text of a page.
+        vocabulary: Words of the document in small letters.
+
+    >>> join_cut_words("an extraordi-\\nnary event, Anglo-\\nSaxon")
+    'an extraordinary event, Anglo-Saxon'
+    """
+    words = vocabulary or set()
+
+    def join(match: re.Match[str]) -> str:
+        first, second = match[1], match[2]
+        with_hyphen = f"{first}-{second}"
+        if not second[0].islower():
+            return with_hyphen
+        if "\u00ad" in match[0]:
+            return first + second
+        is_known = with_hyphen.lower() in words and (first + second).lower() not in words
+        if is_known or first.lower() in _HYPHENATED:
+            return with_hyphen
+        return first + second
+
+    # A word may be cut twice, at the ends of two lines.
+    return _CUT_WORD.sub(join, _CUT_WORD.sub(join, text))
+
+
+def _format_pages(numbers: Sequence[int]) -> str:
+    """Return page numbers as ranges.
+
+    >>> _format_pages([2, 3, 4, 7])
+    'pages 2-4, 7'
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts: list[str] = []
+    for first, last in ranges[:MAX_LISTED_RANGES]:
+        texts.append(str(first) if first == last else f"{first}-{last}")
+    unit = "page" if len(numbers) == 1 else "pages"
+    more = " and more" if len(ranges) > MAX_LISTED_RANGES else ""
+    return f"{unit} {', '.join(texts)}{more}"
+
+
+def _read_metadata(reader: PdfReader, extraction: Extraction) -> None:
+    """Set title and date. A value that cannot be read is left out and noted."""
+    try:
+        metadata = reader.metadata
+    except Exception:
+        metadata = None
+        extraction.note("unreadable value", "its properties cannot be read")
+    if not metadata:
+        return
+    try:
+        extraction.title = clean_title(str(metadata.title or ""))
+    except Exception:
+        extraction.note("unreadable value", "its title cannot be read")
+    try:
+        created = metadata.creation_date
+    except Exception:
+        raw_date = str(metadata.get("/CreationDate"))[:40]
+        extraction.note("unreadable value", f"the date {raw_date!r} is no date")
+        return
+    if created is not None:
+        extraction.date = created.isoformat()
+
+
+def _form_texts(reader: PdfReader, extraction: Extraction) -> list[str]:
+    """Return the texts that were filled into the form."""
+    try:
+        fields = reader.get_form_text_fields()
+    except Exception as error:
+        extraction.note("unread part", f"the form cannot be read: {type(error).__name__}")
+        return []
+    texts = [str(value).strip() for value in fields.values() if value]
+    return [text for text in texts if text]
+
+
+def _alt_texts(reader: PdfReader, extraction: Extraction) -> list[str]:
+    """Return the alt texts of pictures, which the structure tree holds."""
+    texts: list[str] = []
+    try:
+        for element in _structure_elements(reader):
+            alt_text = str(element.get("/Alt", "")).strip()
+            if alt_text:
+                texts.append(alt_text)
+    except Exception as error:
+        extraction.note("unread part", f"alt texts cannot be read: {type(error).__name__}")
+    return texts
+
+
+def _structure_elements(reader: PdfReader) -> Iterator[dict[str, Any]]:
+    """Yield the elements of the structure tree in their order; none if there is no tree."""
+    pending: list[Any] = [reader.root_object.get("/StructTreeRoot")]
+    seen: set[int] = set()
+    for _ in range(MAX_STRUCTURE_ELEMENTS):
+        if not pending:
+            return
+        element = pending.pop()
+        if element is not None:
+            element = element.get_object()
+        if isinstance(element, list):
+            pending.extend(reversed(element))
+        elif isinstance(element, dict) and id(element) not in seen:
+            seen.add(id(element))
+            yield element
+            if "/K" in element:
+                pending.append(element["/K"])

@@ -1,0 +1,48 @@
+"""Read plain text and reStructuredText."""
+
+from __future__ import annotations
+
+import re
+
+from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.extraction import Extraction
+
+MAX_HEADING_LEVEL = 6
+
+# A title of reStructuredText, with a line below it and perhaps one above it.
+_UNDERLINED_TITLE = re.compile(
+    r"(?m)^(?:([=\-~^\"'#*+.`:_])\1{2,}\n)?[ ]?(\S[^\n]*)\n([=\-~^\"'#*+.`:_])\3{2,}$"
+)
+
+
+def read_plain_text(data: bytes) -> Extraction:
+    """Read a text file in any encoding."""
+    decoded = decode_text(data)
+    extraction = Extraction(decoded.text, may_use_heading=False)
+    if decoded.is_guessed:
+        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    return extraction
+
+
+def read_restructured_text(data: bytes) -> Extraction:
+    """Read the source with underlined titles as headings.
+
+    Directives are not interpreted, so that none of them takes its content out of the text.
+    """
+    # The level of a heading is the order in which its kind of line first occurs.
+    marks: list[str] = []
+
+    def to_heading(match: re.Match[str]) -> str:
+        overline, title, underline = match.groups()
+        mark = underline * 2 if overline == underline else underline
+        if mark not in marks:
+            marks.append(mark)
+        level = min(marks.index(mark) + 1, MAX_HEADING_LEVEL)
+        return f"\n{'#' * level} {title.strip()}\n"
+
+    extraction = read_plain_text(data)
+    source = extraction.text
+    extraction.text = _UNDERLINED_TITLE.sub(to_heading, source).strip()
+    extraction.all_text = source.splitlines()
+    extraction.may_use_heading = True
+    return extraction

@@ -1,0 +1,78 @@
+"""Read PPTX with python-pptx: one section per slide, with tables, diagrams, charts and notes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from model_code.corpus.formats.archives import Archive, list_text, parse_xml
+from model_code.corpus.formats.docx import note_embedded_files
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.office_xml import (
+    OOXML_NAMES,
+    OOXML_TEXT,
+    read_blocks,
+    read_core_properties,
+)
+from model_code.corpus.rows import RowError
+
+_TEXT_PART = re.compile(
+    r"ppt/(?:slides/slide|notesSlides/notesSlide|diagrams/data|charts/chart|comments/\w*omment)"
+    r"[\w-]*\.xml"
+)
+# Ends of the types of relations to parts with text.
+_TEXT_RELATIONS = ("/diagramData", "/chart", "/comments")
+
+
+def read_pptx(data: bytes) -> Extraction:
+    """Read a presentation.
+
+    Raises:
+        RowError: If it is no presentation, or not safe to read.
+    """
+    from pptx import Presentation
+
+    archive = Archive(data)
+    # The library parses every part, those without text as well.
+    archive.check_all_xml()
+    parts = [name for name in archive.names if _TEXT_PART.fullmatch(name)]
+    all_text = list_text(archive, parts, OOXML_TEXT)
+    try:
+        presentation = Presentation(io.BytesIO(data))
+    except (KeyError, ValueError) as error:
+        raise RowError("unreadable file", f"it is no presentation: {error}") from None
+
+    sections: list[str] = []
+    for number, slide in enumerate(presentation.slides, 1):
+        blocks = list(_slide_blocks(slide))
+        title_shape = slide.shapes.title
+        title = ""
+        if title_shape is not None and title_shape.has_text_frame:
+            title = " ".join(title_shape.text_frame.text.split())
+        if title in blocks:
+            blocks.remove(title)
+        heading = title or f"Slide {number}"
+        sections.append("\n".join([f"## {heading}\n", *blocks]))
+
+    extraction = Extraction("\n\n".join(sections), all_text=all_text)
+    read_core_properties(archive, extraction)
+    if not extraction.title and sections:
+        first_heading = sections[0].split("\n", 1)[0].removeprefix("## ")
+        if first_heading != "Slide 1":
+            extraction.title = first_heading
+    note_embedded_files(archive, extraction)
+    return extraction
+
+
+def _slide_blocks(slide: Any) -> Iterator[str]:
+    """Yield the paragraphs of a slide, of its diagrams and charts, and of its notes."""
+    yield from read_blocks(slide.element, OOXML_NAMES)
+    for relation in slide.part.rels.values():
+        if not relation.is_external and relation.reltype.endswith(_TEXT_RELATIONS):
+            part = relation.target_part
+            root = parse_xml(part.blob, str(part.partname))
+            yield from read_blocks(root, OOXML_NAMES)
+    if slide.has_notes_slide:
+        yield from read_blocks(slide.notes_slide.element, OOXML_NAMES)

@@ -1,0 +1,115 @@
+"""Read XLSX with openpyxl: one section per sheet, and one line per row."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from model_code.corpus.formats.archives import Archive, TextNames, list_text
+from model_code.corpus.formats.docx import note_embedded_files
+from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.office_xml import (
+    OOXML_NAMES,
+    OOXML_TEXT,
+    read_blocks,
+    read_core_properties,
+)
+from model_code.corpus.rows import RowError
+
+# Cells that are looked at, empty ones as well. One cell far to the right makes a row of 16,384.
+MAX_CELLS = 5_000_000
+
+_STRING_PART = re.compile(r"xl/(?:sharedStrings|worksheets/[\w-]+)\.xml")
+# Text beside the cells: text boxes, charts, diagrams and comments.
+_SIDE_PART = re.compile(
+    r"xl/(?:drawings/drawing|charts/chart|diagrams/data|threadedComments/threadedComment"
+    r"|comments/?comment|comments)[\w-]*\.xml"
+)
+# The values of cells are not compared, because a date is a number there.
+_STRING_TEXT = TextNames(
+    counted=frozenset(("t",)), skipped=frozenset(("rPh",)), blocks=frozenset(("si", "is"))
+)
+_SHEET_PART = re.compile(r"xl/worksheets/[\w-]+\.xml")
+# A cell with a formula and without its result.
+_OPEN_FORMULA = re.compile(
+    rb"<c\b[^>]*>\s*<f\b(?:[^>]*/>|[^>]*>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>"
+)
+
+
+def read_xlsx(data: bytes) -> Extraction:
+    """Read a workbook.
+
+    Raises:
+        RowError: If it is no workbook, or not safe to read.
+    """
+    from openpyxl import load_workbook
+    from openpyxl.utils.exceptions import InvalidFileException
+
+    archive = Archive(data)
+    archive.check_all_xml()
+    side_parts = [name for name in archive.names if _SIDE_PART.fullmatch(name)]
+    string_parts = [name for name in archive.names if _STRING_PART.fullmatch(name)]
+    all_text = list_text(archive, string_parts, _STRING_TEXT)
+    all_text.extend(list_text(archive, side_parts, OOXML_TEXT))
+    try:
+        workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    except (InvalidFileException, KeyError, ValueError, TypeError) as error:
+        raise RowError("unreadable file", f"it is no workbook: {error}") from None
+
+    sections: list[str] = []
+    for sheet in workbook.worksheets:
+        lines = list(_sheet_lines(sheet))
+        if lines:
+            sections.append("\n".join([f"## {sheet.title}\n", *lines]))
+    workbook.close()
+    for part in side_parts:
+        blocks = read_blocks(archive.parse(part), OOXML_NAMES)
+        if blocks:
+            sections.append("\n".join(blocks))
+
+    extraction = Extraction("\n\n".join(sections), all_text=all_text, may_use_heading=False)
+    read_core_properties(archive, extraction)
+    _note_open_formulas(archive, extraction)
+    note_embedded_files(archive, extraction)
+    return extraction
+
+
+def _sheet_lines(sheet: Any) -> Iterator[str]:
+    # The stated size of a sheet is often wrong.
+    sheet.reset_dimensions()
+    cells = 0
+    for row in sheet.iter_rows(values_only=True):
+        cells += max(1, len(row))
+        if cells > MAX_CELLS:
+            raise RowError("huge file", f"a sheet has more than {MAX_CELLS:,} cells")
+        texts = [_cell_text(value) for value in row if value is not None]
+        line = " ".join(text for text in texts if text)
+        if line:
+            yield line
+
+
+def _cell_text(value: Any) -> str:
+    """Return the text of a cell. A time at midnight is a day.
+
+    >>> _cell_text(3.0), _cell_text(datetime.datetime(2024, 5, 1)), _cell_text(" a\\nb ")
+    ('3', '2024-05-01', 'a b')
+    """
+    if isinstance(value, datetime.datetime):
+        is_day = value.time() == datetime.time()
+        return value.date().isoformat() if is_day else value.isoformat(sep=" ")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return " ".join(str(value).split())
+
+
+def _note_open_formulas(archive: Archive, extraction: Extraction) -> None:
+    """Note the cells whose formula was never computed, so that they show nothing."""
+    formulas = 0
+    for name in archive.names:
+        if _SHEET_PART.fullmatch(name):
+            formulas += len(_OPEN_FORMULA.findall(archive.read(name)))
+    if formulas:
+        extraction.note("unreadable value", f"{formulas:,} cells hold formulas without a result")

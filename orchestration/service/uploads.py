@@ -1,0 +1,98 @@
+"""Read uploaded files: documents and files of rows, as `freshet add` reads them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from anyio import CapacityLimiter
+from fastapi import UploadFile
+
+from model_code.corpus.clean_rows import CleanRows, clean_rows, read_file
+from model_code.corpus.rows import Reason, RefusedRow, Row
+from model_code.corpus.settings import ColumnSettings, CorpusSettings
+from model_code.corpus.sources.folder import escape_name, is_usable_id
+from model_code.errors import FreshetError
+
+# Uploads that are read at the same time.
+READING_LIMITER = CapacityLimiter(1)
+
+CHUNK_BYTES = 1_000_000
+MAX_UNPACKED_BYTES = 500_000_000
+
+_SAFE_SUFFIX = re.compile(r"\.\w{1,10}", re.ASCII)
+
+
+def upload_name(file: UploadFile) -> str:
+    """Return the name of an uploaded file without its folder, in a form that can be printed."""
+    name = (file.filename or "").replace("\\", "/")
+    return escape_name(PurePosixPath(name).name)
+
+
+def read_uploads(files: Sequence[UploadFile], settings: CorpusSettings) -> CleanRows:
+    """Read and clean the rows of uploaded files. A file that cannot be read is a refused row.
+
+    Args:
+        files: The files.
+        settings: The limits of a document, and the column names of the project's source.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        rows = _read_all(files, Path(folder), settings.columns)
+        return clean_rows(rows, settings, "upload")
+
+
+def _read_all(
+    files: Sequence[UploadFile], folder: Path, columns: ColumnSettings
+) -> Iterator[Row | RefusedRow]:
+    for number, file in enumerate(files):
+        name = upload_name(file)
+        if not name or not is_usable_id(name):
+            detail = "its name cannot be the id of a document; give the file another name"
+            yield _refuse(name, "bad id", detail)
+            continue
+        path = folder / f"{number}{_suffixes(name)}"
+        with path.open("wb") as stream:
+            shutil.copyfileobj(file.file, stream)
+        try:
+            _require_bounded_size(path, name)
+            yield from read_file(path, name, columns)
+        except FreshetError as error:
+            yield _refuse(name, "unreadable file", str(error))
+        path.unlink()
+
+
+def _require_bounded_size(path: Path, name: str) -> None:
+    """Check that a compressed file is not too large when it is unpacked.
+
+    Raises:
+        FreshetError: If it is, or if it is damaged.
+    """
+    if path.suffix != ".gz":
+        return
+    unpacked_bytes = 0
+    try:
+        with gzip.open(path) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                unpacked_bytes += len(chunk)
+                if unpacked_bytes > MAX_UNPACKED_BYTES:
+                    raise FreshetError(
+                        f"{name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; send it in "
+                        "parts, or use freshet add"
+                    )
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FreshetError(f"{name} is not a whole .gz file ({error}); send it again") from None
+
+
+def _suffixes(name: str) -> str:
+    """Return the one or two suffixes that tell a format, such as `.csv.gz`."""
+    suffixes = PurePosixPath(name).suffixes[-2:]
+    return "".join(suffix for suffix in suffixes if _SAFE_SUFFIX.fullmatch(suffix))
+
+
+def _refuse(name: str, reason: Reason, detail: str) -> RefusedRow:
+    return RefusedRow("documents", f"{name}:1", reason, detail, "", name or None, bool(name))

@@ -1,0 +1,60 @@
+"""Guards that text in any encoding is read, or refused as no text."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.corpus.formats.encodings import decode_text, detect_encoding
+from model_code.corpus.rows import RowError
+
+POLISH = "Źródło rzeki leży w górach, a ujście wpływa do morza. Każda łódź musi mieć światła."
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Der Fluss heißt Oder – und fließt nach Süden.", "cp1252"),
+        ("El río más largo está en América; ¿cuál es?", "latin-1"),
+        ("Une forêt près de l’étang, déjà gelé.", "cp1252"),
+        (POLISH, "cp1250"),
+        (POLISH, "iso8859-2"),
+        ("Река течёт на север и впадает в холодное море.", "cp1251"),
+        ("Река течёт на север и впадает в холодное море.", "koi8-r"),
+        ("川は北へ流れて冷たい海に注ぎます。", "shift_jis"),
+        ("川は北へ流れて冷たい海に注ぎます。", "euc_jp"),
+        ("河流向北流入寒冷的大海，沿岸有许多村庄。", "gb18030"),
+        ("강은 북쪽으로 흘러 차가운 바다로 들어갑니다.", "euc_kr"),
+        ("plain words and a Ł", "utf-16-le"),
+        ("plain words and a Ł", "utf-16-be"),
+        ("plain words", "utf-32-le"),
+    ],
+)
+def test_unmarked_encoding_is_guessed_and_told(text, encoding):
+    decoded = decode_text(text.encode(encoding))
+    assert decoded.text == text
+    assert decoded.is_guessed
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_unicode_with_a_mark_is_no_guess(encoding):
+    decoded = decode_text("one\r\ntwo ★\rthree".encode(encoding))
+    assert decoded.text == "one\ntwo ★\nthree"
+    assert not decoded.is_guessed
+
+
+def test_declared_encoding_is_no_guess():
+    assert decode_text("Łódź".encode("cp1250"), "windows-1250") == ("Łódź", "windows-1250", False)
+
+
+@pytest.mark.parametrize(
+    "data", [b"a\0b", b"\x00\x01\x02\xff", bytes(range(1, 32)) * 20 + b"\xff", b"\xff\xfea"]
+)
+def test_bytes_that_are_no_text_are_refused(data):
+    with pytest.raises(RowError):
+        decode_text(data)
+
+
+def test_file_with_some_faulty_bytes_counts_as_utf8():
+    assert detect_encoding("žluť kůň, ".encode() * 9 + b"\xff", is_whole=True) is None
+    assert detect_encoding("žluť".encode()[:-1], is_whole=False) is None
+    assert detect_encoding("Größe".encode("cp1252"), is_whole=True) == "cp1252"

@@ -1,0 +1,119 @@
+"""Guards what is read of HTML and Markdown: what a reader of the page sees, and nothing less."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from model_code.corpus.formats.extraction import measure_completeness
+from model_code.corpus.formats.html import read_html
+from model_code.corpus.formats.markdown import read_markdown
+
+
+def html_text(markup: str) -> str:
+    return " ".join(read_html(markup.encode()).text.split())
+
+
+def markdown_text(source: str) -> str:
+    extraction = read_markdown(source.encode())
+    assert measure_completeness(extraction) == []
+    return re.sub(" +", " ", extraction.text)
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("<form><p>Ports</p><select><option>Oslo<option>Riga</select></form>", "Ports Oslo Riga"),
+        ("<textarea>typed</textarea><input value='press'>", "typed press"),
+        ("<input type=hidden value=secret><input type=password value=x>a", "a"),
+        ("a<p hidden>b</p>c", "a c"),
+        ("a<p hidden=until-found>b</p>", "a b"),
+        ("a<div style='color: red; DISPLAY : none'>b<p>c</p></div>d", "a d"),
+        ("a<i style='visibility:hidden'>b</i>c", "ac"),
+        ("<p aria-hidden=true>a</p>", "a"),
+        ("<body style='display:none'>a", "a"),
+        ("a<dialog>b</dialog><dialog open>c</dialog>", "a c"),
+        ("<details><summary>a</summary>b</details>", "a b"),
+        ("<template>a</template><noscript>b</noscript>c", "c"),
+        ("see<img alt='a chart'>and<area alt='the north'>", "see a chart and the north"),
+        ("<h2>a<br>b <img alt=c></h2>d", "## a b c d"),
+        ("un<b>break</b>able", "unbreakable"),
+        ("<svg><text>drawn</text></svg>", "drawn"),
+        ("<p>a &lt; b and c > d", "a < b and c > d"),
+    ],
+)
+def test_html_text_is_what_a_browser_shows(markup, text):
+    assert html_text(markup) == text
+
+
+def test_left_out_share_of_a_page_is_measured():
+    page = read_html(b"<nav>Home News</nav><p>one two</p><p hidden>three four</p>")
+    (remark,) = measure_completeness(page)
+    assert (remark.kind, remark.share) == ("left out", 4 / 6)
+
+
+def test_lost_text_of_a_page_is_measured():
+    page = read_html(b"<p>one two three four</p>")
+    page.text = "one two three"
+    (remark,) = measure_completeness(page)
+    assert (remark.kind, remark.share) == ("lost text", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("Put a <form> here.\n\nThen more.", "Put a <form> here.\n\nThen more."),
+        ("<script> goes last.\n\nMore.", "<script> goes last.\n\nMore."),
+        ("<textarea>\n\n# Head\n\nMore", "<textarea>\n\n# Head\n\nMore"),
+        ("ssh <user>@<host> and <your key>", "ssh <user>@<host> and <your key>"),
+        ("a <details>\n<summary>S</summary>\n\nb *c*\n\n</details>", "a\n\nS\n\nb c"),
+        ('<p align="center"><img src=x alt="a logo"></p>', "a logo"),
+        ("![a chart](x.png) in [the log](http://x.org/y)", "a chart in the log"),
+        ("[![a badge](b.svg)](http://x.org)", "a badge"),
+        ("a<!-- note -->b\n\n<!-- more\n\nnotes -->\nc", "a b\n\nc"),
+        ("<style>\np {}\n</style>\nshown", "shown"),
+        ("word[^1]\n\n[^1]: gloss", "word[^1]\n\n[^1]: gloss"),
+        ("a `<b>` c", "a <b> c"),
+        ("Let $a_1 < b_2$ hold.", "Let $a_1 < b_2$ hold."),
+    ],
+)
+def test_markdown_keeps_everything_behind_a_tag(source, text):
+    assert markdown_text(source) == text
+
+
+def test_deeply_nested_markdown_is_kept_as_its_source():
+    extraction = read_markdown(("> " * 300 + "deep words").encode())
+    assert extraction.text.endswith("deep words")
+    assert measure_completeness(extraction) == []
+
+
+@pytest.mark.parametrize(
+    ("block", "title", "date"),
+    [
+        ("---\ntitle: Tides\ndate: 2023-04-05\n---\n", "Tides", "2023-04-05"),
+        ("---\ntitle: Tides: a primer\ndate: 2023-04-05\n---\n", "Tides: a primer", "2023-04-05"),
+        ("---  \ntitle: Tides\n---  \n", "Tides", ""),
+        ("\n---\ntitle: Tides\n...\n", "Tides", ""),
+        ("---\ntitle: 'Tides\ndate: 2023-04-05\n---\n", "Tides", "2023-04-05"),
+        ("---\ntitle: Tides\n\tnote: x\n---\n", "Tides note: x", ""),
+        ("---\ntitle: {{ page.title }}\ndate: <% now %>\n---\n", "", ""),
+        ("+++\ntitle = 'Tides'\ndate = 2023-04-05\n[extra]\nx = 1\n+++\n", "Tides", "2023-04-05"),
+        ("+++\ntitle = Tides\ndate = 2023-04-05\n+++\n", "Tides", "2023-04-05"),
+        ("---\n# only a comment\n---\n", "", ""),
+        ("---\ntags:\n- a: b: c\n- d\ntitle: Tides\n---\n", "Tides", ""),
+    ],
+)
+def test_front_matter_is_never_text(block, title, date):
+    extraction = read_markdown(f"{block}\nThe sea rises.\n".encode())
+    assert extraction.text == "The sea rises."
+    assert extraction.title == title
+    assert str(extraction.date or "") == date
+
+
+@pytest.mark.parametrize("source", ["---\n\nWords.\n\n---\n\nMore.", "---\ntitle: x\n\nNo end."])
+def test_rules_around_text_are_text(source):
+    extraction = read_markdown(source.encode())
+    assert measure_completeness(extraction) == []
+    assert extraction.fields == {}
+    assert extraction.title == ""

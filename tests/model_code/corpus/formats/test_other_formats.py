@@ -1,0 +1,183 @@
+"""Guards the readers of slides, sheets, books, mails and notebooks with files of real libraries."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from email.message import EmailMessage
+
+import pytest
+
+from model_code.corpus.formats.epub import read_epub
+from model_code.corpus.formats.extraction import Extraction, measure_completeness
+from model_code.corpus.formats.mail import read_mail
+from model_code.corpus.formats.notebook import read_notebook
+from model_code.corpus.formats.odt import read_odt
+from model_code.corpus.formats.pptx import read_pptx
+from model_code.corpus.formats.xlsx import read_xlsx
+from model_code.corpus.rows import RowError
+from tests.office_files import archive
+
+CONTAINER = '<c><rootfile full-path="OPS/book.opf"/></c>'
+PACKAGE = """<package xmlns:dc="d"><metadata><dc:title>Harbours</dc:title>
+<dc:creator>Ida Holm</dc:creator><dc:date>2021-03-04</dc:date></metadata><manifest>
+<item id="b" href="two%20b.xhtml" media-type="application/xhtml+xml"/>
+<item id="a" href="one.xhtml" media-type="application/xhtml+xml"/></manifest>
+<spine><itemref idref="a"/><itemref idref="b"/><itemref idref="a"/></spine></package>"""
+ODT = """<o:document xmlns:o="o" xmlns:text="t" xmlns:table="b" xmlns:draw="d" xmlns:svg="s"><o:body>
+<text:tracked-changes><text:p>removed</text:p></text:tracked-changes>
+<text:h text:outline-level="1">Docks</text:h>
+<text:p>A dry<text:s/>dock<text:note><text:note-citation>1</text:note-citation>
+<text:note-body><text:p>A note.</text:p></text:note-body></text:note> holds.</text:p>
+<text:p><draw:frame><svg:desc>a crane</svg:desc><draw:text-box><text:p>boxed</text:p>
+</draw:text-box></draw:frame></text:p>
+<table:table><table:table-row><table:table-cell><text:p>left</text:p></table:table-cell>
+<table:table-cell><text:p>right</text:p></table:table-cell></table:table-row></table:table>
+</o:body></o:document>"""
+
+
+def require_complete(extraction: Extraction) -> Extraction:
+    assert [note for note in measure_completeness(extraction) if note.kind == "lost text"] == []
+    return extraction
+
+
+def test_slides_are_sections_with_tables_notes_and_alt_texts():
+    pptx = pytest.importorskip("pptx")
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+    slide.shapes.title.text = "Harbour plan"
+    table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "quay", "depth"
+    slide.notes_slide.notes_text_frame.text = "Speak slowly."
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "grouped words"
+    group.shapes[0].element.nvSpPr.cNvPr.set("descr", "an alt text")
+    stream = io.BytesIO()
+    presentation.save(stream)
+
+    extraction = require_complete(read_pptx(stream.getvalue()))
+
+    assert extraction.title == "Harbour plan"
+    assert extraction.text.startswith("## Harbour plan\n\nquay depth")
+    for words in ("Speak slowly.", "grouped words", "an alt text"):
+        assert words in extraction.text
+
+
+def test_sheets_are_sections_with_a_line_per_row():
+    openpyxl = pytest.importorskip("openpyxl")
+    from openpyxl.comments import Comment
+
+    workbook = openpyxl.Workbook()
+    sheet = workbook.active
+    sheet.title = "Catch"
+    sheet.append(["cod", 3.0, 2.5, datetime.date(2022, 2, 1)])
+    sheet["A3"] = "=SUM(B1:C1)"
+    sheet["A1"].comment = Comment("weighed twice", "x")
+    sheet.merge_cells("D5:F5")
+    sheet["D5"] = "merged cell"
+    stream = io.BytesIO()
+    workbook.save(stream)
+
+    extraction = require_complete(read_xlsx(stream.getvalue()))
+
+    assert extraction.text.startswith("## Catch\n\ncod 3 2.5 2022-02-01\nmerged cell")
+    assert "weighed twice" in extraction.text
+    assert "1 cells hold formulas" in extraction.remarks[0].detail
+
+
+def test_sheet_with_a_far_cell_is_refused_in_bounded_time():
+    openpyxl = pytest.importorskip("openpyxl")
+    workbook = openpyxl.Workbook()
+    for row in range(1, 400):
+        workbook.active.cell(row, 16_384, "x")
+    stream = io.BytesIO()
+    workbook.save(stream)
+    with pytest.raises(RowError, match="more than 5,000,000 cells"):
+        read_xlsx(stream.getvalue())
+
+
+def test_open_document_text_is_read_once():
+    parts = {"content.xml": ODT, "meta.xml": '<m xmlns:dc="d"><dc:title>Docks</dc:title></m>'}
+    extraction = require_complete(read_odt(archive(parts)))
+    assert extraction.title == "Docks"
+    lines = [" ".join(line.split()) for line in extraction.text.splitlines() if line.strip()]
+    assert lines == ["# Docks", "A note.", "A dry dock holds.", "boxed", "a crane", "left right"]
+
+
+def test_chapters_of_a_book_follow_its_spine():
+    parts = {
+        "META-INF/container.xml": CONTAINER,
+        "OPS/book.opf": PACKAGE,
+        "OPS/one.xhtml": "<html><body><h1>Piers</h1><p>Wood.</p></body></html>",
+        "OPS/two b.xhtml": "<html><body><h1>Locks</h1><p>Stone.</p></body></html>",
+    }
+    book = require_complete(read_epub(archive(parts)))
+    assert (book.title, book.date, book.fields) == (
+        "Harbours",
+        "2021-03-04",
+        {"author": "Ida Holm"},
+    )
+    assert book.text == "# Piers\n\nWood.\n\n# Locks\n\nStone."
+    parts.pop("OPS/two b.xhtml")
+    assert "OPS/two b.xhtml is missing" in read_epub(archive(parts)).remarks[0].detail
+    parts["META-INF/encryption.xml"] = '<e><CipherReference URI="OPS/one.xhtml"/></e>'
+    with pytest.raises(RowError, match="protected against copying"):
+        read_epub(archive(parts))
+
+
+def test_longest_form_of_a_mail_is_read():
+    mail = EmailMessage()
+    mail["Subject"] = "Ferry times"
+    mail["From"] = "Ida <ida@example.org>"
+    mail["Date"] = "Tue, 5 Mar 2024 10:00:00 +0100"
+    mail.set_content("The ferry is late.")
+    mail.add_alternative("<p>The ferry is <b>late</b> today.</p>", subtype="html")
+    mail.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="times.pdf")
+
+    extraction = require_complete(read_mail(mail.as_bytes()))
+
+    assert extraction.title == "Ferry times"
+    assert extraction.date == "2024-03-05T10:00:00+01:00"
+    assert extraction.fields == {"from": "Ida <ida@example.org>"}
+    assert extraction.text == "The ferry is late today."
+    assert [remark.detail for remark in extraction.remarks] == [
+        "the attachment times.pdf is not read"
+    ]
+
+
+def test_words_of_the_other_form_of_a_mail_are_reported():
+    mail = EmailMessage()
+    mail["Subject"] = "x"
+    mail.set_content("one two three four")
+    mail.add_alternative("<p>five</p>", subtype="html")
+    (remark,) = measure_completeness(read_mail(mail.as_bytes()))
+    assert (remark.kind, remark.share) == ("lost text", 1 / 6)
+
+
+@pytest.mark.parametrize("header", [b"Date: soon\n", b"Subject: =?bad?=\n", b"To: <<>>,,\xff\n"])
+def test_malformed_header_refuses_no_mail(header):
+    assert read_mail(header + b"X: y\n\nThe text.").text == "The text."
+
+
+def test_notebook_keeps_texts_code_and_outputs():
+    output = {"output_type": "stream", "name": "stdout", "text": ["tons: 4\n"]}
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": ["# Catch\n", "Use <net> here."]},
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "print(catch)",
+            "outputs": [output],
+            "execution_count": 1,
+        },
+    ]
+    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    extraction = require_complete(read_notebook(json.dumps(notebook).encode()))
+    assert extraction.text == "# Catch\n\nUse <net> here.\n\nprint(catch)\n\ntons: 4\n"
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "[" * 100_000, "words"])
+def test_json_that_is_no_notebook_is_refused(content):
+    with pytest.raises(RowError, match="it is no notebook"):
+        read_notebook(content.encode())

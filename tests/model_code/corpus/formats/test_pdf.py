@@ -1,0 +1,58 @@
+"""Guards the PDF reader: every page is read or named, and no property refuses a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.corpus.formats.pdf import join_cut_words, read_pdf
+from model_code.corpus.rows import RowError
+from tests.document_files import pdf
+
+
+def test_pages_without_text_are_named():
+    extraction = read_pdf(pdf(["one", "", "", "four", ""]))
+    (remark,) = extraction.remarks
+    assert remark.kind == "pages without text"
+    assert remark.detail.startswith("pages 2-3, 5 of 5 have no text layer")
+    assert "# Page 4\n\nfour" in extraction.text
+
+
+def test_scanned_file_is_refused():
+    with pytest.raises(RowError, match="scanned pages need text recognition"):
+        read_pdf(pdf(["", ""]))
+
+
+@pytest.mark.parametrize("date", ["12/31/1999", "yesterday", "D:"])
+def test_unreadable_date_is_left_out_and_named(date):
+    content = pdf(["text"]).replace(b"D:20240305120000Z", date.encode())
+    extraction = read_pdf(content)
+    assert "text" in extraction.text
+    assert extraction.date is None
+    if date != "D:":
+        assert [remark.kind for remark in extraction.remarks] == ["unreadable value"]
+        assert date in extraction.remarks[0].detail
+
+
+@pytest.mark.parametrize("title", ["Microsoft Word - plan v2.docx", "untitled", "thesis.dvi", "-"])
+def test_title_of_a_program_is_no_title(title):
+    assert read_pdf(pdf(["text"], title)).title == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ("the naviga-\ntion lights", "the navigation lights"),
+        ("the naviga\u2010\n  tion lights", "the navigation lights"),
+        ("the naviga\u00ad\ntion lights", "the navigation lights"),
+        ("Austro-\nHungarian", "Austro-Hungarian"),
+        ("a self-\nmade raft", "a self-made raft"),
+        ("pages 3-\n5 and a -\nb", "pages 3-\n5 and a -\nb"),
+        ("in-\nter-\nnal", "internal"),
+    ],
+)
+def test_words_cut_at_line_ends_are_joined(text, joined):
+    assert join_cut_words(text) == joined
+
+
+def test_hyphen_that_the_document_writes_elsewhere_stays():
+    assert join_cut_words("a deep-\nsea crab", {"deep-sea"}) == "a deep-sea crab"
