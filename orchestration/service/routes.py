@@ -38,6 +38,7 @@ from model_code.collection.index.reading_notes_file import read_reading_notes, u
 from model_code.collection.ledger.events import Feedback, Opinion, Receipt
 from model_code.collection.sync.sync import sync
 from model_code.corpus.reading_notes import sort_notes
+from model_code.corpus.settings import CorpusSettings
 from model_code.files import MANIFEST
 from model_code.settings import require
 from model_code.text.documents import Document
@@ -364,7 +365,7 @@ async def upload_files(
     file was not read.
     """
     _check_document_count(len(files))
-    corpus_settings = service.index().settings
+    corpus_settings = service.project.settings("corpus", CorpusSettings)
     # One file at a time is read, so that uploads need a bounded amount of memory together.
     rows = await run_sync(read_uploads, files, corpus_settings, limiter=READING_LIMITER)
     _check_document_count(len(rows.documents))

@@ -128,5 +128,5 @@ def _part_text(part: EmailMessage, extraction: Extraction) -> _PartText:
     if part.get_content_type() != "text/html":
         return _PartText(decoded.text.strip(), decoded.text.split("\n"))
     page = read_markup(decoded.text)
-    extraction.left_out.extend(page.left_out)
+    extraction.left_out.extend([*page.left_out, page.title])
     return _PartText(page.text, list_page_text(decoded.text))

@@ -188,7 +188,7 @@ def list_unread_files(source: Source) -> list[ReadingNote]:
     _ = source.files
     notes: list[ReadingNote] = []
     for name in sorted(source.unread):
-        notes.append(ReadingNote(name, "unread file", f"it is {unread_reason(name)}"))
+        notes.append(ReadingNote(name, "unread file", f"it is {unread_reason(name)}", None))
     return notes
 
 

@@ -19,6 +19,7 @@ EMPTY_STATUS: dict[str, Any] = {
     "live": [],
     "service": None,
     "moves": [],
+    "reading_notes": [],
 }
 MEASURES = [
     {"name": "topics", "value": 0.25, "threshold": 0.1},
@@ -141,3 +142,14 @@ def test_status_of_a_new_project_creates_nothing(tmp_path):
     assert status["champion"] is None
     assert status["live"] == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.yaml", "params.yaml"]
+
+
+def test_status_names_what_of_files_was_not_read():
+    notes = [
+        {"file": "a.docx", "kind": "lost text", "detail": "text was not read", "share": 0.25},
+        {"file": "b.png", "kind": "unread file", "detail": "it is a picture", "share": None},
+    ]
+    text = status_text({**EMPTY_STATUS, "reading_notes": notes})
+    assert "2 files have notes from reading" in text
+    assert "a.docx  text was not read (25 % of its words)" in text
+    assert "b.png  it is a picture" in text

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from freshet.results import Hit, SearchResult
 from model_code.collection.generations.searcher import Searcher
+from model_code.corpus.clean_rows import CleanRows
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.project import Project
@@ -147,6 +148,8 @@ class FakeCollection:
         assert self.live.door.wait(30)
         if source == "refused":
             raise FreshetError("the ledger refuses this source")
+        if isinstance(rows, CleanRows):
+            return self._receive_clean(rows)
         good = [
             row
             for row in rows
@@ -154,6 +157,13 @@ class FakeCollection:
         ]
         self.live.pending += [(row["_id"], row["text"]) for row in good]
         return self._receipt(rows, [i for i, row in enumerate(rows, 1) if row not in good])
+
+    def _receive_clean(self, rows):
+        self.live.pending += [(one.document_id, one.text) for one in rows.documents]
+        receipt = self._receipt(rows.documents, [])
+        receipt.received += len(rows.refused)
+        receipt.rejected = rows.rejected
+        return receipt
 
     def remove(self, ids, source):
         known = [name for name in ids if name in self.live.generations[-1]]

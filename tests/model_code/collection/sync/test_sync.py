@@ -5,6 +5,7 @@ nothing is lost by it.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -14,10 +15,12 @@ from typer.testing import CliRunner
 
 from model_code.collection.index.changes import add_files, delete_documents
 from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.reading_notes_file import read_reading_notes
 from model_code.collection.segments.documents import read_columns, write_documents
 from model_code.collection.sync import source_contents
 from model_code.collection.sync.sync import sync
 from model_code.corpus.build import build_corpus
+from model_code.corpus.reading_notes import sort_notes
 from model_code.corpus.rows import Row
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
@@ -26,6 +29,7 @@ from model_code.corpus.tables import write_table
 from model_code.errors import FreshetError
 from model_code.text.settings import PassageSettings
 from orchestration.cli import app
+from tests.document_files import pdf
 from tests.live_example import BASE, collection_of, make_project
 
 SCRIPTS = 20  # of each life: a thousand in all, of which the first two hundred are run always
@@ -79,6 +83,54 @@ def test_unreadable_file_keeps_its_document(live):
     assert "a.md" in live.content_hashes()
     (live.project.root / "notes/a.md").unlink()
     assert sync(live).deleted == ["a.md"]
+
+
+@pytest.mark.parametrize("name", [b"two\nlines.md", b"caf\xe9.md"])
+def test_file_with_unusable_name_stops_no_deletion(live, name):
+    write(live, a="one", b="two")
+    sync(live, force=True)
+    folder = live.project.root / "notes"
+    with open(os.path.join(os.fsencode(folder), name), "wb") as stream:
+        stream.write(b"text")
+    (folder / "b.md").unlink()
+
+    outcome = sync(live)
+
+    assert outcome.deleted == ["b.md"]
+    assert outcome.kept == 0
+    (refused,) = outcome.rejected
+    assert "bad id" in refused["reason"]
+    assert refused["document_id"] == os.fsdecode(name).encode("unicode_escape").decode().replace(
+        "\\udce9", "\\xe9"
+    )
+
+
+def test_what_is_not_read_of_files_is_reported_until_it_is_read(live):
+    write(live, a=b"caf\xe9", b="two")
+    folder = live.project.root / "notes"
+    (folder / "old.doc").write_bytes(b"\xd0\xcf")
+    outcome = sync(live, force=True)
+    expected = [("old.doc", "unread file"), ("a.md", "encoding")]
+    assert [(note.file, note.kind) for note in sort_notes(outcome.notes)] == expected
+    assert "unread file: 1 file\n    old.doc  it is an old Office format" in str(outcome)
+    assert read_reading_notes(live.project) == sort_notes(outcome.notes)
+    # Files that are not read again keep their notes.
+    assert len(sync(live).notes) == 2
+
+    write(live, a="cafe")
+    (folder / "old.doc").unlink()
+    assert sync(live).notes == []
+    assert read_reading_notes(live.project) == []
+
+
+def test_notes_of_added_files_are_kept_until_they_are_deleted(live, tmp_path):
+    path = tmp_path / "half.pdf"
+    path.write_bytes(pdf(["one", ""]))
+    report = add_files(live, [path])
+    assert "pages without text: 1 file" in str(report)
+    assert [note.file for note in read_reading_notes(live.project)] == ["half.pdf"]
+    delete_documents(live, ["half.pdf"])
+    assert read_reading_notes(live.project) == []
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ its path is.
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
 
 from model_code.corpus.build import build_corpus
+from model_code.corpus.rows import RefusedRow
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import (
     make_source_lock,
@@ -89,6 +91,40 @@ def test_broken_files_are_quarantined(notes):
     assert built.tables["quarantine"][["record_id", "reason"]].values.tolist() == [
         ["broken.pdf", "unreadable file"]
     ]
+
+
+def test_files_without_reader_are_named(notes):
+    (notes / "a/old.doc").write_bytes(b"\xd0\xcf\x11\xe0")
+    built = build_corpus(opened(notes), CorpusSettings(path="notes"), PassageSettings())
+    found = [(note.file, note.kind) for note in built.notes]
+    assert found == [("a/old.doc", "unread file"), ("image.png", "unread file")]
+    assert built.report["files_with_notes"] == {"unread file": 2}
+    assert len(built.tables["quarantine"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "printable_name"),
+    [
+        (b"two\nlines.md", "two\\nlines.md"),
+        (b"caf\xe9.md", "caf\\xe9.md"),
+        (b"\x1b[31m.md", "\\x1b[31m.md"),
+        (b"caf\xe9/x.md", "caf\\xe9/x.md"),
+    ],
+)
+def test_file_whose_name_is_no_id_is_refused_alone(notes, name, printable_name):
+    (notes / ".gitignore").write_text("build/\n")
+    path = os.path.join(os.fsencode(notes), name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as stream:
+        stream.write(b"text")
+
+    source = opened(notes)
+    source.describe()
+    refused = [row for row in source.rows("documents") if isinstance(row, RefusedRow)]
+
+    assert [(row.record_id, row.reason) for row in refused] == [(printable_name, "bad id")]
+    assert "rename the file" in refused[0].detail
+    assert len(source.files) == 5
 
 
 def test_empty_or_absent_folder_is_refused(tmp_path):

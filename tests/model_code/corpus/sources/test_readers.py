@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from model_code.corpus.rows import RefusedRow
+from model_code.corpus.sources import readers
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
 
@@ -168,3 +169,61 @@ def test_columns_without_a_name_may_be_many(tmp_path):
     (row,) = read_rows(tmp_path / "a.csv", "documents", "a.csv")
     assert row.values["_id"] == "1"
     assert row.values["text"] == "hello"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".jsonl"])
+def test_rows_in_any_unicode_are_read(tmp_path, encoding, suffix):
+    delimiter = "\t" if suffix == ".tsv" else ","
+    text = f"id{delimiter}text\n1{delimiter}caf\u00e9 \u6392\n"
+    if suffix == ".jsonl":
+        text = '{"id": "1", "text": "caf\u00e9 \u6392"}\n'
+    content = text.encode(encoding)
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    (row,) = read_rows(path, "documents", "a")
+    assert row.values == {"id": "1", "text": "caf\u00e9 \u6392"}
+    assert row.notes == ()
+
+
+def test_csv_in_an_old_encoding_is_read_and_noted_once(tmp_path):
+    content = "id,text\n1,Gr\u00f6\u00dfe \u2013 gut\n2,na\u00eff\n".encode("cp1252")
+    (tmp_path / "a.csv").write_bytes(content)
+    first, second = read_rows(tmp_path / "a.csv", "documents", "a.csv")
+    assert (first.values["text"], second.values["text"]) == (
+        "Gr\u00f6\u00dfe \u2013 gut",
+        "na\u00eff",
+    )
+    assert [(note.file, note.kind) for note in first.notes] == [("a.csv", "encoding")]
+    assert second.notes == ()
+
+
+def test_file_that_changes_its_encoding_is_refused_in_one_line(tmp_path):
+    (tmp_path / "a.csv").write_bytes("id,text\n1,a\n".encode("utf-16") + b"\xd8")
+    with pytest.raises(FreshetError, match="a.csv is not whole in the encoding utf-16"):
+        list(read_rows(tmp_path / "a.csv", "documents", "a.csv"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['[{"id": 1}, 2]', '{"rows": [{"id": 1}, 2]}', '\ufeff[{"id": 1}, 2]'],
+)
+def test_json_array_gives_a_row_per_object(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    good, bad = read_rows(tmp_path / "a.json", "documents", "a")
+    assert (good.location, good.values) == ("a:1", {"id": 1})
+    assert (bad.location, bad.reason) == ("a:2", "bad JSON")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"id": 1}\n{"id": 2}\n', "", "3"])
+def test_json_that_is_no_array_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(FreshetError, match="array of objects"):
+        list(read_rows(tmp_path / "a.json", "documents", "a"))
+
+
+def test_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "MAX_LINE_CHARACTERS", 1000)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"a" * 5000))
+    with pytest.raises(FreshetError, match="a line of more than 1,000 characters"):
+        list(read_rows(tmp_path / "a.jsonl.gz", "documents", "a"))

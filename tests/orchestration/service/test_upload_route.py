@@ -1,0 +1,104 @@
+"""Guards `/documents/files`: documents and rows of files, notes, and refusals in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+
+import pytest
+
+from orchestration.service import uploads
+from tests.document_files import pdf
+from tests.office_files import archive, docx, paragraph
+
+
+def upload(client, *files):
+    return client.post("/documents/files", files=[("files", file) for file in files])
+
+
+def test_uploaded_files_are_searchable_when_answered(serve):
+    client = serve()
+    rows = b"_id,text\nr1,almond\nr2,barley\n"
+    answer = upload(client, ("note.docx", docx(paragraph("cider"))), ("rows.csv", rows))
+    assert answer.status_code == 200
+    assert answer.json()["received"] == 3
+    assert answer.json()["notes"] == []
+    for text, document_id in (("cider", "note.docx"), ("almond", "r1"), ("barley", "r2")):
+        hits = client.get("/search", params={"text": text}).json()["hits"]
+        assert [hit["document_id"] for hit in hits] == [document_id]
+
+
+def test_notes_of_uploaded_files_are_answered_and_kept(serve):
+    client = serve()
+    answer = upload(client, ("half.pdf", pdf(["cider", ""])), ("old.doc", b"\xd0\xcf"))
+    (note,) = answer.json()["notes"]
+    assert (note["file"], note["kind"]) == ("half.pdf", "pages without text")
+    (rejected,) = answer.json()["rejected"]
+    assert rejected["document_id"] == "old.doc"
+    assert "an old Office format" in rejected["reason"]
+    status = client.get("/status").json()
+    assert status["reading_notes"] == [note]
+    assert status["reading_notes_total"] == 1
+    upload(client, ("half.pdf", pdf(["cider", "whole"])))
+    assert client.get("/status").json()["reading_notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("a.docx", "word/document.xml"),
+        ("a.xlsx", "xl/workbook.xml"),
+        ("a.epub", "META-INF/container.xml"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"<x>" + b"a" * 60_000_000 + b"</x>", "at most 40,000,000 are read"),
+        (b'<!DOCTYPE x [<!ENTITY a "a">]><x>&a;</x>', "declares XML entities"),
+        (b"<x>" * 50_000 + b"</x>" * 50_000, "more than 250 deep"),
+    ],
+)
+def test_unsafe_upload_is_refused_with_reason(serve, name, part, content, reason):
+    client = serve()
+    bomb = archive({part: content})
+    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    answer = upload(client, (name, bomb))
+
+    assert answer.status_code == 422
+    assert reason in answer.json()["error"]
+    # Kilobytes.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before < 20_000
+
+
+def test_compressed_rows_that_unpack_without_end_are_refused(serve, monkeypatch):
+    monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1000)
+    answer = upload(serve(), ("rows.jsonl.gz", gzip.compress(b"\n" * 2000)))
+    assert answer.status_code == 422
+    assert "unpacks to more than 1,000 bytes" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("name", ["a.unknown", "noname", "x" * 3000 + ".md"])
+def test_file_without_reader_is_refused_by_name(serve, name):
+    answer = upload(serve(), (name, b"text"), ("good.txt", b"cider"))
+    assert answer.status_code == 200
+    (rejected,) = answer.json()["rejected"]
+    assert rejected["document_id"].startswith(name[:5])
+    assert answer.json()["events"] == [0]
+
+
+def test_folders_in_the_name_of_an_upload_are_left_out(serve):
+    client = serve()
+    assert upload(client, ("../../etc/a.txt", b"cider")).status_code == 200
+    assert client.get("/documents/a.txt").json()["text"] == "cider"
+
+
+def test_deeply_nested_json_is_refused(serve):
+    body = (
+        b'{"documents": [{"_id": "x", "text": "y", "f": ' + b"[" * 200_000 + b"]" * 200_000 + b"}]}"
+    )
+    headers = {"Content-Type": "application/json"}
+    answer = serve().post("/documents", content=body, headers=headers)
+    assert answer.status_code == 422
+    assert "\n" not in answer.json()["error"]
