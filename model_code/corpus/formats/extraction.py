@@ -73,7 +73,7 @@ def measure_completeness(extraction: Extraction) -> list[Remark]:
     """
     if extraction.all_text is None:
         return []
-    expected = count_words(dict.fromkeys(extraction.all_text))
+    expected = count_words(_different_pieces(extraction.all_text))
     total = sum(expected.values())
     if not total:
         return []
@@ -81,7 +81,7 @@ def measure_completeness(extraction: Extraction) -> list[Remark]:
     values = (str(value) for value in _flatten(extraction.fields))
     found = count_words([extraction.title, extraction.text, str(extraction.date or ""), *values])
     missing = expected - found
-    left_out = missing & count_words(dict.fromkeys(extraction.left_out))
+    left_out = missing & count_words(_different_pieces(extraction.left_out))
     lost = missing - left_out
 
     remarks: list[Remark] = []
@@ -93,6 +93,11 @@ def measure_completeness(extraction: Extraction) -> list[Remark]:
         detail = "hidden text and navigation were left out"
         remarks.append(Remark("left out", detail, words_left_out / total))
     return remarks
+
+
+def _different_pieces(pieces: Iterable[str]) -> Iterable[str]:
+    """Return each piece of text once, whatever blanks it has."""
+    return dict.fromkeys(" ".join(piece.split()) for piece in pieces)
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:

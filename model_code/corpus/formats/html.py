@@ -332,7 +332,7 @@ _NO_TEXT = re.compile(
     r"<!--.*?(?:-->|\Z)|<!\[CDATA\[|\]\]>|<(script|style)\b[^>]*>.*?(?:</\1\s*>|\Z)", re.I | re.S
 )
 _ALT = re.compile(r"<(?:img|area)\b[^>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^>]*>", re.I)
-_INLINE_TAG = re.compile(
+INLINE_TAG = re.compile(
     r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span"
     r"|strike|strong|sub|sup|time|tt|u|var|wbr|mi|mn|mo|tspan|acronym)\b[^<>]*>",
     re.I,
@@ -344,7 +344,7 @@ def list_page_text(markup: str) -> list[str]:
     """Return all the text of a page, hidden or not, by a way that the reader does not use."""
     text = _NO_TEXT.sub(" ", markup)
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
-    text = _INLINE_TAG.sub("", text)
+    text = INLINE_TAG.sub("", text)
     text = _TAG.sub("\n", text)
     pieces = html.unescape(text).split("\n")
     return [piece for piece in pieces if piece.strip()]

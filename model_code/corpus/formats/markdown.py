@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction, measure_completeness
 from model_code.corpus.formats.front_matter import split_front_matter
-from model_code.corpus.formats.html import read_markup
+from model_code.corpus.formats.html import INLINE_TAG, read_markup
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -249,7 +249,8 @@ def _matched_tags(tags: Sequence[Token]) -> set[int]:
 
 
 # The crude list of text works on the source with regular expressions, and knows no structure.
-_CODE_BLOCK = re.compile(r"^(?:```|~~~).*$", re.M)
+_CODE_BLOCK = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)*(?:```|~~~).*$", re.M)
+_LIST_MARK = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)+", re.M)
 _DEFINITION = re.compile(
     r"^ {0,3}\[(?!\^)[^\]\n]+\]:[ \t]*\n?[ \t]*\S+(?:[ \t\n]+(?:\"[^\"]*\"|'[^']*'))?", re.M
 )
@@ -271,11 +272,13 @@ def _list_source_text(source: str) -> list[str]:
     text = _COMMENT.sub(" ", source)
     text = _RAW_BLOCK.sub(" ", text)
     text = _CODE_BLOCK.sub(" ", text)
+    text = _LIST_MARK.sub("", text)
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
     text = _LONG_DESTINATION.sub("]", text)
     text = _DESTINATION.sub("]", text)
     text = _DEFINITION.sub(" ", text)
     text = _LABEL.sub("", text)
+    text = INLINE_TAG.sub("", text)
     text = _KNOWN_TAG.sub(" ", text)
     text = _ESCAPE.sub(r"\1", text)
     return [line for line in html.unescape(text).split("\n") if line.strip()]
