@@ -21,6 +21,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.reading_notes_file import update_reading_notes
 from model_code.collection.ledger.events import Receipt
 from model_code.corpus.clean_rows import clean_rows, read_file
 from model_code.corpus.rows import printable
@@ -132,6 +133,7 @@ def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> Inb
         if hash_path(path) != content_hash:
             return None
         receipt = index.receive(rows, f"{INBOX}/{name}", f"{INBOX}:{content_hash}")
+        update_reading_notes(index.project, [name], rows.notes)
         has_accepted_rows = bool(receipt.events or receipt.unchanged)
         if receipt.rejected and not has_accepted_rows:
             reason = _refusal_text(receipt)

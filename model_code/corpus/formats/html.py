@@ -327,24 +327,64 @@ def _separator(tag: Any, is_start: bool) -> str:
     return ""
 
 
-# The crude list of text works on the source with regular expressions, and knows no structure.
-_NO_TEXT = re.compile(
-    r"<!--.*?(?:-->|\Z)|<!\[CDATA\[|\]\]>|<(script|style)\b[^>]*>.*?(?:</\1\s*>|\Z)", re.I | re.S
-)
-_ALT = re.compile(r"<(?:img|area)\b[^>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^>]*>", re.I)
+# The crude list of text works on the source with regular expressions, and knows no structure. Its
+# patterns stop at the next tag or after a bounded number of attributes, so that no page takes long.
+_CODE_BEGIN = re.compile(r"<(script|style)\b[^<>]*>", re.I)
+_ALT = re.compile(r"<(?:img|area)\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
 INLINE_TAG = re.compile(
     r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span"
     r"|strike|strong|sub|sup|time|tt|u|var|wbr|mi|mn|mo|tspan|acronym)\b[^<>]*>",
     re.I,
 )
-_TAG = re.compile(r"<[a-z/!?](?:[^<>\"']|\"[^\"]*\"|'[^']*')*>", re.I)
+ANY_TAG = re.compile(
+    r"<[a-z/!?](?:[^<>\"']|\"[^\"]{0,2000}\"|'[^']{0,2000}'){0,300}+>|<[a-z/!?][^<>]*>", re.I
+)
 
 
 def list_page_text(markup: str) -> list[str]:
     """Return all the text of a page, hidden or not, by a way that the reader does not use."""
-    text = _NO_TEXT.sub(" ", markup)
+    text = drop_between(markup, "<!--", "-->")
+    text = _drop_code(text).replace("<![CDATA[", " ").replace("]]>", " ")
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
     text = INLINE_TAG.sub("", text)
-    text = _TAG.sub("\n", text)
+    text = ANY_TAG.sub("\n", text)
     pieces = html.unescape(text).split("\n")
     return [piece for piece in pieces if piece.strip()]
+
+
+def drop_between(text: str, begin: str, end: str) -> str:
+    """Return a text without the parts from a mark to the next end mark.
+
+    >>> drop_between("a<!-- b -->c <!-- d", "<!--", "-->")
+    'a c <!-- d'
+    """
+    parts: list[str] = []
+    position = 0
+    while True:
+        start = text.find(begin, position)
+        stop = -1 if start < 0 else text.find(end, start + len(begin))
+        if stop < 0:
+            parts.append(text[position:])
+            return " ".join(parts)
+        parts.append(text[position:start])
+        position = stop + len(end)
+
+
+def _drop_code(markup: str) -> str:
+    """Return a page without its scripts and style sheets."""
+    # A search for the end does not mind the case of letters.
+    lowered = markup.lower()
+    if len(lowered) != len(markup):
+        lowered = markup
+    parts: list[str] = []
+    position = 0
+    while True:
+        begin = _CODE_BEGIN.search(markup, position)
+        if begin is None:
+            parts.append(markup[position:])
+            return " ".join(parts)
+        parts.append(markup[position : begin.start()])
+        stop = lowered.find(f"</{begin[1].lower()}", begin.end())
+        if stop < 0:
+            return " ".join(parts)
+        position = stop

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction, measure_completeness
 from model_code.corpus.formats.front_matter import split_front_matter
-from model_code.corpus.formats.html import INLINE_TAG, read_markup
+from model_code.corpus.formats.html import INLINE_TAG, drop_between, read_markup
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 # Blocks inside of each other, such as lists in lists. The library's default loses deeper text.
 MAX_NESTED_BLOCKS = 60
+
+# Brackets that are open inside of each other.
+MAX_NESTED_BRACKETS = 1000
+
+# A longer source is not rendered, because that takes seconds for each million.
+MAX_RENDERED_CHARACTERS = 5_000_000
+
+# Key of the parser's environment that holds skipped scripts and style sheets.
+_CODE = "freshet_code"
 
 # A source that would lose a larger share of its words is not rendered.
 MAX_LOST_SHARE = 0.05
@@ -131,9 +140,11 @@ def read_markdown(data: bytes) -> Extraction:
 def read_markdown_text(source: str) -> Extraction:
     """Read a Markdown source without front matter."""
     parser = _parser()
+    if len(source) > MAX_RENDERED_CHARACTERS or _has_deep_brackets(source):
+        return _keep_source(source, [])
     all_text = _list_source_text(source)
     try:
-        environment: dict[str, Any] = {}
+        environment: dict[str, Any] = {_CODE: []}
         tokens = parser.parse(source, environment)
         _escape_text_tags(tokens)
         markup = parser.renderer.render(tokens, parser.options, environment)
@@ -141,7 +152,8 @@ def read_markdown_text(source: str) -> Extraction:
         return _keep_source(source, all_text)
 
     page = read_markup(markup)
-    extraction = Extraction(page.text, all_text=all_text, left_out=page.left_out)
+    left_out = [*page.left_out, *environment[_CODE]]
+    extraction = Extraction(page.text, all_text=all_text, left_out=left_out)
     lost_share = sum(
         remark.share or 0.0
         for remark in measure_completeness(extraction)
@@ -150,6 +162,19 @@ def read_markdown_text(source: str) -> Extraction:
     if lost_share > MAX_LOST_SHARE:
         return _keep_source(source, all_text)
     return extraction
+
+
+def _has_deep_brackets(source: str) -> bool:
+    """Return whether brackets are open inside of each other so deep that parsing would take long.
+
+    The parser looks for the end of each open bracket.
+    """
+    level = 0
+    for bracket in re.finditer(r"[\[\]]", source):
+        level = level + 1 if bracket[0] == "[" else max(0, level - 1)
+        if level > MAX_NESTED_BRACKETS:
+            return True
+    return False
 
 
 def _keep_source(source: str, all_text: list[str]) -> Extraction:
@@ -199,15 +224,22 @@ def _skip_comment(state: StateBlock, start_line: int, end_line: int, silent: boo
     else:
         return False
 
+    # A search that failed is not repeated for each later line.
+    searched_to = state.env.get(closing, start_line)
+    if searched_to > start_line:
+        return False
     for line in range(start_line, end_line):
         text = state.src[state.bMarks[line] : state.eMarks[line]].lower()
-        if closing in text:
-            is_whole_line = text.rstrip().endswith(closing)
-            if not is_whole_line:
-                return False
+        if closing in text and text.rstrip().endswith(closing):
             if not silent:
+                if opening is not None:
+                    state.env[_CODE].append(state.getLines(start_line, line + 1, 0, False))
                 state.line = line + 1
             return True
+        if closing in text:
+            state.env[closing] = line + 1
+            return False
+    state.env[closing] = end_line
     return False
 
 
@@ -259,18 +291,14 @@ _DESTINATION = re.compile(
 )
 _LONG_DESTINATION = re.compile(r"\]\(\s*<[^<>\n]*>[^)\n]*\)")
 _LABEL = re.compile(r"(?<=\])\[[^\]\n]*\]")
-_RAW_BLOCK = re.compile(r"^[ ]{0,3}<(script|style)\b[^>]*>.*?</\1>[ \t]*$", re.M | re.S | re.I)
-_KNOWN_TAG = re.compile(
-    rf"</?(?:{'|'.join(sorted(_MARKUP_ELEMENTS))})(?:[\s/](?:[^<>\"']|\"[^\"]*\"|'[^']*')*)?>", re.I
-)
-_ALT = re.compile(r"<img\b[^>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^>]*>", re.I)
+_KNOWN_TAG = re.compile(rf"</?(?:{'|'.join(sorted(_MARKUP_ELEMENTS))})(?:[\s/][^<>]*)?>", re.I)
+_ALT = re.compile(r"<img\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
 def _list_source_text(source: str) -> list[str]:
     """Return the words of a source, except link targets and tags, without the reader's rules."""
-    text = _COMMENT.sub(" ", source)
-    text = _RAW_BLOCK.sub(" ", text)
+    text = drop_between(source, "<!--", "-->")
     text = _CODE_BLOCK.sub(" ", text)
     text = _LIST_MARK.sub("", text)
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)

@@ -85,6 +85,7 @@ def test_add_reports_each_row_and_supports_dry_run(run, project, more):
         "dry_run": False,
         "refined": None,
         "behind": {},
+        "notes": [],
         "rejected": told["rejected"],
     }
     reason = "missing column: the row has no column for text"

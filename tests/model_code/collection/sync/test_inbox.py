@@ -192,7 +192,7 @@ def test_files_with_same_name_are_all_kept(
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("x.xls", "%PDF", "an old Office format"),
+        ("x.xyz", "%PDF", "unknown format"),
         ("x.parquet", "no parquet", "not a Parquet file"),
         ("x.jsonl.gz", "no gzip", "not a whole .gz file"),
     ],

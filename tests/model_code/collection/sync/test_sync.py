@@ -322,10 +322,10 @@ def test_documents_added_by_hand_survive_sync(live):
 def test_the_command_counts_and_names(live, monkeypatch):
     monkeypatch.chdir(live.project.root)
     monkeypatch.setattr(LiveIndex, "builder", property(lambda self, builder=live.builder: builder))
-    write(live, a="one", b=b"\xff")
+    write(live, a="one", b=b"\0")
     done = CliRunner().invoke(app, ["sync"], catch_exceptions=False).output
     assert done.startswith(
-        "1 added, 2 deleted, 1 rejected (generation 1)\n  rejected  b.md  invalid UTF-8: "
+        "1 added, 2 deleted, 1 rejected (generation 1)\n  rejected  b.md  binary file: "
     )
     assert "\n  added     a.md\n  deleted   numpy.sort\n" in done
     again = json.loads(CliRunner().invoke(app, ["sync", "--json"], catch_exceptions=False).output)
