@@ -52,11 +52,13 @@ def check(context: StageContext) -> None:
 
     from model_code.checks.rules import require_files
     from model_code.checks.tables import check_tables
-    from model_code.corpus.reading_notes import READING_NOTES
+    from model_code.corpus.reading_notes import READING_NOTES, notes_from_json
     from model_code.corpus.tables import TABLES
+    from model_code.files import read_json
 
     names = (*TABLES, "quarantine")
     files = [f"{name}.parquet" for name in names]
     require_files(context.output, [*files, READING_NOTES])
+    notes_from_json(read_json(context.output / READING_NOTES))
     tables = {name: pd.read_parquet(context.output / f"{name}.parquet") for name in names}
     check_tables(tables)

@@ -33,6 +33,7 @@ OPERATIONS = {
     "list_documents",
     "get_document",
     "add_documents",
+    "upload_files",
     "apply_changes",
     "sync_source",
     "delete_documents",

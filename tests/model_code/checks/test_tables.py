@@ -112,6 +112,7 @@ def outputs(root, asked=True, documents=3):
         folder.mkdir(parents=True)
     for name, table in build(asked).items():
         write_table(folders["corpus"], name, table)
+    write_json(folders["corpus"] / "reading_notes.json", [])
     rows = [
         {
             "query_id": f"d{number}~{i}",
@@ -151,6 +152,8 @@ BROKEN = {
     "corpus": [
         (removed("quarantine.parquet"), "must hold quarantine.parquet"),
         (written("qrels.parquet", "cut"), "it cannot be read: Arrow"),
+        (removed("reading_notes.json"), "must hold reading_notes.json"),
+        (written("reading_notes.json", "cut"), "it cannot be read"),
         (
             table_with("quarantine.parquet", lambda table: table.drop(columns="reason")),
             "quarantine breaks.*'reason'",

@@ -72,9 +72,9 @@ def test_malformed_rows_are_quarantined_with_their_reasons(project):
         "qrels: dangling qrel": 1,
     }
     assert report["documents_read"] == 45 == report["documents"] + report["documents_quarantined"]
-    assert sorted(path.name for path in output.iterdir()) == [
-        f"{name}.parquet" for name in ("documents", "passages", "qrels", "quarantine", "queries")
-    ]
+    tables = ("documents", "passages", "qrels", "quarantine", "queries")
+    expected = [*(f"{name}.parquet" for name in tables), "reading_notes.json"]
+    assert sorted(path.name for path in output.iterdir()) == expected
     built = load_corpus(output)
     assert len(built.passages) == 80  # "some text number" and the number
     assert set(built.queries["split"]) == {"train", "gate", "dev"}
