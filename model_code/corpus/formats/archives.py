@@ -25,8 +25,8 @@ MAX_UNPACKED_BYTES = 300_000_000
 # All XML parts of an archive together. A tree of XML takes about ten times as much memory.
 MAX_XML_BYTES = 40_000_000
 
-# Elements of one part. A tree needs about 200 bytes for each.
-MAX_XML_ELEMENTS = 1_500_000
+# Elements of one part that becomes a tree. A tree needs some hundred bytes for each.
+MAX_XML_ELEMENTS = 1_000_000
 
 # Elements inside of each other. libxml2 has the same limit.
 MAX_XML_LEVELS = 250
@@ -107,15 +107,18 @@ class Archive:
         except RuntimeError:
             raise RowError("unreadable file", "it needs a password") from None
 
-    def check_all_xml(self) -> None:
+    def check_all_xml(self, max_elements: int | None = MAX_XML_ELEMENTS) -> None:
         """Check every XML part, before a library reads the archive as a whole.
+
+        Args:
+            max_elements: Elements that a part may have; None if the library builds no trees.
 
         Raises:
             RowError: If a part is damaged, declares entities, or is nested too deep.
         """
         for name in self.names:
             if name.lower().endswith((".xml", ".rels", ".vml")):
-                _check_xml(self.read(name), name)
+                _PartReader(name, TextNames(), max_elements).read(self.read(name))
 
     def parse(self, name: str) -> Any:
         """Return the root element of an XML part."""
@@ -165,7 +168,7 @@ def parse_xml(data: bytes, name: str) -> Any:
     """
     from lxml import etree
 
-    _check_xml(data, name)
+    _PartReader(name, TextNames(), MAX_XML_ELEMENTS).read(data)
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, huge_tree=True, recover=False
     )
@@ -175,11 +178,6 @@ def parse_xml(data: bytes, name: str) -> Any:
         raise RowError("unreadable file", f"the part {name} is no XML: {error.msg}") from None
 
 
-def _check_xml(data: bytes, name: str) -> None:
-    """Read XML as a stream, and refuse entities and deep nesting."""
-    _PartReader(name, TextNames()).read(data)
-
-
 class _PartReader:
     """Reads an XML part with expat, and collects its text without building a tree.
 
@@ -187,7 +185,7 @@ class _PartReader:
         pieces: The text in pieces, such as paragraphs.
     """
 
-    def __init__(self, name: str, text_names: TextNames) -> None:
+    def __init__(self, name: str, text_names: TextNames, max_elements: int | None = None) -> None:
         self.pieces: list[str] = []
         self._name = name
         self._counted = text_names.counted
@@ -196,6 +194,7 @@ class _PartReader:
         self._gaps = text_names.gaps
         self._current: list[str] = []
         self._elements = 0
+        self._max_elements = max_elements
         self._level = 0
         self._skipped_at: int | None = None
         self._counted_level = 0
@@ -228,9 +227,9 @@ class _PartReader:
             raise UnsafeXmlError(
                 f"the part {self._name} nests elements more than {MAX_XML_LEVELS} deep"
             )
-        if self._elements > MAX_XML_ELEMENTS:
+        if self._max_elements is not None and self._elements > self._max_elements:
             raise UnsafeXmlError(
-                f"the part {self._name} has more than {MAX_XML_ELEMENTS:,} elements"
+                f"the part {self._name} has more than {self._max_elements:,} elements"
             )
         local_name = name.rpartition(":")[2]
         if self._skipped_at is None and local_name in self._skipped:

@@ -49,7 +49,8 @@ def read_xlsx(data: bytes) -> Extraction:
     from openpyxl.utils.exceptions import InvalidFileException
 
     archive = Archive(data)
-    archive.check_all_xml()
+    # The library reads sheets as a stream.
+    archive.check_all_xml(max_elements=None)
     side_parts = [name for name in archive.names if _SIDE_PART.fullmatch(name)]
     string_parts = [name for name in archive.names if _STRING_PART.fullmatch(name)]
     all_text = list_text(archive, string_parts, _STRING_TEXT)
