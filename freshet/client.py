@@ -72,6 +72,14 @@ class SearchOptions(TypedDict, total=False):
         group_by: Return only the best document for each value of this field.
         facets: Fields whose values are counted in the window.
         boost: Fields that raise scores, such as {"date": {"half_life": "30d"}}.
+        syntax: Whether "phrases", -excluded words and title:word are conditions; true by default.
+            Otherwise they are text.
+        typos: Whether one typo is tolerated in longer words that no document contains; true by
+            default.
+        prefix: Whether the last word may be unfinished, as while somebody types.
+        min_score: Lowest score of a hit.
+        diversity: How much documents that resemble better ones are moved down, from 0 (not at all)
+            to 1.
         retriever: Name of a live retriever; the champion by default.
         min_generation: Search this generation or a newer one, such as the one that an addition
             returned.
@@ -85,6 +93,11 @@ class SearchOptions(TypedDict, total=False):
     group_by: str | None
     facets: Sequence[str]
     boost: Mapping[str, Any] | Sequence[str]
+    syntax: bool
+    typos: bool
+    prefix: bool
+    min_score: float | None
+    diversity: float
     retriever: str | None
     min_generation: int | None
 

@@ -620,7 +620,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             completions = [term for term in completions if term not in terms]
 
         corrections = set()
-        for word in split_search_words(text):
+        correctable_words = split_search_words(text) if query.corrects_typos else []
+        for word in correctable_words:
             word_terms = analyzer.analyze(word)
             if any(self.knows(term) for term in word_terms):
                 continue
@@ -629,6 +630,14 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                 terms[correction] += 1
                 corrections.add(correction)
         return Bm25Query(terms, tuple(completions), completion_weight, frozenset(corrections))
+
+    def added_terms(self, queries: list[Bm25Query]) -> frozenset[str]:
+        """Return the terms that replaced mistyped or unfinished words of the queries."""
+        terms: set[str] = set()
+        for query in queries:
+            terms.update(query.corrections)
+            terms.update(query.completions)
+        return frozenset(terms)
 
     def complete(self, word: str) -> list[str]:
         """Return the terms of words that begin with an unfinished word, most frequent first."""
@@ -687,6 +696,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     def keyword_index(self) -> Bm25Index:
         """This index."""
         return self
+
+    def first_document_with(self, term: str) -> str | None:
+        """Return the first document that contains a term; None if there is none."""
+        rows = self._live_postings(term).rows
+        return self.ids.document_ids[int(rows[0])] if len(rows) else None
 
     def documents_with(self, terms: Collection[str]) -> set[str]:
         """Return the documents that contain all of some terms, in any of their passages."""

@@ -36,6 +36,7 @@ from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import EXTRA_DOCUMENTS, nearest_rows, search_filtered, top_k
 
 FORMAT = 2
+MIN_NORM = 1e-12
 KIND = "dense"
 VECTORS = "vectors.npy"
 DOCUMENT_IDS = "document_ids.json"
@@ -553,6 +554,12 @@ class CandidateVectors(NamedTuple):
             Scores of shape (n,), float64.
         """
         return self.groups.max_scores(query.similarities(self.tokens))
+
+    def similarities(self) -> np.ndarray:
+        """Return the cosine of the mean vectors of each pair of documents, shape (n, n)."""
+        sums = np.add.reduceat(self.vectors, self.groups.starts)[self.groups.group_index]
+        directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), MIN_NORM)
+        return directions @ directions.T
 
     def nearest_vector(self, query: np.ndarray, document: int) -> np.ndarray:
         """Return a document's vector (H,) that is nearest to a query (H,), the first of equals.

@@ -315,6 +315,13 @@ class FusedSearch(Retriever[FusedQueries]):
 
         return self._score_queries(self._encode_components(texts, encode))
 
+    def added_terms(self, queries: FusedQueries) -> frozenset[str]:
+        """Return the terms that a component's BM25 added to the queries."""
+        terms: frozenset[str] = frozenset()
+        for name, component in self.components.items():
+            terms |= component.added_terms(queries.encoded[name])
+        return terms
+
     def _score_queries(self, encoded: Mapping[str, Any]) -> FusedQueries:
         """Find the candidates of encoded queries, and score them.
 

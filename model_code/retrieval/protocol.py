@@ -29,11 +29,13 @@ class TypedQuery:
         text: The text that encoders encode. An unfinished word may be completed in it.
         words: The words as typed, which retrievers by words look up.
         is_unfinished: Whether the last word may be the beginning of a longer one.
+        corrects_typos: Whether one typo is tolerated in longer words that the index does not know.
     """
 
     text: str
     words: str
     is_unfinished: bool = False
+    corrects_typos: bool = True
 
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
@@ -85,6 +87,10 @@ class Retriever(ABC, Generic[Queries]):
         Retrievers by words tolerate typos and complete unfinished words. Others encode the text.
         """
         return self.encode_queries([query.text for query in queries])
+
+    def added_terms(self, queries: Queries) -> frozenset[str]:
+        """Return the terms of BM25 that replaced mistyped or unfinished words of the queries."""
+        return frozenset()
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
         """Encode query texts and return their `TokenSigns` as well.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from model_code.settings import require
 from model_code.text.terms import AUTO, get_analyzer
@@ -34,7 +34,13 @@ def require_queries(texts: Iterable[str]) -> None:
         require(is_valid_utf8(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
 
 
-def make_snippet(text: str, query: str, width: int = 32, language: str | None = AUTO) -> str:
+def make_snippet(
+    text: str,
+    query: str,
+    width: int = 32,
+    language: str | None = AUTO,
+    more_terms: Collection[str] = (),
+) -> str:
     """Return about `width` words of a text around the words of a query.
 
     It has at most `MAX_SNIPPET_CHARACTERS` characters of the text.
@@ -48,6 +54,7 @@ def make_snippet(text: str, query: str, width: int = 32, language: str | None = 
         query: The query text.
         width: Number of words.
         language: Language of the words, see `TermAnalyzer`.
+        more_terms: Terms that count like words of the query.
 
     >>> make_snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
@@ -60,7 +67,7 @@ def make_snippet(text: str, query: str, width: int = 32, language: str | None = 
     sentence_starts = _sentence_starts(text, word_starts)
 
     # The number of the word of each match, with the matched term.
-    found_terms = sorted(_find_terms(text, query, language))
+    found_terms = sorted(_find_terms(text, query, language, more_terms))
     matches = sorted((bisect_right(word_starts, start) - 1, term) for start, _, term in found_terms)
     context_words = width // 8
     match_width = width - context_words
@@ -146,14 +153,22 @@ def _fit_to_sentences(
     return start, stop
 
 
-def find_marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int, int], ...]:
+def find_marks(
+    text: str, query: str, language: str | None = AUTO, more_terms: Collection[str] = ()
+) -> tuple[tuple[int, int], ...]:
     """Return the spans of a query's words in a text, whatever their endings.
+
+    Args:
+        text: The text.
+        query: The query text.
+        language: Language of the words, see `TermAnalyzer`.
+        more_terms: Terms that count like words of the query.
 
     >>> find_marks("Sort a list, sorted.", "LIST sort"), find_marks("排序算法，序", "排序算")
     (((0, 4), (7, 11), (13, 19)), ((0, 3),))
     """
     marks: list[tuple[int, int]] = []
-    for start, end, _ in sorted(_find_terms(text, query, language)):
+    for start, end, _ in sorted(_find_terms(text, query, language, more_terms)):
         if marks and start < marks[-1][1]:
             # Pairs of characters overlap.
             previous_start, previous_end = marks[-1]
@@ -163,10 +178,12 @@ def find_marks(text: str, query: str, language: str | None = AUTO) -> tuple[tupl
     return tuple(marks)
 
 
-def _find_terms(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
+def _find_terms(
+    text: str, query: str, language: str | None, more_terms: Collection[str]
+) -> Iterator[tuple[int, int, str]]:
     """Yield the start and end of each word of a text with a query term, and the term."""
     analyzer = get_analyzer(language)
-    query_terms = analyzer.query_terms(query)
+    query_terms = analyzer.query_terms(query).union(more_terms)
     for start, end, terms in analyzer.locate(text):
         for term in query_terms.intersection(terms):
             yield start, end, term

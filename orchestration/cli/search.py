@@ -74,6 +74,24 @@ def search(
         int | None,
         typer.Option(help="Number of best documents that sort, groups, boosts and facets look at."),
     ] = None,
+    literal: Annotated[
+        bool,
+        typer.Option(
+            "--literal", help="Take quotes, dashes and title: as text, and tolerate no typo."
+        ),
+    ] = False,
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="Complete the last word, as the page does.")
+    ] = False,
+    min_score: Annotated[
+        float | None, typer.Option(help="Show only documents with this score or a higher one.")
+    ] = None,
+    diversity: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Move documents down that resemble better ones: 0 (off) to 1."
+        ),
+    ] = 0.0,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -86,6 +104,8 @@ def search(
     Use it for single queries. A running service (freshet serve) answers them at once; without one,
     each command loads the encoder first.
 
+    "Quoted phrases" must occur, -words must not, and title:word must be in the title.
+
     Example: freshet search "sort an array" -k 5 --filter package=numpy
     """
     project = Project.find()
@@ -97,6 +117,11 @@ def search(
         "group_by": group_by,
         "facets": facets or [],
         "boost": boost or [],
+        "syntax": not literal,
+        "typos": not literal,
+        "prefix": prefix,
+        "min_score": min_score,
+        "diversity": diversity,
     }
     if window is not None:
         options["window"] = window

@@ -149,6 +149,29 @@ class BaseSearchRequest(StrictModel):
         examples=[["package"]],
     )
     boost: Boosts = Field(default=[], description=BOOST_DESCRIPTION)
+    syntax: bool = Field(
+        default=True,
+        description='Whether "phrases", -excluded words and title:word are conditions. Otherwise '
+        "they are text.",
+    )
+    typos: bool = Field(
+        default=True,
+        description="Whether one typo is tolerated in longer words that no document contains.",
+    )
+    prefix: bool = Field(
+        default=False,
+        description="Whether the last word may be unfinished, as while somebody types.",
+    )
+    min_score: float | None = Field(
+        default=None, allow_inf_nan=False, description="Lowest score of a hit."
+    )
+    diversity: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="How much documents of the window that resemble better ones are moved down, "
+        "from 0 (not at all) to 1.",
+    )
     retriever: str | None = Field(
         default=None, description="A live retriever; the champion by default."
     )

@@ -252,6 +252,11 @@ def _query_options(request: models.BatchRequest) -> QueryOptions:
         group_by=request.group_by,
         facets=request.facets,
         boost=request.boost,
+        syntax=request.syntax,
+        typos=request.typos,
+        prefix=request.prefix,
+        min_score=request.min_score,
+        diversity=request.diversity,
     )
 
 

@@ -7,6 +7,7 @@ query.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,13 @@ class QueryOptions:
             value are all returned.
         facets: Fields whose values are counted.
         boost: Fields that raise scores; see `model_code.collection.generations.boosts`.
+        syntax: Whether phrases, excluded words and words of the title are conditions; see
+            `model_code.text.query_syntax`. Otherwise they are text.
+        typos: Whether one typo is tolerated in longer words that no document contains.
+        prefix: Whether the last word may be unfinished.
+        min_score: Lowest score of a hit. None: no limit.
+        diversity: How much similar documents are moved down, from 0 (not at all) to 1; see
+            `model_code.retrieval.diversity`.
 
     Raises:
         SettingsError: If a value is out of range, or a boost is malformed.
@@ -56,6 +64,11 @@ class QueryOptions:
     group_by: str | None = None
     facets: Sequence[str] = ()
     boost: Mapping[str, Any] | Sequence[str] = ()
+    syntax: bool = True
+    typos: bool = True
+    prefix: bool = False
+    min_score: float | None = None
+    diversity: float = 0.0
     boosts: tuple[Boost, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,12 +84,21 @@ class QueryOptions:
                 not isinstance(values, str),
                 f"{name} is the text {values!r}, but it must be a list of fields",
             )
+        require(
+            0 <= self.diversity <= 1,
+            f"diversity is {self.diversity}, but it must be between 0 and 1",
+        )
+        require(
+            self.min_score is None or math.isfinite(self.min_score),
+            f"min_score is {self.min_score}, but it must be a finite number",
+        )
         object.__setattr__(self, "boosts", parse_boosts(self.boost))
 
     @property
     def reorders(self) -> bool:
         """Whether the window is put in another order than that of the ranking."""
-        return bool(self.sort or self.boosts or self.group_by is not None)
+        reorders_by_fields = self.sort or self.boosts or self.group_by is not None
+        return bool(reorders_by_fields or self.diversity)
 
     @property
     def depth(self) -> int:

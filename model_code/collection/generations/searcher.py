@@ -27,6 +27,7 @@ from model_code.collection.generations.query_options import (
     group_ranking,
     sort_ranking,
 )
+from model_code.collection.generations.text_matches import documents_meeting
 from model_code.collection.segments.documents import document_from_row
 from model_code.collection.segments.segment import (
     BaseSegment,
@@ -35,11 +36,15 @@ from model_code.collection.segments.segment import (
     open_segment,
 )
 from model_code.errors import FreshetError
-from model_code.retrieval.protocol import Ranking, Retriever
+from model_code.retrieval.diversity import diversify, term_similarities
+from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery
+from model_code.retrieval.typed_words import split_unfinished_word
 from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, resolve_queries
 from model_code.text.passages import Span, section_at
+from model_code.text.query_syntax import ParsedQuery, fold_text, parse_query
 from model_code.text.snippets import find_marks, make_snippet, require_queries
+from model_code.text.terms import get_analyzer
 
 if TYPE_CHECKING:
     from model_code.collection.segments.conditions import FieldValue, Filters
@@ -141,15 +146,15 @@ class Searcher:
     def search(
         self, text: str, k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[Hit]:
-        """Return the k best documents for a text, best first; see `search_pages`."""
+        """Return the k best documents for a text, best first; see `search_batch`."""
         return self.search_batch([text], k, filters, explain)[0]
 
     def search_batch(
         self, texts: Sequence[str], k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[list[Hit]]:
-        """Search for several texts at once, which are encoded together; see `search_pages`."""
-        pages = self.search_pages(texts, QueryOptions(k=k, filters=filters, explain=explain))
-        return [page.hits for page in pages]
+        """Search for several texts at once, which are taken literally; see `search_pages`."""
+        options = QueryOptions(k=k, filters=filters, explain=explain, syntax=False, typos=False)
+        return [page.hits for page in self.search_pages(texts, options)]
 
     def search_pages(self, texts: Sequence[str], options: QueryOptions) -> list[SearchResult]:
         """Search for several texts at once, which are encoded together.
@@ -172,13 +177,108 @@ class Searcher:
             if allowed is not None and not allowed:
                 no_values: dict[str, dict[str, int]] = {name: {} for name in options.facets}
                 return [self._make_page([], 0, no_values) for _ in texts]
-            queries = self.retriever.encode_queries(texts)
-            rankings = self.retriever.search_and_rerank(queries, options.depth, allowed)
-            matching = self.document_count if allowed is None else len(allowed)
+            parsed = [self._parse(text, options) for text in texts]
+            typed = [
+                self._type_query(query, text, options)
+                for query, text in zip(parsed, texts, strict=True)
+            ]
+            queries = self._encode(typed, options)
+            allowed_sets = [self._meeting(query, allowed) for query in parsed]
+            rankings = self._rank(queries, options.depth, allowed_sets)
             pages: list[SearchResult] = []
-            for i, text in enumerate(texts):
-                pages.append(self._answer(text, queries[i : i + 1], rankings[i], matching, options))
+            for i, query in enumerate(typed):
+                query_allowed = allowed_sets[i]
+                matching = self.document_count if query_allowed is None else len(query_allowed)
+                encoded = queries[i : i + 1]
+                pages.append(self._answer(query.text, encoded, rankings[i], matching, options))
             return pages
+
+    def _parse(self, text: str, options: QueryOptions) -> ParsedQuery:
+        return parse_query(text) if options.syntax else ParsedQuery(text)
+
+    def _type_query(self, query: ParsedQuery, text: str, options: QueryOptions) -> TypedQuery:
+        """Return a query as retrievers take it.
+
+        Args:
+            query: The query without its syntax.
+            text: The query as typed. A last word in quotes is finished.
+            options: Options of the search.
+        """
+        is_unfinished = options.prefix and query.text.endswith(text[-1:])
+        searched_text = self._complete(query.text) if is_unfinished else query.text
+        return TypedQuery(searched_text, query.text, is_unfinished, options.typos)
+
+    def _complete(self, text: str) -> str:
+        """Return a text whose last word is completed if no document contains it.
+
+        Encoders know words, but hardly their beginnings. The word of the first document that has
+        the most frequent completion is taken.
+        """
+        index = self.retriever.keyword_index
+        if index is None:
+            return text
+        unfinished = split_unfinished_word(text)
+        completions = index.complete(unfinished.word)
+        analyzer = get_analyzer(index.language)
+        if not completions or any(map(index.knows, analyzer.whole_terms(unfinished.word))):
+            return text
+        document_id = index.first_document_with(completions[0])
+        if document_id is None:
+            return text
+
+        document = self.documents([document_id])[document_id]
+        document_text = f"{document.title} {document.text}"
+        beginning = fold_text(unfinished.word)
+        for start, end, terms in analyzer.locate(document_text):
+            word = document_text[start:end]
+            if completions[0] in terms and fold_text(word).startswith(beginning):
+                return unfinished.finished_text + word
+        return text
+
+    def _encode(self, queries: Sequence[TypedQuery], options: QueryOptions) -> Any:
+        if options.typos or options.prefix:
+            return self.retriever.encode_typed(queries)
+        return self.retriever.encode_queries([query.text for query in queries])
+
+    def _meeting(self, query: ParsedQuery, allowed: Set[str] | None) -> Set[str] | None:
+        """Return the allowed documents that meet a query's conditions; None allows all."""
+        if not query.conditions:
+            return allowed
+        documents = self._document_ids if allowed is None else allowed
+        return documents_meeting(
+            query.conditions,
+            documents,
+            self.views,
+            self.retriever.keyword_index if self._indexes_titles else None,
+            self.retriever.language,
+        )
+
+    @property
+    def _indexes_titles(self) -> bool:
+        """Whether the words of titles can be searched for."""
+        return bool(self.generation.manifest["text"]) and self.generation.text.include_title
+
+    def _rank(
+        self, queries: Any, depth: int, allowed_sets: Sequence[Set[str] | None]
+    ) -> list[Ranking]:
+        """Return the best documents for each query.
+
+        Args:
+            queries: Encoded queries.
+            depth: Number of documents.
+            allowed_sets: Documents that each query may find; None allows all.
+        """
+        if not allowed_sets:
+            return []
+        first_set = allowed_sets[0]
+        if all(allowed is first_set for allowed in allowed_sets):
+            if first_set is not None and not first_set:
+                return [[] for _ in allowed_sets]
+            return self.retriever.search_and_rerank(queries, depth, first_set)
+        rankings: list[Ranking] = []
+        for i, allowed in enumerate(allowed_sets):
+            rankings.extend(self._rank(queries[i : i + 1], depth, [allowed]))
+        return rankings
 
     def _matching(self, filters: Filters) -> Set[str] | None:
         """Return the documents that match filters; None if there are no filters."""
@@ -207,6 +307,8 @@ class Searcher:
             matching: Number of documents that match the filters.
             options: Options of the search.
         """
+        if options.min_score is not None:
+            ranking = [entry for entry in ranking if entry[1] >= options.min_score]
         # A short ranking holds every document that the retriever finds.
         total = len(ranking) if len(ranking) < options.depth else matching
         window_ids = [document_id for document_id, _ in ranking[: options.window]]
@@ -219,6 +321,8 @@ class Searcher:
             ranking = sort_ranking(ranking, options.sort, self.field_values_of)
         if options.group_by is not None:
             ranking = group_ranking(ranking, options.group_by, self.field_values_of)
+        if options.diversity and not options.sort:
+            ranking = self._diversify(ranking, options.diversity)
         if options.reorders:
             total = len(ranking)
 
@@ -254,6 +358,24 @@ class Searcher:
                 parts[document_id].append(TokenMatch(f"boost {boost.field}", weight))
         boosted.sort(key=lambda entry: (-entry[1], entry[0]))
         return boosted, parts
+
+    def _diversify(self, ranking: Ranking, diversity: float) -> Ranking:
+        """Move documents down that resemble better ones."""
+        document_ids = [document_id for document_id, _ in ranking]
+        if not document_ids:
+            return ranking
+        dense = self.retriever.dense
+        if dense is not None:
+            similarities = dense.vectors_of(document_ids).similarities()
+        else:
+            documents = self.documents(document_ids)
+            analyzer = get_analyzer(self.retriever.language)
+            term_sets = [
+                frozenset(analyzer.analyze(f"{documents[name].title} {documents[name].text}"))
+                for name in document_ids
+            ]
+            similarities = term_similarities(term_sets)
+        return diversify(ranking, similarities, diversity)
 
     def field_values_of(
         self, field: str, document_ids: Sequence[str]
@@ -365,8 +487,10 @@ class Searcher:
         document_ids = [document_id for document_id, _ in ranking]
         documents = self.documents(document_ids)
         hits: list[Hit] = []
+        added_terms = self.retriever.added_terms(query)
         for rank, (document_id, score) in enumerate(ranking, start=options.offset + 1):
-            hits.append(self._make_hit(rank, score, documents[document_id], text, query))
+            document = documents[document_id]
+            hits.append(self._make_hit(rank, score, document, text, query, added_terms))
         if not options.explain:
             return hits
 
@@ -392,8 +516,25 @@ class Searcher:
             tokens.extend(contributions.get(document_id, [])[1:])
         return shares
 
-    def _make_hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
-        """Return a hit, which shows the best passage of the document for the query."""
+    def _make_hit(
+        self,
+        rank: int,
+        score: float,
+        document: Document,
+        text: str,
+        query: Any,
+        added_terms: frozenset[str],
+    ) -> Hit:
+        """Return a hit, which shows the best passage of the document for the query.
+
+        Args:
+            rank: Rank of the hit.
+            score: Its score.
+            document: Its document.
+            text: Text of the query.
+            query: The encoded text.
+            added_terms: Terms that replaced words of the text.
+        """
         segment = self.view_of(document.document_id).segment
         rows = segment.rows.rows_of([document.document_id])
         best = 0
@@ -402,7 +543,7 @@ class Searcher:
         span = self._passage_span(document.text, best, len(rows))
         passage = document.text[span.start : span.end]
         language = self.retriever.language
-        snippet = make_snippet(passage, text, language=language)
+        snippet = make_snippet(passage, text, language=language, more_terms=added_terms)
 
         path = tuple(segment.placements.paths[rows[best]].tolist())
         # A build may name no topics at all.
@@ -417,7 +558,7 @@ class Searcher:
             end=span.end,
             section=section_at(document.text, span.start),
             snippet=snippet,
-            marks=find_marks(snippet, text, language),
+            marks=find_marks(snippet, text, language, added_terms),
             fields=document.fields,
             date=document.date,
             path=path,

@@ -140,3 +140,13 @@ def test_long_token_lists_are_cut():
 def test_missing_tokens_and_hits_are_named():
     assert tokens_text([]) == "no token matched"
     assert hits_text([]) == "no documents found"
+
+
+def test_options_of_typed_queries_reach_the_searcher(run, searcher):
+    run("--literal", "--prefix", "--min-score", "0.5", "--diversity", "0.3")
+
+    assert not searcher.options.syntax
+    assert not searcher.options.typos
+    assert searcher.options.prefix
+    assert searcher.options.min_score == 0.5
+    assert searcher.options.diversity == 0.3

@@ -65,6 +65,12 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
         ({"text": "a", "offset": 10_000}, 422, "offset + k is 10,010"),
         ({"text": "a", "window": 0}, 422, "window: input should be greater than or equal to 1"),
         ({"text": "a", "sort": ["x"] * 51}, 422, "sort has 51 entries"),
+        (
+            {"text": "a", "diversity": 1.1},
+            422,
+            "diversity: input should be less than or equal to 1",
+        ),
+        ({"text": "a", "min_score": "much"}, 422, "min_score: input should be a valid number"),
         ({"text": "a", "boost": ["date:30x"]}, 422, "weight of the boost of date is '30x'"),
         ({"text": "a", "kk": 3}, 422, "kk: extra inputs are not permitted"),
         ({"k": 3}, 422, "text: field required"),
@@ -249,3 +255,34 @@ def test_cors_allows_only_named_sites(serve):
         "/search", json={"text": "apple"}, headers=search | {"origin": "https://evil.example"}
     )
     assert refused.status_code == 403
+
+
+def test_options_of_typed_queries_reach_the_searcher(serve, monkeypatch):
+    asked = []
+
+    def remember(searcher, texts, options):
+        asked.append(options)
+        return [SearchResult("hce", 0, [], 0, {}) for _ in texts]
+
+    monkeypatch.setattr(FakeSearcher, "search_pages", remember)
+    client = serve()
+    options = {
+        "syntax": False,
+        "typos": False,
+        "prefix": True,
+        "min_score": 0.5,
+        "diversity": 0.3,
+    }
+
+    assert client.post("/search", json={"text": "a", **options}).status_code == 200
+    assert client.get("/search", params={"text": "a", **options}).status_code == 200
+    assert client.get("/search", params={"text": "a"}).status_code == 200
+
+    posted, addressed, default = asked
+    assert {name: getattr(posted, name) for name in options} == options
+    assert posted == addressed
+    assert default.syntax
+    assert default.typos
+    assert not default.prefix
+    assert default.min_score is None
+    assert default.diversity == 0

@@ -1,0 +1,68 @@
+"""The documents of a generation that meet the conditions of a typed query."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+
+from model_code.collection.segments.documents import read_columns
+from model_code.collection.segments.segment import SegmentView
+from model_code.retrieval.bm25_index import Bm25Index
+from model_code.text.query_syntax import ConditionMatcher, TextCondition
+
+# From this number of documents, whole columns are read faster than single rows.
+MIN_DOCUMENTS_FOR_COLUMNS = 200
+
+
+def documents_meeting(
+    conditions: Iterable[TextCondition],
+    documents: Set[str],
+    views: Sequence[SegmentView],
+    keyword_index: Bm25Index | None,
+    language: str | None,
+) -> Set[str]:
+    """Return the documents that meet all conditions.
+
+    A BM25 index tells which documents can contain the words. Only their texts are read. Without
+    one, all texts are read.
+
+    Args:
+        conditions: The conditions.
+        documents: The documents to choose from.
+        views: Segments of the generation.
+        keyword_index: BM25 index of titles and texts, or None.
+        language: Language of the words, see `TermAnalyzer`.
+    """
+    remaining = documents
+    # Conditions that select documents come first, so that fewer texts are read for the others.
+    for condition in sorted(conditions, key=lambda condition: condition.is_excluded):
+        matcher = ConditionMatcher(condition, language)
+        candidates = remaining
+        if keyword_index is not None:
+            candidates = remaining & keyword_index.documents_with(matcher.terms)
+        meeting = {
+            document_id
+            for document_id, title, text in _read_texts(views, candidates)
+            if matcher.meets(title, text)
+        }
+        if condition.is_excluded:
+            remaining = remaining - (candidates - meeting)
+        else:
+            remaining = meeting
+    return remaining
+
+
+def _read_texts(
+    views: Sequence[SegmentView], document_ids: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the id, title and text of each of the documents."""
+    for view in views:
+        wanted = {document_id for document_id in document_ids if document_id in view}
+        if len(wanted) < MIN_DOCUMENTS_FOR_COLUMNS:
+            rows = view.segment.document_file.read(wanted, ("title", "text"))
+            for document_id, row in rows.items():
+                yield document_id, row["title"], row["text"]
+            continue
+        columns = read_columns(view.segment.documents, "document_id", "title", "text")
+        for document_id, title, text in zip(*columns, strict=True):
+            if document_id in wanted:
+                yield document_id, title, text
