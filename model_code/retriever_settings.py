@@ -61,7 +61,8 @@ class FusionSettings(settings.Settings):
     """One fusion. Its score is the weighted sum of its components' normalised scores."""
 
     of: tuple[str, ...] = Field(
-        description="Components: names under `retrievers`, bm25, or zero_shot (the base encoder)."
+        description="Components: names under `retrievers`, bm25, zero_shot (the base encoder), or "
+        "headline (titles and first sentences, by the base encoder)."
     )
     weights: dict[str, float] = Field(
         default_factory=dict,

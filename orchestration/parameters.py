@@ -47,6 +47,8 @@ BASELINES = ("bm25", "zero_shot", "untrained")
 FUSED_BASELINE = "untrained"
 # BM25 over documents and their generated queries. Only built if a model writes queries.
 BM25_GENERATED = "bm25_generated"
+# A component of fusions that is no system of its own.
+HEADLINE = "headline"
 
 # Signs that docs/settings.md shows in place of the words of a bound.
 BOUND_SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
@@ -176,7 +178,7 @@ def _parse_fusions(
         "fusions must map names to settings, such as {fused: {of: [hce, bm25]}}",
     )
     unfused_baselines = [name for name in BASELINES if name != FUSED_BASELINE]
-    allowed = [*unfused_baselines, *retrievers]
+    allowed = [*unfused_baselines, HEADLINE, *retrievers]
 
     parsed = {}
     for name, group in groups.items():
@@ -205,7 +207,7 @@ def _check_name(name: Any, path: str) -> None:
         "and begins with a letter or a digit",
     )
     require(
-        name not in (*BASELINES, BM25_GENERATED),
+        name not in (*BASELINES, BM25_GENERATED, HEADLINE),
         f"{path}: this name belongs to a baseline; choose another name",
     )
     require(

@@ -13,6 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from model_code.text.headlines import make_headline
+
 TABLES = ("documents", "passages", "queries", "qrels")
 
 # The columns of each table, in their order, with their types.
@@ -177,6 +179,12 @@ def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
         return passages["text"].tolist()
     pairs = zip(passages["title"], passages["text"], strict=True)
     return [f"{title} {text}".strip() for title, text in pairs]
+
+
+def headlines_of(documents: pd.DataFrame) -> dict[str, str]:
+    """Return the headline of each document of the table, by document id."""
+    rows = zip(documents["document_id"], documents["title"], documents["text"], strict=True)
+    return {document_id: make_headline(title, text) for document_id, title, text in rows}
 
 
 def find_query_lines(corpus: Corpus) -> dict[str, str]:

@@ -87,6 +87,9 @@ LAYERS_FILE = "layers.json"
 MULTI_VECTOR = "multi_vector"
 """Name of the pooling that gives a document one vector per layer."""
 
+REFERENCE_FILE = "base_encoder.json"
+"""File of an encoder's folder that names a packaged model instead of holding its weights."""
+
 ACTIVATIONS = {
     "Identity": torch.nn.Identity,
     "Tanh": torch.nn.Tanh,
@@ -121,6 +124,14 @@ def locate_model(source: str | Path) -> Path:
             return packaged_folder
 
     return _download_model(str(source))
+
+
+def is_packaged(source: str) -> bool:
+    """Whether a model is found in an installed package, under the name it has on the hub."""
+    packaged = PACKAGED_MODELS.get(source)
+    if packaged is None or Path(source).is_dir():
+        return False
+    return _packaged_folder(packaged) is not None
 
 
 def _packaged_folder(packaged: PackagedModel) -> Path | None:

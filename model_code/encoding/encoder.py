@@ -13,12 +13,13 @@ texts of one length share a batch, so that a query's vector does not depend on i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -26,9 +27,11 @@ from torch import Tensor
 
 from model_code.encoding.base_models import (
     MULTI_VECTOR,
+    REFERENCE_FILE,
     Layout,
     Prompts,
     compute_fingerprint,
+    is_packaged,
     load_projection,
     load_tokenizer,
     load_transformer,
@@ -49,6 +52,7 @@ from model_code.encoding.hardware import (
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.errors import FreshetError
+from model_code.files import read_json, write_json
 from model_code.progress import Progress, no_progress
 
 Features = dict[str, Tensor]
@@ -321,8 +325,8 @@ class Encoder(TextModel):
         """Load an encoder. Weights become float32, whatever the file holds.
 
         Args:
-            source: A folder in the layout of sentence-transformers, a plain transformers folder, or
-                the name of a hub repository.
+            source: A folder in the layout of sentence-transformers, a folder with a reference to a
+                packaged model, a plain transformers folder, or the name of a hub repository.
             max_tokens: Length limit. None: the folder's limit, else 512 or the tokenizer's limit.
             pooling: Pooling. None: the folder's pooling, else mean.
             precision: Precision of the products.
@@ -335,6 +339,10 @@ class Encoder(TextModel):
             FreshetError: If the model cannot be found, is not a dense text encoder, or has fewer
                 than `max_tokens` positions.
         """
+        reference = EncoderReference.read(Path(source))
+        if reference is not None:
+            return reference.load(max_tokens, pooling, precision, device, for_search)
+
         folder = locate_model(source)
         layout = read_layout(folder)
         limit = max_tokens or layout.max_tokens
@@ -660,6 +668,87 @@ class Encoder(TextModel):
         return compute_fingerprint(
             self.state_dict(), self.tokenizer, representation, self.max_tokens
         )
+
+
+@dataclass(frozen=True)
+class EncoderReference:
+    """A packaged base encoder that a folder names instead of holding its weights.
+
+    A project then has no copy of 90 MB for each untrained retriever, each version of it, and each
+    live collection. Searches with one base encoder share it in memory.
+
+    Attributes:
+        base: Name of the packaged model.
+        pooling: How token vectors become one vector.
+        max_tokens: Length limit.
+        prompts: Texts put before queries and documents.
+    """
+
+    base: str
+    pooling: Pooling
+    max_tokens: int
+    prompts: Prompts
+
+    @classmethod
+    def read(cls, folder: Path) -> EncoderReference | None:
+        """Read the reference in a folder; None if the folder holds no reference."""
+        path = folder / REFERENCE_FILE
+        if not path.is_file():
+            return None
+        fields = read_json(path)
+        prompts = Prompts(**fields["prompts"])
+        return cls(fields["base"], fields["pooling"], fields["max_tokens"], prompts)
+
+    def save(self, folder: Path) -> None:
+        """Write the reference to a folder. Equal references give equal bytes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / REFERENCE_FILE, asdict(self))
+
+    def load(
+        self,
+        max_tokens: int | None,
+        pooling: Pooling | None,
+        precision: Precision,
+        device: str,
+        for_search: bool,
+    ) -> Encoder:
+        """Load the encoder; see `Encoder.load`. Encoders for search are shared while in use.
+
+        Raises:
+            FreshetError: If the package is not installed, and the model cannot be downloaded.
+        """
+        limit = max_tokens or self.max_tokens
+        key = (self, limit, pooling, precision, device)
+        encoder = _SHARED_ENCODERS.get(key) if for_search else None
+        if encoder is None:
+            encoder = Encoder.load(
+                self.base, limit, pooling or self.pooling, precision, device, for_search
+            )
+            encoder.prompts = self.prompts
+            if for_search:
+                _SHARED_ENCODERS[key] = encoder
+        return encoder
+
+
+# Base encoders that are loaded for search and still in use.
+_SHARED_ENCODERS: WeakValueDictionary[Hashable, Encoder] = WeakValueDictionary()
+
+
+def save_base_encoder(settings: EncoderSettings, folder: Path) -> None:
+    """Write the base encoder to a folder: as a reference if an installed package contains it.
+
+    Args:
+        settings: The group `encoder`.
+        folder: Folder to write to.
+    """
+    encoder = Encoder.from_settings(settings)
+    if is_packaged(settings.base):
+        reference = EncoderReference(
+            settings.base, encoder.pooling, encoder.max_tokens, encoder.prompts
+        )
+        reference.save(folder)
+    else:
+        encoder.save(folder)
 
 
 class _TokenRole(NamedTuple):

@@ -11,6 +11,7 @@ The normalisation f_c depends on the component:
 - dense: (s - m) / v, where m and v are the mean and the standard deviation of the query's products
   with all vectors of the build. Both follow from the vectors' mean and covariance.
 - by words (BM25, lexical): s / max_d s(q, d), the score of the query's best document.
+- headline: as dense, over one vector per document.
 - late interaction: 10 * s. It exists for a dense component whose index stores token signs, has its
   own weight under NAME.late, and proposes no candidates.
 
@@ -58,6 +59,7 @@ from model_code.files import (
 )
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import CandidateVectors
+from model_code.retrieval.headline import HeadlineRetriever
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import (
     LATE_SUFFIX,
@@ -366,18 +368,30 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> dict[str, Any]:
         """Encode queries for each component, and under NAME.late their tokens, in the same pass.
 
+        A headline component takes the vectors of another component that has its encoder.
+
         Args:
             texts: Texts of the queries, which components with late interaction encode.
             encode: Encodes the queries for another component.
         """
         encoded = {}
-        for name, component in self.components.items():
-            if name not in self._late_components:
+        vectors_of: dict[Any, Any] = {}
+        for name, component in self._passage_components().items():
+            if name in self._late_components:
+                vectors, tokens = component.encode_with_tokens(texts)
+                encoded[name] = vectors
+                encoded[name + LATE_SUFFIX] = tokens
+            else:
                 encoded[name] = encode(component)
-        for name in self._late_components:
-            vectors, tokens = self.components[name].encode_with_tokens(texts)
-            encoded[name] = vectors
-            encoded[name + LATE_SUFFIX] = tokens
+            if component.dense is not None:
+                vectors_of[component.dense.encoder] = encoded[name]
+
+        for name, component in self.components.items():
+            if isinstance(component, HeadlineRetriever):
+                vectors = vectors_of.get(component.encoder)
+                if vectors is None:
+                    vectors = encode(component)
+                encoded[name] = vectors
         return encoded
 
     def _score_dense_components(self, queries: FusedQueries, i: int) -> None:
@@ -562,9 +576,21 @@ class FusedSearch(Retriever[FusedQueries]):
         return shares
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
-        """Return the best passage according to the component with the largest weight."""
-        name = max(self.components, key=self.fusion.weights.__getitem__)
+        """Return the best passage according to the component with the largest weight.
+
+        Headlines are not passages, so they have no say.
+        """
+        components = self._passage_components()
+        name = max(components, key=self.fusion.weights.__getitem__)
         return self.components[name].best_passage_encoded(query.scoring[name], document_id)
+
+    def _passage_components(self) -> dict[str, Retriever]:
+        """Return the components that index passages, by name."""
+        return {
+            name: component
+            for name, component in self.components.items()
+            if not isinstance(component, HeadlineRetriever)
+        }
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Return the share of each component in a document's score, the largest first.
@@ -689,10 +715,10 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         return FusedSearch(components, first_retriever.fusion)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """Return the passage vectors of the dense component, or else of the first component."""
-        component = self.dense
+        """Return the passage vectors of the dense component, or else of the first one."""
+        component: Any = self.dense
         if component is None:
-            component = next(iter(self.components.values()))
+            component = next(iter(self._passage_components().values()))
         return component.passage_vectors(document_ids)
 
     def write_index_manifest(self, folder: Path, documents: int) -> None:

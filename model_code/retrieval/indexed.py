@@ -41,6 +41,7 @@ class NewPassages:
         texts: The passages. Those of one document follow each other.
         document_ids: Document of each passage.
         queries: Texts of known queries by document id, for kinds that make vectors of them.
+        headlines: Headline by document id, for retrievers that search headlines.
         known: Known queries by document id, for kinds that count their words.
         refine: Changes the vectors before they are indexed. Kinds without dense vectors ignore it.
     """
@@ -48,6 +49,7 @@ class NewPassages:
     texts: Sequence[str]
     document_ids: Sequence[str]
     queries: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    headlines: Mapping[str, str] = field(default_factory=dict)
     refine: Refine | None = None
     known: Mapping[str, Sequence[KnownQuery]] = field(default_factory=dict)
 

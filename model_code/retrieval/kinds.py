@@ -35,6 +35,7 @@ TRAINED_KINDS: dict[str, str] = {
 
 UNTRAINED_KINDS: dict[str, str] = {
     "bm25": "model_code.retrieval.bm25",
+    "headline": "model_code.retrieval.headline",
     "fused": "model_code.retrieval.fused",
 }
 """The module of each kind that is only opened, by its function `open_folders`."""

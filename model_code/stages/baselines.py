@@ -2,7 +2,8 @@
 
 - `bm25`: BM25 over the texts that the encoder sees.
 - `zero_shot`: the base encoder without training.
-- `untrained`: the fusion of these two.
+- `untrained`: the fusion of these two with a search of headlines, which is built but not
+  evaluated alone.
 - `bm25_generated`, if a model writes queries: BM25 over documents with the queries that were
   written for them (docT5query, Nogueira and Lin, 2019).
 
@@ -37,16 +38,18 @@ if TYPE_CHECKING:
 STAGE = Stage(
     name="baselines",
     description="BM25, with generated queries too if there are any, "
-    "the base encoder, and their fusion.",
+    "the base encoder, and their fusion with headlines.",
     groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
     inputs=artifact_paths("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/baselines",
     code=(*RETRIEVER_CODE, *code_paths("stages/evaluation_set.py", "stages/fusion.py")),
 )
 NEAREST_QUERY = "nearest_query"
+# The component of fusions that searches the titles and first sentences of documents.
+HEADLINE = "headline"
 # The fusion of the base encoder with BM25, whose weights are learned if there are judged dev
 # queries.
-UNTRAINED = FusionSettings(of=("zero_shot", "bm25"), feedback=0.3)
+UNTRAINED = FusionSettings(of=("zero_shot", "bm25", HEADLINE), feedback=0.3)
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -82,6 +85,7 @@ def run(context: StageContext) -> dict[str, Any]:
         ),
     }
 
+    folders[HEADLINE] = _build_headlines(context, folders["zero_shot"], output / HEADLINE)
     report["untrained"] = evaluate_fusion(
         evaluation_set, "untrained", folders, UNTRAINED, context, output / "untrained"
     )
@@ -114,7 +118,7 @@ def check(context: StageContext) -> None:
     }
     for name in sorted(expected):
         checker.check(name, context.output / name, variants.get(name, frozenset()))
-    for name in live_baselines:
+    for name in (*live_baselines, HEADLINE):
         check_build(context.output / name / "build")
 
 
@@ -204,17 +208,55 @@ def _relevant_documents(*splits: Judgements) -> set[str]:
 
 def _build_zero_shot(context: StageContext, folder: Path) -> Folders:
     """Write the base encoder and a copy of its index below `folder`."""
-    from model_code.encoding.encoder import Encoder
+    from model_code.encoding.encoder import save_base_encoder
     from model_code.files import add_to_manifest
     from model_code.retrieval.kinds import PRECISION
     from model_code.stages.fusion import BUILD
 
     encoder = folder / BUILD / "encoder"
     index = folder / BUILD / "index"
-    Encoder.from_settings(context.settings["encoder"]).save(encoder)
+    save_base_encoder(context.settings["encoder"], encoder)
     shutil.copytree(context.inputs["base_index"], index)
     add_to_manifest(index, {PRECISION: context.settings["encoder"].precision})
     return encoder, index
+
+
+def _build_headlines(context: StageContext, zero_shot: Folders, folder: Path) -> Folders:
+    """Encode the headline of every document with the base encoder, and index it below `folder`.
+
+    Args:
+        context: Context of the stage.
+        zero_shot: Encoder and index folder of the base encoder's passages.
+        folder: The folder to write below.
+    """
+    from model_code.corpus.tables import headlines_of, load_corpus
+    from model_code.distributed.encoding import encode_resumably
+    from model_code.encoding.encoder import Encoder
+    from model_code.files import add_to_manifest
+    from model_code.retrieval.dense_index import DenseIndex
+    from model_code.retrieval.headline import build_index
+    from model_code.retrieval.kinds import PRECISION
+    from model_code.stages.fusion import BUILD
+
+    base_encoder, base_index = zero_shot
+    settings = context.settings["encoder"]
+    encoder = Encoder.from_settings(settings, base_encoder, for_search=True)
+    headlines = headlines_of(load_corpus(context.inputs["corpus"]).documents)
+    vectors = encode_resumably(
+        encoder,
+        list(headlines.values()),
+        context.checkpoints / HEADLINE,
+        context.progress("encode headlines"),
+        "encode_documents",
+    )
+
+    encoder_folder = folder / BUILD / "encoder"
+    index_folder = folder / BUILD / "index"
+    shutil.copytree(base_encoder, encoder_folder)
+    index_settings = DenseIndex.load(base_index).settings
+    build_index(vectors, list(headlines), encoder, index_settings, index_folder)
+    add_to_manifest(index_folder, {PRECISION: settings.precision})
+    return encoder_folder, index_folder
 
 
 def _build_bm25(

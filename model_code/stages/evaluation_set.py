@@ -13,6 +13,7 @@ from model_code.corpus.tables import (
     Corpus,
     Judgements,
     find_query_lines,
+    headlines_of,
     load_corpus,
     passage_texts,
     strip_query_lines,
@@ -67,11 +68,16 @@ class StrippedDocuments:
             folder: See the attribute.
         """
         with_own_queries = frozenset(find_query_lines(corpus))
-        passages = strip_query_lines(corpus).passages
-        is_relevant = passages["document_id"].isin(list(with_own_queries & relevant))
-        passages = passages[is_relevant]
+        stripped_corpus = strip_query_lines(corpus)
+        replaced = list(with_own_queries & relevant)
+        passages = stripped_corpus.passages
+        passages = passages[passages["document_id"].isin(replaced)]
+        documents = stripped_corpus.documents
+        documents = documents[documents["document_id"].isin(replaced)]
         stripped = NewPassages(
-            passage_texts(passages, include_title), passages["document_id"].tolist()
+            passage_texts(passages, include_title),
+            passages["document_id"].tolist(),
+            headlines=headlines_of(documents),
         )
         return cls(stripped, with_own_queries - relevant, folder)
 
@@ -127,11 +133,16 @@ class StrippedDocuments:
                 texts.append(text)
                 document_ids.append(document)
 
-        folder = self.folder / hash_text("\0".join((retriever.fingerprint, *texts)))
+        headlines = {}
+        for document, headline in self.passages.headlines.items():
+            if document in documents:
+                headlines[document] = headline
+        content = (type(retriever).__name__, retriever.fingerprint, *texts, *headlines.values())
+        folder = self.folder / hash_text("\0".join(content))
         if not folder.is_dir():
             staging = folder.with_name(f"{folder.name}.making")
             shutil.rmtree(staging, ignore_errors=True)
-            retriever.write_segment(staging, NewPassages(texts, document_ids))
+            retriever.write_segment(staging, NewPassages(texts, document_ids, headlines=headlines))
             replace_folder(staging, folder)
         return RetrieverSegment(retriever.reopen(folder), IdMap(document_ids))
 
@@ -185,6 +196,19 @@ class EvaluationSet:
         texts = expand_texts(passages.texts, passages.document_ids, written_queries or {})
         stripped = replace(self.stripped, passages=replace(passages, texts=texts))
         return stripped.search_over([RetrieverSegment(retriever, self.documents)])
+
+    def without_query_lines(self, judgements: Judgements) -> Judgements:
+        """Return the queries whose documents are searched whole.
+
+        The others are lines of their own documents.
+        """
+        stripped_ids = set(self.stripped.passages.document_ids) | self.stripped.left_out
+        queries = {}
+        for query_id, text in judgements.queries.items():
+            if stripped_ids.isdisjoint(judgements.qrels[query_id]):
+                queries[query_id] = text
+        qrels = {query_id: judgements.qrels[query_id] for query_id in queries}
+        return replace(judgements, queries=queries, qrels=qrels)
 
     def search_live(self, segments: Sequence[RetrieverSegment]) -> Search:
         """Return a search of a live index that ranks only documents of this corpus.

@@ -8,7 +8,7 @@ no better (`experiments/untrained_weights`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS_FOLDER
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import add_to_manifest
+from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import (
     FusedSearch,
     Fusion,
@@ -29,6 +30,7 @@ from model_code.retrieval.fused import (
     build_folders,
     leave_one_out,
 )
+from model_code.retrieval.headline import HeadlineRetriever
 from model_code.retrieval.indexed import IndexedRetriever
 from model_code.retrieval.kinds import PRECISION, open_retriever
 from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
@@ -39,7 +41,7 @@ from model_code.stages.evaluation_set import EvaluationSet
 BUILD = "build"
 WEIGHT_GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
 # The total weight of all components of one sort, until weights are learned.
-DEFAULT_TOTAL_WEIGHT = {"dense": 1.0, "words": 5.0, "late": 1.0}
+DEFAULT_TOTAL_WEIGHT = {"dense": 1.0, "words": 5.0, "late": 1.0, "headline": 0.5}
 # With fewer judged dev queries, weights are not learned.
 MIN_LEARNING_QUERIES = 30
 # A weight from 30 queries is nearly as good as one from all, so more than these gain nothing.
@@ -144,11 +146,16 @@ class FusionBuilder:
                 for name, retriever in retrievers.items()
             }
         self.searches = searches
-        self.dense = {
-            name: retriever.dense
+        self.headlines = [
+            name
             for name, retriever in retrievers.items()
-            if retriever.dense is not None
-        }
+            if isinstance(retriever, HeadlineRetriever)
+        ]
+        self.dense: dict[str, DenseRetriever] = {}
+        for name, retriever in retrievers.items():
+            dense = retriever if isinstance(retriever, HeadlineRetriever) else retriever.dense
+            if dense is not None:
+                self.dense[name] = dense
 
     def weighted_names(self, fusion_name: str) -> list[str]:
         """Return the components and late interactions that have a weight.
@@ -180,12 +187,19 @@ class FusionBuilder:
         }
         weights = {name: self.settings.weights.get(name, 0.0) for name in names}
         if not any(weights.values()):
-            weights = default_weights(names, scales)
+            weights = default_weights(names, scales, self.headlines)
         fusion = Fusion(weights, scales, self.settings.depth, self.settings.feedback)
 
         dev = self.evaluation_set.judgements["dev"]
         has_enough_judgements = dev.source == "qrels" and len(dev.queries) >= MIN_LEARNING_QUERIES
         learns = has_enough_judgements and not self.settings.weights
+        natural = self.evaluation_set.without_query_lines(dev)
+        fixed: Sequence[str] = ()
+        if learns and len(natural.queries) >= MIN_LEARNING_QUERIES:
+            dev = natural
+        elif len(natural.queries) < len(dev.queries):
+            # A headline holds the first sentence, and these queries were first sentences.
+            fixed = self.headlines
         sample = sample_queries(dev, MAX_LEARNING_QUERIES if learns else MAX_LIMIT_QUERIES)
         if not sample.queries:
             return fusion, None
@@ -195,7 +209,7 @@ class FusionBuilder:
         if not learns:
             return fusion, None
         metric = self.evaluation_set.settings.main_metric
-        return choose_weights(fusion, scored, sample, metric), dev.source
+        return choose_weights(fusion, scored, sample, metric, fixed), dev.source
 
     def evaluate(self, system: str, fusion: Fusion, output: Path) -> dict[str, Any]:
         """Write the evaluation folder of a fusion and return its metrics."""
@@ -204,23 +218,28 @@ class FusionBuilder:
 
 
 def default_weights(
-    names: Sequence[str], scales: Mapping[str, ScoreNormalizer]
+    names: Sequence[str],
+    scales: Mapping[str, ScoreNormalizer],
+    headlines: Collection[str] = (),
 ) -> dict[str, float]:
     """Return weights for components before any are learned.
 
-    Dense components, components that match words, and late interactions have a total weight each,
-    which the components of that sort share equally.
+    Dense components, components that match words, headlines and late interactions have a total
+    weight each, which the components of that sort share equally.
 
     Args:
         names: Components and late interactions.
         scales: The score scale of each dense component. The values are not used.
+        headlines: The components that search headlines.
 
     >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})
     {'hce': 1.0, 'bm25': 5.0, 'hce.late': 1.0}
     """
     sorts = {}
     for name in names:
-        if name in scales:
+        if name in headlines:
+            sorts[name] = "headline"
+        elif name in scales:
             sorts[name] = "dense"
         elif name.endswith(LATE_SUFFIX):
             sorts[name] = "late"
@@ -277,19 +296,26 @@ def limit_scores(
     return limited
 
 
-def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
+def learn_weights(
+    search: FusedSearch, dev: Judgements, metric: str, fixed: Collection[str] = ()
+) -> Fusion:
     """Return the fusion with the weights of a small grid that have the highest mean metric.
 
     Args:
         search: A fusion with initial weights.
         dev: Judged queries to learn from.
         metric: Name of the metric to raise.
+        fixed: Components that keep their weights.
     """
-    return choose_weights(search.fusion, score_candidates(search, dev), dev, metric)
+    return choose_weights(search.fusion, score_candidates(search, dev), dev, metric, fixed)
 
 
 def choose_weights(
-    fusion: Fusion, scored: list[ScoredQuery], dev: Judgements, metric: str
+    fusion: Fusion,
+    scored: list[ScoredQuery],
+    dev: Judgements,
+    metric: str,
+    fixed: Collection[str] = (),
 ) -> Fusion:
     """Return a fusion with the weights of a small grid that have the highest mean metric.
 
@@ -302,13 +328,14 @@ def choose_weights(
         scored: The judged queries with the scores of their candidates.
         dev: The judged queries.
         metric: Name of the metric to raise.
+        fixed: Components that keep their weights.
     """
     weights = dict(fusion.weights)
     late = [name for name in weights if name.endswith(LATE_SUFFIX)]
     for name in late:
         weights[name] = 0.0
 
-    tuned = list(weights)[1:]
+    tuned = [name for name in list(weights)[1:] if name not in fixed]
     rounds = min(2, len(tuned))
     for name in tuned * rounds:
         best, gains = _best_weight(scored, weights, name, dev, metric)

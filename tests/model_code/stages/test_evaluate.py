@@ -172,6 +172,27 @@ def ask(name):
     return f"{name} {name} who asks for {name}"
 
 
+def test_queries_that_are_no_lines_are_told_apart(own_lines, inputs, tmp_path):
+    """All test queries of the first corpus are lines of their documents."""
+    lines = EvaluationSet.load(context(own_lines, tmp_path))
+    natural = EvaluationSet.load(context(inputs, tmp_path))
+
+    assert lines.without_query_lines(lines.judgements["test"]).queries == {}
+    expected = natural.judgements["test"]
+    assert natural.without_query_lines(expected).qrels == expected.qrels
+
+
+def test_headlines_leave_out_query_lines(own_lines, tmp_path):
+    bench = EvaluationSet.load(context(own_lines, tmp_path))
+
+    headlines = bench.stripped.passages.headlines
+
+    assert headlines.keys() == set(bench.stripped.passages.document_ids)
+    for name, headline in headlines.items():
+        assert ask(name) not in headline
+        assert SECOND.format(name) in headline
+
+
 @pytest.mark.parametrize("kind", ["dense", "bm25", "fused"])
 def test_self_judged_corpus_is_searched_without_query_lines(own_lines, tmp_path, kind):
     """An index of the judged texts alone gives the same scores."""

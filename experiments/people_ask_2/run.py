@@ -1,0 +1,196 @@
+"""Ask natural questions of two corpora, with and without headlines in the fusion.
+
+`python -m experiments.people_ask_2.run dev docstrings=PROJECT tldr=PROJECT` needs the stage
+`baselines` in each PROJECT. It writes the half `dev` or `final` of `result.json` and the tables of
+the page. Weights are those of a corpus that nobody judged. Documents are complete, as in the live
+collection. An answer counts under any name of its document.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.tables import write_tables
+from model_code.corpus.tables import load_corpus
+from model_code.evaluation.metrics import evaluate_run
+from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
+from model_code.files import read_json, write_json
+from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
+from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
+from model_code.stages.baselines import HEADLINE, UNTRAINED
+from model_code.stages.fusion import default_weights
+
+HERE = Path(__file__).parent
+RESULT = HERE / "result.json"
+METRIC = "nDCG@10"
+# Questions at even positions choose, the others report.
+HALVES = {"dev": 0, "final": 1}
+ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")
+BASELINE = "fusion without headlines"
+SYSTEM = "fusion with headlines"
+BOOTSTRAP_SAMPLES = 4000
+RANDOMISATIONS = 10_000
+
+# Question id -> text, and question id -> {id of an answering document: grade}.
+Questions = tuple[dict[str, str], dict[str, dict[str, int]]]
+
+
+def main(half: str, projects: Mapping[str, Path]) -> None:
+    """Measure one half of the questions, and write the result and the page's tables."""
+    result = read_json(RESULT) if RESULT.is_file() else {}
+    for corpus, project in projects.items():
+        questions = read_questions(corpus, half, document_names(project))
+        result.setdefault(half, {})[corpus] = measure(project, questions)
+    write_json(RESULT, result)
+    write_tables(HERE, tables(result))
+
+
+def read_questions(corpus: str, half: str, names: Mapping[str, str]) -> Questions:
+    """Return the questions of one half, with the documents that answer them.
+
+    Args:
+        corpus: Name of the corpus.
+        half: A key of `HALVES`.
+        names: Document by each of its names.
+    """
+    texts = {}
+    qrels = {}
+    for number, (text, answers) in enumerate(read_json(HERE / "questions.json")[corpus]):
+        if number % len(HALVES) == HALVES[half]:
+            question = f"{corpus}-{number:03}"
+            texts[question] = text
+            qrels[question] = {names[name]: 1 for name in answers if name in names}
+    return texts, qrels
+
+
+def document_names(project: Path) -> dict[str, str]:
+    """Return the document of each id, and of each name that a docstring lists as another one."""
+    documents = load_corpus(project / "artifacts" / "corpus").documents
+    names = {}
+    for document_id, text in zip(documents["document_id"], documents["text"], strict=True):
+        aliases = ALIASES.search(text)
+        if aliases:
+            names.update(dict.fromkeys(aliases[1].split(", "), document_id))
+    names.update(zip(documents["document_id"], documents["document_id"], strict=True))
+    return names
+
+
+def open_systems(project: Path) -> dict[str, Retriever]:
+    """Open each component of the untrained fusion, and the fusion with and without headlines."""
+    components: dict[str, Any] = {}
+    for name in UNTRAINED.of:
+        build = project / "artifacts" / "baselines" / name / "build"
+        components[name] = open_retriever(build / "encoder", build / "index")
+
+    normalizers = {
+        name: ScoreNormalizer.fit(component.index.vectors)
+        for name, component in components.items()
+        if name != "bm25"
+    }
+    names = [*components, f"zero_shot{LATE_SUFFIX}"]
+    systems: dict[str, Retriever] = dict(components)
+    for system, weighted in (
+        (BASELINE, [name for name in names if name != HEADLINE]),
+        (SYSTEM, names),
+    ):
+        scales = {name: scale for name, scale in normalizers.items() if name in weighted}
+        weights = default_weights(weighted, scales, [HEADLINE])
+        fusion = Fusion(weights, scales, UNTRAINED.depth, UNTRAINED.feedback)
+        systems[system] = FusedSearch(components, fusion)
+    return systems
+
+
+def measure(project: Path, questions: Questions) -> dict[str, Any]:
+    """Return each system's measures, and the gain of headlines over the same fusion without."""
+    texts, qrels = questions
+    metrics = [METRIC, "hit@1", "hit@3"]
+    values = {}
+    found = {}
+    for system, retriever in open_systems(project).items():
+        rankings = retriever.search(list(texts.values()), 10)
+        run = dict(zip(texts, rankings, strict=True))
+        scores = evaluate_run(run, qrels, metrics)
+        values[system] = {
+            metric: np.array([scores[metric][question] for question in texts]) for metric in metrics
+        }
+        found[system] = {
+            text: [document for document, _ in run[question][:3]]
+            for question, text in texts.items()
+        }
+
+    means = {
+        system: {metric: round(float(column.mean()), 4) for metric, column in columns.items()}
+        for system, columns in values.items()
+    }
+    gains = {
+        metric: describe_gain(values[SYSTEM][metric] - values[BASELINE][metric])
+        for metric in metrics
+    }
+    return {"questions": len(texts), "systems": means, "gains": gains, "first three": found}
+
+
+def describe_gain(differences: np.ndarray) -> dict[str, Any]:
+    """Return the mean of paired differences (q,), its 95 % interval, and p."""
+    columns = differences[:, None]
+    low, high = bootstrap_interval(columns, BOOTSTRAP_SAMPLES, 0.95, 0)
+    (p,) = paired_randomisation_test(columns, RANDOMISATIONS, 0)
+    return {
+        "mean": round(float(differences.mean()), 4),
+        "low": round(float(low[0]), 4),
+        "high": round(float(high[0]), 4),
+        "p": round(float(p), 4),
+        "better": int((differences > 0).sum()),
+        "worse": int((differences < 0).sum()),
+    }
+
+
+def tables(result: Mapping[str, Any]) -> str:
+    """Return the page's table of each half and corpus."""
+    lines = []
+    for half, corpora in sorted(result.items()):
+        for corpus, report in sorted(corpora.items()):
+            count = report["questions"]
+            lines.append(f"**{corpus}**, half `{half}`, {count} questions")
+            lines.append("")
+            lines.append("| system | first | among three | nDCG@10 |")
+            lines.append("|---|---|---|---|")
+            for system, means in report["systems"].items():
+                first = round(means["hit@1"] * count)
+                three = round(means["hit@3"] * count)
+                lines.append(f"| {system} | {first} | {three} | {means[METRIC]:.3f} |")
+            lines.append("")
+            lines.append(gain_text(report["gains"]))
+            lines.append("")
+    return "\n".join(lines)
+
+
+def gain_text(gains: Mapping[str, Any]) -> str:
+    """Return the gains of headlines as a sentence."""
+    ndcg = gains[METRIC]
+    three = gains["hit@3"]
+    interval = f"[{ndcg['low']:+.3f}, {ndcg['high']:+.3f}]"
+    return (
+        f"Headlines: nDCG@10 {ndcg['mean']:+.3f} {interval}, p = {ndcg['p']:.3f}; among three "
+        f"{three['better']} questions gained and {three['worse']} lost."
+    )
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, Path]]:
+    """Return the half and the project of each corpus."""
+    half, *pairs = arguments
+    projects = {}
+    for pair in pairs:
+        corpus, _, project = pair.partition("=")
+        projects[corpus] = Path(project).resolve()
+    return half, projects
+
+
+if __name__ == "__main__":
+    main(*parse_arguments(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""Search of headlines: one vector per document, of its readable title and first sentence.
+
+It is a component of fusions. The pretrained encoder makes the vectors, so it needs no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from model_code.encoding.encoder import Encoder
+from model_code.files import add_to_manifest
+from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.index_settings import IndexSettings
+from model_code.retrieval.indexed import NewPassages, RetrieverSegment
+from model_code.retrieval.protocol import Retriever
+
+KIND = "headline"
+
+
+class HeadlineRetriever(DenseRetriever):
+    """A dense retriever of headlines. Its index has one row per document, and none per passage."""
+
+    @property
+    def dense(self) -> None:
+        """None: the hierarchy and IncDSI use the vectors of passages."""
+        return None
+
+    def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:
+        """Return 0, as a headline belongs to no passage."""
+        return 0
+
+    def write_segment(self, folder: Path, new: NewPassages) -> None:
+        """Encode the headlines of new documents and index them in `folder`.
+
+        They keep their encodings: `new.refine` is about passages.
+        """
+        document_ids = list(dict.fromkeys(new.document_ids))
+        headlines = [new.headlines[document_id] for document_id in document_ids]
+        vectors = self.encoder.encode_documents(headlines)
+        save_index(self._build_exact_index(vectors, document_ids, None), folder)
+
+    @classmethod
+    def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Write one index of selected documents of several retrievers, without encoding."""
+        super().merge(sources, folder)
+        add_to_manifest(folder, {"kind": KIND})
+
+    @classmethod
+    def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
+        """Return one retriever over all segments, whose candidates are chosen together."""
+        first_retriever: Any = segments[0].retriever
+        joined: Any = super().join_segments(segments)
+        return cls(joined.encoder, joined.index, first_retriever.fingerprint)
+
+
+def build_index(
+    vectors: np.ndarray,
+    document_ids: Sequence[str],
+    encoder: Encoder,
+    settings: IndexSettings,
+    folder: Path,
+) -> None:
+    """Index the headlines of a build.
+
+    Args:
+        vectors: Vector of each headline, shape (n, H).
+        document_ids: Document of each headline.
+        encoder: The encoder of the vectors.
+        settings: How the index is searched.
+        folder: Folder of the index.
+    """
+    index = DenseIndex.build(vectors, document_ids, encoder.fingerprint(), settings)
+    save_index(index, folder)
+
+
+def save_index(index: DenseIndex, folder: Path) -> None:
+    """Write an index whose manifest names this kind."""
+    index.save(folder)
+    add_to_manifest(folder, {"kind": KIND})
+
+
+def open_folders(encoder: Path, index: Path, **loading: Any) -> HeadlineRetriever:
+    """Open the retriever in two folders; `loading` is passed to `Encoder.load`."""
+    return HeadlineRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index))

@@ -1,0 +1,57 @@
+"""The headline of a document: its title in plain words, with its first sentence.
+
+People ask for a thing by its name or its purpose. A long passage hides both among details, so the
+headline is searched beside the passages.
+"""
+
+from __future__ import annotations
+
+import re
+
+from model_code.text.words import join_words, split_first_sentence, split_words, word_spans
+
+MAX_HEADLINE_WORDS = 60
+"""Words of the first sentence that a headline keeps."""
+
+# Signs between the parts of an identifier or a path: numpy.linalg.solve, read_csv, notes/oak-tree.
+_IDENTIFIER_SIGNS = re.compile(r"(?<=[^\W_])[._/\\:-]+(?=[^\W\d_])|_+")
+
+# Markup at the start of a line: headings, list items and quotations.
+_LINE_MARKUP = re.compile(r"^[#>*+\s-]+")
+
+
+def readable_title(title: str) -> str:
+    """Return a title with the parts of identifiers and paths as words.
+
+    >>> readable_title("numpy.linalg.solve"), readable_title("The U.S. in 1.5 pages")
+    ('numpy linalg solve', 'The U S. in 1.5 pages')
+    """
+    return " ".join(_IDENTIFIER_SIGNS.sub(" ", title).split())
+
+
+def make_headline(title: str, text: str) -> str:
+    """Return the readable title and the first sentence of a text.
+
+    Args:
+        title: Title of the document; it may be empty.
+        text: Text of the document. Lines without a word are skipped.
+
+    >>> make_headline("numpy.linalg.solve", "Solve a linear equation.\\n\\nMore.")
+    'numpy linalg solve. Solve a linear equation.'
+    >>> make_headline("", "----\\n# Oak trees")
+    'Oak trees'
+    """
+    sentence = ""
+    rest = text
+    while rest.strip() and not split_words(sentence):
+        sentence, rest = split_first_sentence(rest)
+
+    sentence = _LINE_MARKUP.sub("", sentence)
+    spans = word_spans(sentence)
+    sentence = join_words(sentence, spans, 0, min(len(spans), MAX_HEADLINE_WORDS))
+    readable = readable_title(title)
+    if not readable:
+        return sentence
+    if not sentence:
+        return readable
+    return f"{readable}. {sentence}"
