@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from dagster import ExecuteInProcessResult
 
 DOCSTRING_QUERIES = (
-    "split a string on whitespace",
-    "solve a system of linear equations",
-    "read a table from a csv file",
+    "How do I read a table from a CSV file?",
+    "How can I solve a system of linear equations?",
+    "What keeps the results of a function, so that it is not called again?",
 )
+EXAMPLE_COUNT = 3
 NEXT_STEPS = """\
 Next
   freshet search "your words"   search the live collection
@@ -28,6 +30,9 @@ Next
   freshet ui                    Dagster on http://127.0.0.1:3000, MLflow on http://127.0.0.1:5000
 """
 MAX_LISTED_DOCUMENTS = 10
+# Fewest words of a title that is preferred, and most words of an example.
+MIN_TITLE_WORDS = 2
+MAX_TITLE_WORDS = 10
 # Imported objects live until the end. With Python's default of 700, the garbage collector looks
 # through them so often that this takes a sixth of a build with nothing to do.
 GC_THRESHOLD = 300_000
@@ -134,7 +139,7 @@ def _show_searches(project: Project) -> None:
 def example_queries(project: Project) -> tuple[str, ...]:
     """Return three queries that make sense for the corpus.
 
-    These are test queries; without judgements, generated queries.
+    These are test queries; without judgements, titles of different documents.
     """
     import pandas as pd
 
@@ -144,7 +149,36 @@ def example_queries(project: Project) -> tuple[str, ...]:
         return DOCSTRING_QUERIES
     queries = pd.read_parquet(project.artifacts / "corpus" / "queries.parquet")
     test_queries = queries[queries["split"] == "test"]
-    if test_queries.empty:
-        path = project.artifacts / "pseudo_queries" / "pseudo_queries.parquet"
-        test_queries = pd.read_parquet(path)
-    return tuple(test_queries["text"].head(3))
+    if not test_queries.empty:
+        return tuple(test_queries["text"].head(EXAMPLE_COUNT))
+
+    documents = pd.read_parquet(project.artifacts / "corpus" / "documents.parquet")
+    return example_titles(documents["title"].tolist(), documents["text"].tolist())
+
+
+def example_titles(titles: Sequence[str], texts: Sequence[str]) -> tuple[str, ...]:
+    """Return queries from different documents that lie far apart in the corpus.
+
+    A query is the title of a document, or its first sentence if it has no title. Titles of several
+    words are preferred.
+
+    Args:
+        titles: Title of each document.
+        texts: Text of each document.
+    """
+    from model_code.text.headlines import make_headline, readable_title
+    from model_code.text.markup import strip_markup
+    from model_code.text.words import split_words
+
+    candidates = []
+    for title, text in zip(titles, texts, strict=True):
+        query = strip_markup(readable_title(title) or make_headline("", text))
+        query = " ".join(query.split()[:MAX_TITLE_WORDS])
+        if split_words(query) and query not in candidates:
+            candidates.append(query)
+
+    long_titles = [query for query in candidates if len(split_words(query)) >= MIN_TITLE_WORDS]
+    if len(long_titles) >= EXAMPLE_COUNT:
+        candidates = long_titles
+    count = min(EXAMPLE_COUNT, len(candidates))
+    return tuple(candidates[i * len(candidates) // count] for i in range(count))

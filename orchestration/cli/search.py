@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from model_code.project import Project
+from model_code.text.markup import strip_markup
 from model_code.text.words import print_message
 from orchestration.cli.options import Retriever
 from orchestration.running_service import find_running_service
@@ -163,25 +164,34 @@ def facet_text(name: str, counts: Mapping[str, int]) -> str:
 
 
 def hits_text(hits: Sequence[Hit]) -> str:
-    """Return hits as text: rank, score, title, id, topics, snippet and matched tokens."""
+    """Return hits as text: rank, score, title, id, snippet without markup, and matched tokens."""
     if not hits:
         return "no documents found"
     return "\n".join(_hit_text(hit) for hit in hits)
 
 
 def _hit_text(hit: Hit) -> str:
-    path = " › ".join(hit.topics)
-    if not path:
-        path = "/".join(str(node) for node in hit.path)
-    lines = [
-        f"{hit.rank:3}  {hit.score:.3f}  {hit.title}",
-        f"{hit.document_id}  [{path}]",
-        hit.snippet,
-    ]
+    title = hit.title or hit.document_id
+    lines = [f"{hit.rank:3}  {hit.score:.3f}  {title}"]
+    if hit.document_id != title:
+        lines.append(hit.document_id)
+
+    snippet = _without_title(strip_markup(hit.snippet), title)
+    if snippet:
+        lines.append(snippet)
     if hit.tokens is not None:
         lines.append(tokens_text(hit.tokens))
     indent = " " * TITLE_COLUMN
     return f"\n{indent}".join(lines)
+
+
+def _without_title(snippet: str, title: str) -> str:
+    """Remove the title from the beginning of a snippet, which shows it above."""
+    has_title = snippet.lower().startswith(title.lower())
+    rest = snippet[len(title) :]
+    if has_title and not rest[:1].isalnum():
+        return rest.lstrip(" .:-")
+    return snippet
 
 
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:
