@@ -54,6 +54,7 @@ ALLOWED = {
         model_code/lexical/layout.py:_write_modules
         model_code/queries/sequence_to_sequence.py:save_sequence_model
         model_code/retrieval/fused.py:Fusion.save model_code/retrieval/fused.py:build_folders
+        model_code/stages/baselines.py:_build_headlines
         model_code/stages/baselines.py:_build_zero_shot
         model_code/stages/comparison.py:run orchestration/pipeline/runs.py:spool_record
         orchestration/freshness/workspace.py:_fill
