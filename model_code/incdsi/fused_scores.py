@@ -92,7 +92,8 @@ class FusedScore:
         if isinstance(retriever, FusedRetriever):
             weights = retriever.fusion.weights
             for name, component in retriever.components.items():
-                if self.dense_name is None and isinstance(component, DenseRetriever):
+                is_dense = isinstance(component, DenseRetriever) and component.dense is not None
+                if self.dense_name is None and is_dense:
                     self.dense_name = name
                     self.dense_weight = weights[name]
                 if self.bm25_name is None and isinstance(component, Bm25Retriever):
