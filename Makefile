@@ -1,4 +1,4 @@
-# Everything a newcomer needs: `make demo`, `make test`. Plain pip in .venv; nothing else is installed.
+# Everything a newcomer needs: `make install`, `make demo`, `make test`. Plain pip in .venv; nothing else is installed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,9 @@ REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/to
 
 TRAINING_TESTS := $(wildcard $(addprefix tests/model_code/,dsi encoding hierarchy lexical queries retrievers stages training))
 
-.PHONY: demo test test-long unit-tests training-tests orchestration-tests end-to-end-tests ui repro docs lint clean
+.PHONY: install demo test test-long unit-tests training-tests orchestration-tests end-to-end-tests ui repro docs lint clean
+
+install: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	freshet demo

@@ -33,12 +33,13 @@ def run(context: StageContext) -> dict[str, Any]:
     Returns:
         The mean metrics of each split.
     """
-    from model_code.retrieval.kinds import open_retriever
-    from model_code.stages.evaluation_set import EvaluationSet
-
     reason = left_out_reason(context.inputs["trained"])
     if reason:
         return mark_left_out(context.output, reason)
+
+    # Imported here, because a retriever that is left out needs no torch.
+    from model_code.retrieval.kinds import open_retriever
+    from model_code.stages.evaluation_set import EvaluationSet
 
     evaluation_set = EvaluationSet.load(context)
     retriever = open_retriever(

@@ -8,10 +8,13 @@ least two components.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code.context import StageContext, left_out_reason, mark_left_out
 from model_code.stages.stage import RETRIEVER_CODE, Stage, artifact_paths, code_paths
+
+if TYPE_CHECKING:
+    from model_code.retriever_settings import FusionSettings
 
 STAGE = Stage(
     name="fuse",
@@ -36,15 +39,15 @@ def run(context: StageContext) -> dict[str, Any]:
     Returns:
         The metrics of each split, the weights, and what they were learned from.
     """
-    from model_code.retriever_settings import FusionSettings
-    from model_code.stages.evaluation_set import EvaluationSet
-    from model_code.stages.fusion import component_folders, evaluate_fusion
-
     settings: FusionSettings = context.settings["fusion"]
     for name in settings.of:
         reason = left_out_reason(context.inputs["trained"] / name)
         if reason:
             return mark_left_out(context.output, reason)
+
+    # Imported here, because a fusion that is left out needs no torch.
+    from model_code.stages.evaluation_set import EvaluationSet
+    from model_code.stages.fusion import component_folders, evaluate_fusion
 
     components = {name: component_folders(context, name) for name in settings.of}
     evaluation_set = EvaluationSet.load(context)

@@ -40,10 +40,6 @@ def run(context: StageContext) -> dict[str, Any]:
     Returns:
         The number of training pairs, and the best step with its dev metric.
     """
-    from model_code.distributed.training import train
-    from model_code.retrieval.kinds import trained_kind
-    from model_code.stages.model_card import write_model_card
-
     retriever = context.settings["retriever"]
     minimum = retriever.training.min_judged_queries
     judged = _count_judged_training_queries(context)
@@ -54,6 +50,11 @@ def run(context: StageContext) -> dict[str, Any]:
             "training.min_judged_queries: 0 to train on generated queries alone"
         )
         return mark_left_out(context.output, reason)
+
+    # Imported here, because a retriever that is left out needs no torch.
+    from model_code.distributed.training import train
+    from model_code.retrieval.kinds import trained_kind
+    from model_code.stages.model_card import write_model_card
 
     kind = trained_kind(retriever.kind)
     shared_batches = 1
@@ -103,8 +104,13 @@ def _train(context: StageContext) -> dict[str, Any]:
 
 
 def _count_judged_training_queries(context: StageContext) -> int:
-    from model_code.corpus.tables import load_corpus
+    # Of all tables of the corpus, this reads two columns of one, without pandas.
+    import pyarrow.parquet as pq
 
-    qrels = load_corpus(context.inputs["corpus"]).qrels
-    judged: int = qrels.loc[qrels["split"] == "train", "query_id"].nunique()
-    return judged
+    path = context.inputs["corpus"] / "qrels.parquet"
+    qrels = pq.read_table(path, columns=["query_id", "split"]).to_pydict()
+    judged = set()
+    for query_id, split in zip(qrels["query_id"], qrels["split"], strict=True):
+        if split == "train":
+            judged.add(query_id)
+    return len(judged)

@@ -1,0 +1,101 @@
+"""Run the commands of the README on three notes, and write what they print into the README.
+
+Run: python scripts/readme_output.py
+
+It takes about a minute and writes nothing but README.md. Lines are left out where `...` stands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+START = "<!-- printed by scripts/readme_output.py -->\n"
+END = "<!-- end of printed output -->\n"
+WIDTH = 100
+
+NOTES = {
+    "sourdough.md": "# Keep a sourdough starter\n\nFeed the starter with flour and water once a "
+    "day. In the fridge, once a week is enough.\n",
+    "bees.md": "# Bees in spring\n\nOpen the hive on the first warm day, and look for the queen "
+    "and for food.\n",
+    "bike.md": "# Fix a flat tyre\n\nTake the wheel off, find the hole under water, and put a "
+    "patch on it.\n",
+}
+NEW_NOTE = (
+    "tomatoes.md",
+    "# Grow tomatoes\n\nSow tomatoes indoors in March. Plant them out after the last frost.\n",
+)
+# Lines of `freshet demo` that the README shows.
+SHOWN_IN_DEMO = re.compile(r"freshet search|^ +\d  |^ {12}|is the champion|^Live is|^Done in")
+
+
+def run_command(command: str, folder: Path) -> list[str]:
+    """Run a command of Freshet in a folder, and return the lines that it prints."""
+    arguments = [sys.executable, "-m", "orchestration.cli", *shlex.split(command)[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(README.parent), "COLUMNS": str(WIDTH)}
+    completed = subprocess.run(
+        arguments,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return completed.stdout.rstrip().splitlines()
+
+
+def shorten(lines: list[str], shown: re.Pattern[str]) -> list[str]:
+    """Keep the lines that match, and put `...` in place of the others."""
+    kept: list[str] = []
+    for line in lines:
+        if shown.search(line):
+            kept.append(line[:WIDTH])
+        elif kept[-1:] != ["..."]:
+            kept.append("...")
+    return kept
+
+
+def record_session(folder: Path) -> str:
+    """Run the commands on notes in a folder, and return a console session."""
+    notes = folder / "notes"
+    notes.mkdir()
+    for name, text in NOTES.items():
+        (notes / name).write_text(text, encoding="utf-8")
+    project = folder / "search"
+
+    lines = ["$ freshet init search --from notes && cd search"]
+    lines += run_command("freshet init search --from notes", folder)
+    lines.append("$ freshet demo")
+    lines += shorten(run_command("freshet demo", project), SHOWN_IN_DEMO)
+
+    name, text = NEW_NOTE
+    (notes / name).write_text(text, encoding="utf-8")
+    lines.append(f"$ freshet sync          # after {name} was saved in notes")
+    lines += run_command("freshet sync", project)
+    question = 'freshet search "when can vegetables go outside?" -k 1'
+    lines.append(f"$ {question}")
+    lines += run_command(question, project)
+    session = "\n".join(line.replace(str(folder), "~") for line in lines)
+    return f"```console\n{session}\n```\n"
+
+
+def main() -> None:
+    """Replace the printed output in the README."""
+    with tempfile.TemporaryDirectory() as folder:
+        session = record_session(Path(folder))
+    before, _, rest = README.read_text(encoding="utf-8").partition(START)
+    _, _, after = rest.partition(END)
+    README.write_text(f"{before}{START}{session}{END}{after}", encoding="utf-8")
+    print(session)
+
+
+if __name__ == "__main__":
+    main()
