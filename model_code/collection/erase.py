@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from model_code.collection.generations.generation_store import retrievers
+from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.index.changes import ChangeReport, delete_documents
 from model_code.collection.index.live_index import DAMAGED, LiveIndex
 from model_code.collection.index.project_ledger import ledger_file
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
+from model_code.collection.segments.solved import SolvedDocuments
 from model_code.corpus.clean_rows import clean_rows, read_file
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
@@ -79,6 +81,8 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
     from model_code.collection.index.retrain_plan import planned_generations
 
     index.apply()
+    # Vectors that were solved with queries of these documents must not depend on them any more.
+    index.solve_again(documents_solved_with(index.generation, document_ids))
     index.compact()
 
     holders = _generations_with(index, document_ids)
@@ -98,13 +102,20 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
 
 
 def _generations_with(index: LiveIndex, document_ids: Set[str]) -> set[int]:
-    """Return the numbers of the generations whose own files hold one of the documents."""
+    """Return the numbers of the generations whose own files hold one of the documents.
+
+    The record of a solved document holds known queries of the documents that it was solved beside.
+    """
     numbers: set[int] = set()
     for generation in index.store.generations():
         file = generation.folder / DOCUMENTS
         if file.is_file():
             (ids,) = read_columns(file, "document_id")
             if not document_ids.isdisjoint(ids):
+                numbers.add(generation.number)
+        for document in SolvedDocuments.load(generation.folder).documents.values():
+            member_ids = [member.document_id for member in document.members]
+            if not document_ids.isdisjoint(member_ids):
                 numbers.add(generation.number)
     return numbers
 

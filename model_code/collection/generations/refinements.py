@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from model_code.collection.generations.generation import Generation, removed_by_segment
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
+from model_code.text.known_queries import normalize_query
 
 
 def solved_documents(generation: Generation) -> list[SolvedDocument]:
@@ -34,3 +35,25 @@ def summarize_refinements(
         wanted = set(document_ids)
         documents = [document for document in documents if document.document_id in wanted]
     return SolvedSummary.of(documents) if documents else None
+
+
+def documents_solved_with(
+    generation: Generation, document_ids: Collection[str] = (), texts: Collection[str] = ()
+) -> list[str]:
+    """Return the documents whose vectors depend on known queries, ascending.
+
+    Args:
+        generation: The generation.
+        document_ids: Documents with all their known queries.
+        texts: Known queries of any documents, compared as `normalize_query` writes them.
+    """
+    owners = set(document_ids)
+    normalized = {normalize_query(text) for text in texts}
+    dependent: list[str] = []
+    for document in solved_documents(generation):
+        depends = any(normalize_query(query.text) in normalized for query in document.queries)
+        for member in document.members:
+            depends |= member.document_id in owners or normalize_query(member.text) in normalized
+        if depends:
+            dependent.append(document.document_id)
+    return sorted(dependent)

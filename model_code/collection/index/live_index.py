@@ -318,6 +318,32 @@ class LiveIndex:
                 return None
             return apply_pending(self.builder, ledger_view.cursor, pending)
 
+    def solve_again(self, document_ids: Sequence[str]) -> Generation:
+        """Write documents anew, so that IncDSI solves their vectors from the present known queries.
+
+        Their contents do not change, and no event is recorded. Documents that cannot be found are
+        left out.
+
+        Args:
+            document_ids: The documents.
+
+        Returns:
+            The current generation afterwards.
+        """
+        with self._lock_for_change() as ledger_view:
+            documents = self.builder.searcher.documents(document_ids)
+            if not documents:
+                return self.generation
+            changes = [documents[document_id] for document_id in sorted(documents)]
+            applied = self.builder.apply(
+                changes,
+                ledger_view.cursor,
+                {"solved_again": len(changes)},
+                verify_searchable,
+                rewritten=documents.keys(),
+            )
+            return applied.generation
+
     def compact(self) -> Generation:
         """Merge the added segments of the current generation into one; rankings stay equal.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
 
-from model_code.collection.generations.refinements import solved_documents
+from model_code.collection.generations.refinements import documents_solved_with, solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
 from model_code.incdsi.constraints import Constraints, limit_queries
@@ -204,6 +204,17 @@ def test_deleted_documents_are_no_constraint(live: Path) -> None:
     builder.apply([Remove("d01"), thief], up_to(2), {})
 
     assert not [m for m in read_solved(live)["t"].members if m.document_id == "d01"]
+
+
+def test_dependent_documents_are_named(live: Path) -> None:
+    thief = Document("t", "word3", "word9", queries=("word3 word9 word1",))
+    make_builder(live, AdditionSettings(gamma1=5.0, lambda2=0.01)).apply([thief], up_to(1), {})
+    generation = Searcher.open(live, "r").generation
+
+    assert documents_solved_with(generation, document_ids=["d01"]) == ["t"]
+    assert documents_solved_with(generation, texts=["Word3 Word9?"]) == ["t"]
+    assert documents_solved_with(generation, texts=["word3 word9 WORD1"]) == ["t"]
+    assert documents_solved_with(generation, ["d05"], ["word5"]) == []
 
 
 def test_statuses_name_solved_documents(live: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from model_code.collection.erase import erase_documents
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.changes import ChangeReport, apply_changes
 from model_code.collection.index.live_index import LiveIndex, additions_folder
@@ -151,3 +153,19 @@ def test_refined_documents_are_forgotten_with_their_deletion(own: Project) -> No
     apply_changes(index, ChangeReport(deleted=["n"]), [index.remove(["n"], "test")])
 
     assert live_status(own, "r")["refined"] is None
+
+
+def test_erasure_solves_dependent_documents_again(own: Project) -> None:
+    set_additions(own, "gamma1=5.0", "lambda2=0.001")
+    index = LiveIndex(own)
+    for name, query in (("first", "word1 word2"), ("second", "word1 word2 word3")):
+        index.receive([row(name, "word9", queries=[query])], "test")
+        index.apply()
+    assert documents_solved_with(index.generation, ["first"]) == ["second"]
+
+    erase_documents(index, ["first"])
+
+    assert documents_solved_with(index.generation, ["first"]) == []
+    records = [path.read_text() for path in own.live.rglob("solved.json")]
+    assert records
+    assert not [record for record in records if "first" in record]
