@@ -358,9 +358,7 @@ async def add_documents(
     return await _run_job(service, job, response, wait)
 
 
-@router.post(
-    "/documents/files", tags=["documents"], responses={**ALL_REFUSED_RESPONSE, **RECORDED_RESPONSE}
-)
+@router.post("/documents/files", tags=["documents"], responses=RECORDED_RESPONSE)
 async def upload_files(
     files: list[UploadFile], service: ServiceDependency, response: Response, wait: Wait = True
 ) -> UploadResult:

@@ -36,6 +36,8 @@ _SIDE_PARTS = (
     re.compile(r"diagrams/data\d*\.xml"),
     re.compile(r"charts/chart\d*\.xml"),
 )
+# Files of other formats that Word shows as a part of the text.
+_OTHER_TEXT_SUFFIXES = (".html", ".htm", ".mht", ".mhtml", ".rtf", ".txt")
 _HEADING_STYLE = re.compile(r"heading (\d)", re.I)
 
 
@@ -86,7 +88,9 @@ def note_embedded_files(archive: Archive, extraction: Extraction) -> None:
     """Note the files inside of a document, which are not read."""
     for name in archive.names:
         folder, _, file_name = name.rpartition("/")
-        is_embedded = folder.endswith("/embeddings") or "/afchunk" in f"/{file_name.lower()}"
+        is_embedded = folder.endswith("/embeddings")
+        if file_name.lower().endswith(_OTHER_TEXT_SUFFIXES):
+            is_embedded = True
         if is_embedded and file_name and not name.endswith(".rels"):
             extraction.note("unread part", f"the embedded file {file_name} is not read")
 

@@ -32,6 +32,13 @@ SAMPLE_BYTES = 200_000
 # Share of zero bytes at every second place that tells UTF-16 without a mark.
 MIN_ZERO_SHARE = 0.3
 
+# A shorter file without a mark is not tested for other alphabets than Latin.
+MIN_ALPHABET_BYTES = 40
+
+# High bytes in UTF-16 of Latin, Greek, Cyrillic, Hebrew, Arabic, Thai and Georgian letters, and of
+# signs.
+_ALPHABET_BLOCKS = frozenset((0, 1, 2, 3, 4, 5, 6, 0x0E, 0x10, 0x1E, 0x1F, 0x20, 0x21, 0x22))
+
 # The frequent letters beyond ASCII of French, German, Spanish, Italian and Scandinavian languages.
 _WESTERN_LETTERS = frozenset("àáâãäåæçèéêëìíîïñòóôõöøùúûüßœÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜŒªº")
 # Signs of the fallback encoding that stand inside of words only if another encoding was meant.
@@ -216,11 +223,22 @@ def _unmarked_utf16(data: bytes) -> str | None:
     elif min(zeros[0], zeros[2]) > MIN_ZERO_SHARE and max(zeros[1], zeros[3]) < 0.05:
         candidates = ["utf-16-be"]
 
+    if not candidates and len(sample) >= MIN_ALPHABET_BYTES:
+        candidates = _alphabet_candidates(sample[:length])
     for encoding in candidates:
         decoded = sample[:length].decode(encoding, "replace")
         if _looks_like_text(decoded):
             return encoding
     return None
+
+
+def _alphabet_candidates(sample: bytes) -> list[str]:
+    """Return the variants of UTF-16 in which all letters are of a few alphabets, as Cyrillic."""
+    candidates: list[str] = []
+    for encoding, place in (("utf-16-le", 1), ("utf-16-be", 0)):
+        if set(sample[place::2]) <= _ALPHABET_BLOCKS:
+            candidates.append(encoding)
+    return candidates
 
 
 def _looks_like_text(text: str) -> bool:

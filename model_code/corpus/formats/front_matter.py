@@ -145,15 +145,16 @@ def _parse_lines(block: str) -> dict[str, Any] | None:
     for line in block.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        key_match = _KEY_LINE.fullmatch(line)
+        is_indented = line[0] in " \t"
+        key_match = _KEY_LINE.fullmatch(line.strip())
         item_match = _ITEM_LINE.fullmatch(line)
-        if key_match is not None:
+        if key_match is not None and key_match["key"].strip() not in values:
             key = key_match["key"].strip()
             values[key] = _unquote(key_match["value"] or "")
             key_lines += 1
         elif item_match is not None and key is not None:
             _append_item(values, key, _unquote(item_match["value"]))
-        elif line[0] in " \t" and key is not None:
+        elif is_indented and key is not None:
             # An indented line continues the value before it.
             if isinstance(values[key], str):
                 values[key] = f"{values[key]} {line.strip()}".strip()

@@ -164,7 +164,10 @@ def read_markup(markup: str) -> Extraction:
     text = "".join(page.pieces)
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
-    title = clean_title("".join(page.title_pieces))
+    stated_title = "".join(page.title_pieces)
+    title = clean_title(stated_title)
+    if not title:
+        page.left_out.append(stated_title)
     return Extraction(text, title, page.date, left_out=page.left_out)
 
 
@@ -189,6 +192,7 @@ class _Page:
         # Depth of the element that hides everything inside of it.
         self._hidden_at: int | None = None
         self._is_code = False
+        self._hidden_text: list[str] = []
         self._has_title = False
         self._pre_elements = 0
         self._heading: list[str] | None = None
@@ -198,6 +202,8 @@ class _Page:
         self._flush()
         self._open_elements.append(tag)
         if self._hidden_at is not None:
+            self._hidden_text.append(_separator(tag, is_start=True))
+            self._hidden_text.append(_attribute_text(tag, attributes))
             return
         if tag == "meta":
             self._read_meta(attributes)
@@ -215,7 +221,7 @@ class _Page:
             if tag == "pre":
                 self._pre_elements += 1
             self._write(_separator(tag, is_start=True))
-            self._write_attribute_text(tag, attributes)
+            self._write(_attribute_text(tag, attributes))
 
     def end(self, tag: str) -> None:
         """End an element."""
@@ -223,10 +229,9 @@ class _Page:
         depth = len(self._open_elements)
         self._open_elements.pop()
         if self._hidden_at is not None:
+            self._hidden_text.append(_separator(tag, is_start=False))
             if self._hidden_at == depth:
-                self._hidden_at = None
-                self._is_code = False
-                self._write(_separator(tag, is_start=False))
+                self._end_hidden(tag)
             return
         if tag == "title" and self._open_elements[-1:] == ["head"]:
             self._has_title = True
@@ -252,8 +257,7 @@ class _Page:
         text = "".join(self._run)
         self._run.clear()
         if self._hidden_at is not None:
-            if not self._is_code:
-                self.left_out.append(text)
+            self._hidden_text.append(text)
         elif self._open_elements[-2:] == ["head", "title"]:
             if not self._has_title:
                 self.title_pieces.append(text)
@@ -261,6 +265,15 @@ class _Page:
             self.pieces.append(_HEADING_LIKE_CODE.sub(r"\\\1", text))
         else:
             self._write(re.sub(r"\s+", " ", text))
+
+    def _end_hidden(self, tag: str) -> None:
+        """End an element that is not shown, and keep its text aside unless it is code."""
+        if not self._is_code:
+            self.left_out.extend("".join(self._hidden_text).split("\n"))
+        self._hidden_text.clear()
+        self._hidden_at = None
+        self._is_code = False
+        self._write(_separator(tag, is_start=False))
 
     def _write(self, piece: str) -> None:
         if self._heading is not None:
@@ -284,19 +297,19 @@ class _Page:
         if self.date is None and content and name.lower() in _DATE_NAMES:
             self.date = content
 
-    def _write_attribute_text(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Write the text that a browser shows for an attribute."""
-        text = ""
-        if tag in ("img", "area"):
+
+def _attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
+    """Return the text that a browser shows for an attribute; empty if there is none."""
+    text = ""
+    if tag in ("img", "area"):
+        text = attributes.get("alt", "")
+    elif tag == "input":
+        kind = attributes.get("type", "text").strip().lower()
+        if kind == "image":
             text = attributes.get("alt", "")
-        elif tag == "input":
-            kind = attributes.get("type", "text").strip().lower()
-            if kind == "image":
-                text = attributes.get("alt", "")
-            elif kind not in _INPUTS_WITHOUT_TEXT:
-                text = attributes.get("value", "")
-        if text:
-            self._write(re.sub(r"\s+", " ", text))
+        elif kind not in _INPUTS_WITHOUT_TEXT:
+            text = attributes.get("value", "")
+    return re.sub(r"\s+", " ", text)
 
 
 def _is_hidden(tag: str, attributes: Mapping[str, str]) -> bool:

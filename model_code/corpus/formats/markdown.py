@@ -14,7 +14,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from model_code.corpus.formats.encodings import decode_text
-from model_code.corpus.formats.extraction import Extraction, measure_completeness
+from model_code.corpus.formats.extraction import (
+    Extraction,
+    count_words,
+    measure_completeness,
+)
 from model_code.corpus.formats.front_matter import split_front_matter
 from model_code.corpus.formats.html import INLINE_TAG, drop_between, read_markup
 
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 
 # Blocks inside of each other, such as lists in lists. The library's default loses deeper text.
 MAX_NESTED_BLOCKS = 60
+
+# Lines that rendering may drop and that are appended.
+MAX_DROPPED_LINES = 100
 
 # Brackets that are open inside of each other.
 MAX_NESTED_BRACKETS = 1000
@@ -125,16 +132,24 @@ def read_markdown(data: bytes) -> Extraction:
     extraction.remarks.extend(front_matter.remarks)
 
     fields = front_matter.values
-    title = fields.pop("title", None)
+    title = _pop_value(fields, "title")
     if isinstance(title, str | int | float) and not isinstance(title, bool):
         extraction.title = str(title)
     elif title is not None:
         extraction.note("unreadable value", f"the title is a {type(title).__name__}, no text")
-    extraction.date = fields.pop("date", None)
+    extraction.date = _pop_value(fields, "date")
     extraction.fields = fields
     if decoded.is_guessed:
         extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
     return extraction
+
+
+def _pop_value(fields: dict[str, Any], name: str) -> Any:
+    """Remove and return a value of the front matter, however its key is capitalised."""
+    for key in fields:
+        if key.lower() == name:
+            return fields.pop(key)
+    return None
 
 
 def read_markdown_text(source: str) -> Extraction:
@@ -154,6 +169,7 @@ def read_markdown_text(source: str) -> Extraction:
     page = read_markup(markup)
     left_out = [*page.left_out, *environment[_CODE]]
     extraction = Extraction(page.text, all_text=all_text, left_out=left_out)
+    _append_dropped_lines(extraction)
     lost_share = sum(
         remark.share or 0.0
         for remark in measure_completeness(extraction)
@@ -162,6 +178,20 @@ def read_markdown_text(source: str) -> Extraction:
     if lost_share > MAX_LOST_SHARE:
         return _keep_source(source, all_text)
     return extraction
+
+
+def _append_dropped_lines(extraction: Extraction) -> None:
+    """Append the lines of the source that hold words which rendering drops.
+
+    A table drops the cells beyond its columns, for example.
+    """
+    found = count_words([extraction.text, *extraction.left_out])
+    dropped: list[str] = []
+    for line in extraction.all_text or ():
+        if any(word not in found for word in count_words([line])):
+            dropped.append(line)
+    if 0 < len(dropped) <= MAX_DROPPED_LINES:
+        extraction.text = "\n".join([extraction.text, "", *dropped])
 
 
 def _has_deep_brackets(source: str) -> bool:

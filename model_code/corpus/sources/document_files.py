@@ -40,8 +40,10 @@ _READERS: Mapping[str, str] = {
     ".rst": "plain_text:read_restructured_text",
     ".pdf": "pdf:read_pdf",
     ".docx": "docx:read_docx",
+    ".docm": "docx:read_docx",
     ".pptx": "pptx:read_pptx",
     ".xlsx": "xlsx:read_xlsx",
+    ".xlsm": "xlsx:read_xlsx",
     ".odt": "odt:read_odt",
     ".epub": "epub:read_epub",
     ".eml": "mail:read_mail",
@@ -78,6 +80,8 @@ UNREAD_SUFFIXES: Mapping[str, str] = {
 
 _FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n|\Z)")
 _MAIN_HEADING = re.compile(r"(?m)^# +([^\n]+)$")
+# Other signs between year, month and day. Their order is that of ISO dates.
+_DATE_SIGNS = re.compile(r"^(\d{4})[/.](\d{2})[/.](\d{2})")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -249,7 +253,10 @@ def _keep_readable_date(extraction: Extraction) -> None:
     if date is None or (isinstance(date, str) and not date.strip()):
         extraction.date = None
         return
-    if parse_date(date.strip() if isinstance(date, str) else date) is not None:
+    if isinstance(date, str):
+        date = _DATE_SIGNS.sub(r"\1-\2-\3", date.strip())
+    if parse_date(date) is not None:
+        extraction.date = date
         return
     extraction.date = None
     text = _SURROGATES.sub("\ufffd", " ".join(str(date).split()))[:MAX_ERROR_CHARACTERS]

@@ -27,6 +27,8 @@ POLISH = "Źródło rzeki leży w górach, a ujście wpływa do morza. Każda ł
         ("plain words and a Ł", "utf-16-le"),
         ("plain words and a Ł", "utf-16-be"),
         ("plain words", "utf-32-le"),
+        ("Река течёт на север и впадает в море.", "utf-16-le"),
+        ("Ο ποταμός κυλάει προς τον βορρά.", "utf-16-be"),
     ],
 )
 def test_unmarked_encoding_is_guessed_and_told(text, encoding):

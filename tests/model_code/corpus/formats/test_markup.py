@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -96,11 +97,15 @@ def test_deeply_nested_markdown_is_kept_as_its_source():
         ("---  \ntitle: Tides\n---  \n", "Tides", ""),
         ("\n---\ntitle: Tides\n...\n", "Tides", ""),
         ("---\ntitle: 'Tides\ndate: 2023-04-05\n---\n", "Tides", "2023-04-05"),
-        ("---\ntitle: Tides\n\tnote: x\n---\n", "Tides note: x", ""),
+        ("---\ntitle: Tides\n\tnote: x\n---\n", "Tides", ""),
         ("---\ntitle: {{ page.title }}\ndate: <% now %>\n---\n", "", ""),
         ("+++\ntitle = 'Tides'\ndate = 2023-04-05\n[extra]\nx = 1\n+++\n", "Tides", "2023-04-05"),
         ("+++\ntitle = Tides\ndate = 2023-04-05\n+++\n", "Tides", "2023-04-05"),
         ("---\n# only a comment\n---\n", "", ""),
+        ("---\nTitle: Tides\nDate: 2023-04-05\n---\n", "Tides", "2023-04-05"),
+        ("---\ntitle: Tides\n date: 2023-04-05\n---\n", "Tides", "2023-04-05"),
+        ("---\ntitle: @Tides\ntags: [a, b\n---\n", "@Tides", ""),
+        ("---\ntitle: Tides\ntitle: Tides\ndate: 2023-02-30\n---\n", "Tides", "2023-02-30"),
         ("---\ntags:\n- a: b: c\n- d\ntitle: Tides\n---\n", "Tides", ""),
     ],
 )
@@ -117,3 +122,35 @@ def test_rules_around_text_are_text(source):
     assert measure_completeness(extraction) == []
     assert extraction.fields == {}
     assert extraction.title == ""
+
+
+def test_cells_beyond_the_columns_of_a_table_are_appended():
+    text = markdown_text("| a | b |\n|---|---|\n| c | d | e extra |\n\nend")
+    assert "end" in text
+    assert "extra" in text
+
+
+def test_alt_text_in_navigation_is_left_out():
+    page = read_html(b"<nav><img alt='the logo'>std<b>1</b></nav><p>words</p>")
+    assert page.text == "words"
+    assert [remark.kind for remark in measure_completeness(page)] == ["left out"]
+
+
+@pytest.mark.parametrize("source", ["[" * 5000 + "deep words", "a " * 3_000_000])
+def test_source_that_takes_long_to_render_is_kept(source):
+    started = time.process_time()
+    extraction = read_markdown(source.encode())
+    assert extraction.text == source.strip()
+    assert [remark.kind for remark in extraction.remarks] == ["unreadable value"]
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "unit", ["<a '", "<img ", "<!--", "<script>\n", "<div>", "&", "< ", "<td>"]
+)
+def test_hostile_markup_is_read_in_bounded_time(unit):
+    markup = (unit * (200_000 // len(unit)) + " end").encode()
+    started = time.process_time()
+    measure_completeness(read_html(markup))
+    measure_completeness(read_markdown(markup))
+    assert time.process_time() - started < 20

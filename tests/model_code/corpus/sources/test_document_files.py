@@ -132,3 +132,34 @@ def test_unreadable_document_is_refused_with_reason(tmp_path, name, content, rea
 def test_a_huge_file_is_not_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(document_files, "MAX_FILE_BYTES", 3)
     assert read(tmp_path, "a.txt", "four").reason == "huge file"
+
+
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [("2023-04-05", "2023-04-05"), ("2023/04/05", "2023-04-05"), ("last spring", None)],
+)
+def test_unreadable_date_is_left_out_and_named(tmp_path, date, expected):
+    row = read(tmp_path, "a.html", f'<meta name="date" content="{date}"><p>words</p>')
+    assert row.values["date"] == expected
+    assert "date" not in row.values["fields"]
+    kinds = [note.kind for note in row.notes]
+    assert kinds == ([] if expected else ["unreadable value"])
+
+
+def test_fields_that_no_document_can_hold_are_left_out_and_named(tmp_path):
+    deep = "[" * 60 + "]" * 60
+    source = f"---\ntitle: [x]\nkept: 1\ndeep: {deep}\nlong: {'x' * 90_000}\n---\nwords"
+    row = read(tmp_path, "a.md", source)
+    assert row.values["title"] == "a"
+    assert row.values["fields"] == {}
+    assert {note.kind for note in row.notes} == {"unreadable value"}
+    row = read(
+        tmp_path, "a.md", f"---\ntitle: [x]\nkept: 1\nlist: {deep[:40]}{deep[-40:]}\n---\nwords"
+    )
+    assert row.values["fields"]["kept"] == 1
+
+
+def test_first_main_heading_is_the_title_of_last_resort(tmp_path):
+    assert values(tmp_path, "a.html", "<p>Welcome</p><h1>Ferns</h1><p>x</p>")["title"] == "Ferns"
+    assert values(tmp_path, "a.html", "<p>Welcome</p><h3>Ferns</h3>")["title"] == "a"
+    assert values(tmp_path, "a.html", "<title>untitled</title><p>x</p>")["title"] == "a"
