@@ -114,11 +114,32 @@ class Archive:
             max_elements: Elements that a part may have; None if the library builds no trees.
 
         Raises:
-            RowError: If a part is damaged, declares entities, or is nested too deep.
+            UnsafeXmlError: If a part declares entities or is nested too deep.
         """
-        for name in self.names:
-            if name.lower().endswith((".xml", ".rels", ".vml")):
+        names = [name for name in self.names if name.lower().endswith((".xml", ".rels"))]
+        self.find_damaged(names, max_elements)
+
+    def find_damaged(
+        self, names: Iterable[str], max_elements: int | None = MAX_XML_ELEMENTS
+    ) -> list[str]:
+        """Return the XML parts that cannot be read.
+
+        Args:
+            names: Names of the parts.
+            max_elements: Elements that a part may have; None for no limit.
+
+        Raises:
+            UnsafeXmlError: If a part declares entities or is nested too deep.
+        """
+        damaged: list[str] = []
+        for name in names:
+            try:
                 _PartReader(name, TextNames(), max_elements).read(self.read(name))
+            except UnsafeXmlError:
+                raise
+            except RowError:
+                damaged.append(name)
+        return damaged
 
     def parse(self, name: str) -> Any:
         """Return the root element of an XML part."""

@@ -16,6 +16,7 @@ from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.office_xml import (
     OOXML_NAMES,
     OOXML_TEXT,
+    attribute,
     local_name,
     read_blocks,
     read_core_properties,
@@ -52,7 +53,9 @@ def read_docx(data: bytes) -> Extraction:
     if main_part not in archive:
         raise RowError("unreadable file", "the archive holds no Word document")
     folder = posixpath.dirname(main_part)
-    parts = [main_part, *_side_parts(archive, folder)]
+    side_parts = list(_side_parts(archive, folder))
+    damaged = archive.find_damaged(side_parts)
+    parts = [main_part, *(part for part in side_parts if part not in damaged)]
 
     all_text = list_text(archive, parts, OOXML_TEXT)
     heading_level = _heading_levels(archive, f"{folder}/styles.xml")
@@ -71,6 +74,8 @@ def read_docx(data: bytes) -> Extraction:
     extraction = Extraction("\n".join(blocks).strip(), all_text=all_text, left_out=left_out)
     read_core_properties(archive, extraction)
     note_embedded_files(archive, extraction)
+    for part in damaged:
+        extraction.note("unread part", f"the part {part} is damaged")
     return extraction
 
 
@@ -110,7 +115,7 @@ def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
     based on one of Word's.
     """
     levels: dict[str, int] = {}
-    if styles_part in archive:
+    if styles_part in archive and not archive.find_damaged([styles_part]):
         levels = _style_levels(archive.parse(styles_part))
 
     def heading_level(paragraph: Any) -> int:
@@ -119,7 +124,7 @@ def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
                 continue
             for element in properties.iterchildren():
                 name = local_name(element)
-                value = _attribute(element, "val")
+                value = attribute(element, "val")
                 if name == "pStyle" and levels.get(value):
                     return levels[value]
                 if name == "outlineLvl" and value.isdecimal() and int(value) < 9:
@@ -137,10 +142,10 @@ def _style_levels(root: Any) -> dict[str, int]:
     for style in root.iter():
         if local_name(style) != "style":
             continue
-        style_id = _attribute(style, "styleId")
+        style_id = attribute(style, "styleId")
         for element in style.iter():
             name = local_name(element)
-            value = _attribute(element, "val")
+            value = attribute(element, "val")
             if name == "name":
                 names[style_id] = value
             elif name == "basedOn":
@@ -181,13 +186,5 @@ def _is_hidden_run(element: Any) -> bool:
             continue
         for item in properties.iterchildren():
             if local_name(item) == "vanish":
-                return _attribute(item, "val") not in ("0", "false", "off")
+                return attribute(item, "val") not in ("0", "false", "off")
     return False
-
-
-def _attribute(element: Any, name: str) -> str:
-    """Return an attribute by its local name; empty if there is none."""
-    for key, value in element.attrib.items():
-        if key.rpartition("}")[2] == name:
-            return value
-    return ""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from model_code.corpus.formats.encodings import DecodedText
 from model_code.corpus.reading_notes import NoteKind
 
 # Letters and digits. An underscore separates words, because Markdown emphasises with it.
@@ -61,6 +62,11 @@ class Extraction:
         remark = Remark(kind, detail, share)
         if remark not in self.remarks:
             self.remarks.append(remark)
+
+    def note_encoding(self, decoded: DecodedText) -> None:
+        """Add a remark if the encoding of the file was guessed."""
+        if decoded.is_guessed:
+            self.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
 
 
 def measure_completeness(extraction: Extraction) -> list[Remark]:

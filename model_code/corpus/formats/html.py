@@ -142,8 +142,7 @@ def read_html(data: bytes) -> Extraction:
     decoded = decode_text(data, charset)
     extraction = read_markup(decoded.text)
     extraction.all_text = list_page_text(decoded.text)
-    if decoded.is_guessed:
-        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    extraction.note_encoding(decoded)
     return extraction
 
 

@@ -123,8 +123,7 @@ def _part_text(part: EmailMessage, extraction: Extraction) -> _PartText:
     payload = part.get_payload(decode=True)
     data = payload if isinstance(payload, bytes) else b""
     decoded = decode_text(data, part.get_content_charset())
-    if decoded.is_guessed:
-        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    extraction.note_encoding(decoded)
     if part.get_content_type() != "text/html":
         return _PartText(decoded.text.strip(), decoded.text.split("\n"))
     page = read_markup(decoded.text)

@@ -139,8 +139,7 @@ def read_markdown(data: bytes) -> Extraction:
         extraction.note("unreadable value", f"the title is a {type(title).__name__}, no text")
     extraction.date = _pop_value(fields, "date")
     extraction.fields = fields
-    if decoded.is_guessed:
-        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    extraction.note_encoding(decoded)
     return extraction
 
 

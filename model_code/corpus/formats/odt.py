@@ -10,6 +10,7 @@ from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.office_xml import (
     OPEN_DOCUMENT_NAMES,
     OPEN_DOCUMENT_TEXT,
+    attribute,
     local_name,
     read_blocks,
     read_properties,
@@ -58,23 +59,15 @@ def _heading_levels(content: Any) -> Callable[[Any], int]:
     """Return a function that gives the level of a paragraph as heading; 0 for other paragraphs."""
     title_styles = {"Title"}
     for style in content.iter():
-        if local_name(style) == "style" and _attribute(style, "parent-style-name") == "Title":
-            title_styles.add(_attribute(style, "name"))
+        if local_name(style) == "style" and attribute(style, "parent-style-name") == "Title":
+            title_styles.add(attribute(style, "name"))
 
     def heading_level(paragraph: Any) -> int:
         if local_name(paragraph) == "h":
-            level = _attribute(paragraph, "outline-level")
+            level = attribute(paragraph, "outline-level")
             return int(level) if level.isdecimal() and int(level) else 1
-        if _attribute(paragraph, "style-name") in title_styles:
+        if attribute(paragraph, "style-name") in title_styles:
             return 1
         return 0
 
     return heading_level
-
-
-def _attribute(element: Any, name: str) -> str:
-    """Return an attribute by its local name; empty if there is none."""
-    for key, value in element.attrib.items():
-        if key.rpartition("}")[2] == name:
-            return value
-    return ""

@@ -105,6 +105,14 @@ def local_name(element: Any) -> str:
     return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
+def attribute(element: Any, name: str) -> str:
+    """Return an attribute by its name without its namespace; empty if there is none."""
+    for key, value in element.attrib.items():
+        if key.rpartition("}")[2] == name:
+            return value
+    return ""
+
+
 def read_blocks(
     root: Any,
     names: ElementNames,

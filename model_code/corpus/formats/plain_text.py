@@ -19,8 +19,7 @@ def read_plain_text(data: bytes) -> Extraction:
     """Read a text file in any encoding."""
     decoded = decode_text(data)
     extraction = Extraction(decoded.text, may_use_heading=False)
-    if decoded.is_guessed:
-        extraction.note("encoding", f"decoded as {decoded.encoding}, which is a guess")
+    extraction.note_encoding(decoded)
     return extraction
 
 

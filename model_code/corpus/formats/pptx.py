@@ -41,7 +41,7 @@ def read_pptx(data: bytes) -> Extraction:
     all_text = list_text(archive, parts, OOXML_TEXT)
     try:
         presentation = Presentation(io.BytesIO(data))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, SyntaxError) as error:
         raise RowError("unreadable file", f"it is no presentation: {error}") from None
 
     sections: list[str] = []

@@ -52,6 +52,8 @@ def read_xlsx(data: bytes) -> Extraction:
     # The library reads sheets as a stream.
     archive.check_all_xml(max_elements=None)
     side_parts = [name for name in archive.names if _SIDE_PART.fullmatch(name)]
+    damaged = archive.find_damaged(side_parts)
+    side_parts = [name for name in side_parts if name not in damaged]
     string_parts = [name for name in archive.names if _STRING_PART.fullmatch(name)]
     all_text = list_text(archive, string_parts, _STRING_TEXT)
     all_text.extend(list_text(archive, side_parts, OOXML_TEXT))
@@ -75,6 +77,8 @@ def read_xlsx(data: bytes) -> Extraction:
     read_core_properties(archive, extraction)
     _note_open_formulas(archive, extraction)
     note_embedded_files(archive, extraction)
+    for part in damaged:
+        extraction.note("unread part", f"the part {part} is damaged")
     return extraction
 
 

@@ -107,3 +107,21 @@ def test_embedded_files_are_named():
     }
     (remark,) = read_docx(archive(parts)).remarks
     assert (remark.kind, "sums.xlsx" in remark.detail) == ("unread part", True)
+
+
+def test_damaged_header_or_style_costs_only_itself():
+    extraction = read_docx(docx(paragraph("Body.", "Titel"), header1="<w:p>"))
+    assert extraction.text == "# Body."
+    assert [remark.detail for remark in extraction.remarks] == [
+        "the part word/header1.xml is damaged"
+    ]
+
+
+def test_damaged_properties_are_left_out_and_named():
+    parts = {
+        "word/document.xml": f'<w:d xmlns:w="w">{paragraph("x")}</w:d>',
+        "docProps/core.xml": "<p:core>",
+    }
+    extraction = read_docx(archive(parts))
+    assert extraction.text == "x"
+    assert [remark.detail for remark in extraction.remarks] == ["its properties cannot be read"]
