@@ -164,6 +164,7 @@ class _BlockReader:
         # Blocks of each open cell, and texts of the cells of each open row.
         self._cells: list[list[str]] = []
         self._rows: list[list[str]] = []
+        self._last_alt_text = ""
 
     def start(self, element: Any, name: str) -> None:
         """Begin an element."""
@@ -189,7 +190,9 @@ class _BlockReader:
 
         for attribute in names.alt_attributes.get(name, ()):
             alt_text = element.get(attribute)
-            if alt_text and alt_text.strip():
+            # Word writes the alt text at the frame and at the picture inside.
+            if alt_text and alt_text.strip() and alt_text != self._last_alt_text:
+                self._last_alt_text = alt_text
                 self._add(f" {alt_text.strip()} ")
 
     def end(self, element: Any, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import logging
 import re
@@ -21,6 +22,7 @@ MAX_STRUCTURE_ELEMENTS = 20_000
 
 # A word that is cut at the end of a line. The second part begins with a small letter.
 _CUT_WORD = re.compile(r"([^\W\d_]+)[-\u2010\u00ad][ \t]*\n[ \t]*([^\W\d_]+)")
+_DATE_DIGITS = re.compile(r"D:(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?")
 # First parts of words that are written with a hyphen on one line, too.
 _HYPHENATED = frozenset(
     [
@@ -166,12 +168,19 @@ def _read_metadata(reader: PdfReader, extraction: Extraction) -> None:
         extraction.note("unreadable value", "its title cannot be read")
     try:
         created = metadata.creation_date
+        extraction.date = None if created is None else created.isoformat()
     except Exception:
-        raw_date = str(metadata.get("/CreationDate"))[:40]
-        extraction.note("unreadable value", f"the date {raw_date!r} is no date")
-        return
-    if created is not None:
-        extraction.date = created.isoformat()
+        _read_raw_date(str(metadata.get("/CreationDate")), extraction)
+
+
+def _read_raw_date(raw_date: str, extraction: Extraction) -> None:
+    """Set the date from the digits of a date with a faulty time zone, as LibreOffice writes it."""
+    digits = _DATE_DIGITS.match(raw_date)
+    try:
+        numbers = [int(number) for number in digits.groups() if number] if digits else []
+        extraction.date = datetime.datetime(*numbers).isoformat()
+    except (TypeError, ValueError):
+        extraction.note("unreadable value", f"the date {raw_date[:40]!r} is no date")
 
 
 def _form_texts(reader: PdfReader, extraction: Extraction) -> list[str]:

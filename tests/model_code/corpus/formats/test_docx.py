@@ -71,6 +71,8 @@ def test_alt_text_and_link_text_are_read():
     link = f"<w:hyperlink>{run('the survey')}</w:hyperlink>"
     assert "a map of the delta" in text_of(paragraph(picture + link))
     assert "the survey" in text_of(paragraph(picture + link))
+    twice = picture + '<w:r><wp:cNvPr id="1" descr="a map of the delta"/></w:r>'
+    assert text_of(paragraph(twice)) == "a map of the delta"
 
 
 def test_hidden_letters_are_left_out_and_counted():

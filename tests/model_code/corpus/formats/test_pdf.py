@@ -33,6 +33,16 @@ def test_unreadable_date_is_left_out_and_named(date):
         assert date in extraction.remarks[0].detail
 
 
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [("D:20240305120000Z'", "2024-03-05T12:00:00"), ("D:20240305T", "2024-03-05T00:00:00")],
+)
+def test_date_with_a_faulty_time_zone_is_read(date, expected):
+    extraction = read_pdf(pdf(["text"]).replace(b"D:20240305120000Z", date.encode()))
+    assert extraction.date == expected
+    assert extraction.remarks == []
+
+
 @pytest.mark.parametrize("title", ["Microsoft Word - plan v2.docx", "untitled", "thesis.dvi", "-"])
 def test_title_of_a_program_is_no_title(title):
     assert read_pdf(pdf(["text"], title)).title == ""
