@@ -108,6 +108,12 @@ _HIDDEN_ELEMENTS = frozenset(
     ]
 )
 _HIDING_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))")
+# Rules of a style sheet, and selectors of one class or id.
+MAX_STYLE_CHARACTERS = 100_000
+_AT_RULE = re.compile(r"@[^{};]*\{(?:[^{}]*\{[^{}]*\})*+[^{}]*\}")
+_RULE = re.compile(r"(?P<selectors>[^{}]{1,2000})\{(?P<style>[^{}]*)\}")
+_SIMPLE_SELECTOR = re.compile(r"\w*[.#][\w-]+")
+
 # The attribute is common on the whole page until a script shows it.
 _NEVER_HIDDEN = frozenset(("html", "body"))
 
@@ -192,6 +198,7 @@ class _Page:
         self._hidden_at: int | None = None
         self._is_code = False
         self._hidden_text: list[str] = []
+        self._hiding_selectors: set[str] = set()
         self._has_title = False
         self._pre_elements = 0
         self._heading: list[str] | None = None
@@ -206,7 +213,11 @@ class _Page:
             return
         if tag == "meta":
             self._read_meta(attributes)
-        elif tag in _CODE_ELEMENTS or _is_hidden(tag, attributes):
+        elif (
+            tag in _CODE_ELEMENTS
+            or _is_hidden(tag, attributes)
+            or self._is_hidden_by_sheet(tag, attributes)
+        ):
             self._write(_separator(tag, is_start=True))
             self._hidden_at = len(self._open_elements)
             self._is_code = tag in _CODE_ELEMENTS
@@ -267,12 +278,44 @@ class _Page:
 
     def _end_hidden(self, tag: str) -> None:
         """End an element that is not shown, and keep its text aside unless it is code."""
+        text = "".join(self._hidden_text)
         if not self._is_code:
-            self.left_out.extend("".join(self._hidden_text).split("\n"))
+            self.left_out.extend(text.split("\n"))
+        elif tag == "style":
+            self._read_style_sheet(text)
         self._hidden_text.clear()
         self._hidden_at = None
         self._is_code = False
         self._write(_separator(tag, is_start=False))
+
+    def _read_style_sheet(self, text: str) -> None:
+        """Note the classes and ids that a style sheet of the page hides.
+
+        Rules for other media and rules with several conditions are passed over.
+        """
+        rules = _AT_RULE.sub(" ", drop_between(text[:MAX_STYLE_CHARACTERS], "/*", "*/"))
+        for rule in _RULE.finditer(rules):
+            style = rule["style"].lower()
+            is_hiding = _HIDING_STYLE.search(style) is not None
+            if not is_hiding and "display" not in style and "visibility" not in style:
+                continue
+            for selector in rule["selectors"].split(","):
+                if _SIMPLE_SELECTOR.fullmatch(selector.strip()) is None:
+                    continue
+                if is_hiding:
+                    self._hiding_selectors.add(selector.strip())
+                else:
+                    self._hiding_selectors.discard(selector.strip())
+
+    def _is_hidden_by_sheet(self, tag: str, attributes: Mapping[str, str]) -> bool:
+        if not self._hiding_selectors or tag in _NEVER_HIDDEN:
+            return False
+        selectors = [f".{name}" for name in (attributes.get("class") or "").split()]
+        selectors.append(f"#{attributes.get('id') or ''}")
+        for selector in selectors:
+            if selector in self._hiding_selectors or f"{tag}{selector}" in self._hiding_selectors:
+                return True
+        return False
 
     def _write(self, piece: str) -> None:
         if self._heading is not None:
@@ -292,7 +335,7 @@ class _Page:
 
     def _read_meta(self, attributes: Mapping[str, str]) -> None:
         name = attributes.get("property") or attributes.get("name") or ""
-        content = attributes.get("content", "").strip()
+        content = (attributes.get("content") or "").strip()
         if self.date is None and content and name.lower() in _DATE_NAMES:
             self.date = content
 
@@ -301,13 +344,13 @@ def _attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
     """Return the text that a browser shows for an attribute; empty if there is none."""
     text = ""
     if tag in ("img", "area"):
-        text = attributes.get("alt", "")
+        text = attributes.get("alt") or ""
     elif tag == "input":
-        kind = attributes.get("type", "text").strip().lower()
+        kind = (attributes.get("type") or "text").strip().lower()
         if kind == "image":
-            text = attributes.get("alt", "")
+            text = attributes.get("alt") or ""
         elif kind not in _INPUTS_WITHOUT_TEXT:
-            text = attributes.get("value", "")
+            text = attributes.get("value") or ""
     return re.sub(r"\s+", " ", text)
 
 
@@ -319,9 +362,9 @@ def _is_hidden(tag: str, attributes: Mapping[str, str]) -> bool:
         return False
     if tag == "dialog" and "open" not in attributes:
         return True
-    if "hidden" in attributes and attributes["hidden"].strip().lower() != "until-found":
+    if "hidden" in attributes and (attributes["hidden"] or "").strip().lower() != "until-found":
         return True
-    return _HIDING_STYLE.search(attributes.get("style", "").lower()) is not None
+    return _HIDING_STYLE.search((attributes.get("style") or "").lower()) is not None
 
 
 def _separator(tag: Any, is_start: bool) -> str:

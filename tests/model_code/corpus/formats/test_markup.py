@@ -33,6 +33,13 @@ def markdown_text(source: str) -> str:
         ("a<div style='color: red; DISPLAY : none'>b<p>c</p></div>d", "a d"),
         ("a<i style='visibility:hidden'>b</i>c", "ac"),
         ("<p aria-hidden=true>a</p>", "a"),
+        ("<style>.x, #y {color:red; display: none}</style>a<p class='z x'>b</p><p id=y>c</p>", "a"),
+        (
+            "<style>@media print {.x {display:none}} .y:hover {display:none}</style><p class='x y'>a",
+            "a",
+        ),
+        ("<style>.x {display:none} /* } */ .x {display:block}</style><p class=x>a", "a"),
+        ("<p hidden style class id>a</p><img alt><input value type>b", "b"),
         ("<body style='display:none'>a", "a"),
         ("a<dialog>b</dialog><dialog open>c</dialog>", "a c"),
         ("<details><summary>a</summary>b</details>", "a b"),
