@@ -92,12 +92,15 @@ class FusedIncDsiBuilder(GenerationBuilder):
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
     ) -> Searcher:
-        """Build a generation, and remember which documents are there before the new ones."""
-        self._existing = []
+        """Build a generation, and tell the segment's writer which documents are there before."""
         for view in searcher.views:
             gone = removed.get(view.segment.number, frozenset())
             self._existing.append(SegmentView(view.segment, gone))
-        return super()._build(searcher, removed, puts, cursor, provenance)
+        try:
+            return super()._build(searcher, removed, puts, cursor, provenance)
+        finally:
+            # Views lock the folders of their segments, which could not be deleted.
+            self._existing = []
 
     def _write_segment(  # type: ignore[override]
         self,
