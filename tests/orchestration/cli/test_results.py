@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from model_code.files import write_json, write_text
+from model_code.files import hash_path, write_json, write_text
 from model_code.project import Project
+from model_code.stages.system_comparison import compare
+from orchestration import parameters
 from orchestration.cli import app
 from orchestration.pipeline import costs
+from tests.model_code.evaluation.tiny_corpus import DOCUMENTS
+from tests.model_code.stages.test_comparison import context, write_inputs
+
+SHIPPED_SETTINGS = Path(__file__).parents[3] / "params.yaml"
 
 CELL = {
     "nDCG@10": {
@@ -115,3 +123,48 @@ def test_results_without_judgements(project):
     assert "judged" in output.splitlines()[0]
     assert "Hce is not trained." in output
     assert "No retriever is registered yet" in output
+
+
+@pytest.fixture
+def built_project(tmp_path, monkeypatch) -> Project:
+    """A project with evaluated systems and their comparison."""
+    inputs = write_inputs(tmp_path / "inputs")
+    for name, place in (("corpus", "corpus"), ("baselines", "baselines")):
+        shutil.copytree(inputs[name], tmp_path / "artifacts" / place)
+    shutil.copytree(inputs["evaluations"], tmp_path / "artifacts" / "evaluate")
+    (tmp_path / "dvc.yaml").touch()
+    shutil.copyfile(SHIPPED_SETTINGS, tmp_path / "params.yaml")
+    overrides = ['retrievers={"contrastive": {}, "hce": {}}', "fusions={}"]
+    parameters.write_overrides(tmp_path / "params.yaml", overrides)
+
+    content = compare(context(inputs, tmp_path))
+    write_json(tmp_path / "artifacts" / "comparison" / "comparison.json", content)
+    monkeypatch.chdir(tmp_path)
+    return Project(tmp_path)
+
+
+def write_perfect_run(folder):
+    path = folder / "outside.trec"
+    path.write_text("".join(f"test:{name} Q0 {name} 1 1.0 outside\n" for name in DOCUMENTS))
+    return path
+
+
+def test_added_run_is_a_row_and_artifacts_stay(built_project):
+    run = write_perfect_run(built_project.root)
+    before = hash_path(built_project.artifacts)
+
+    done = CliRunner().invoke(app, ["results", "--add-run", f"outside={run}"])
+
+    assert done.exit_code == 0, done.output
+    assert "outside is the best of" in done.output.lower()
+    assert "outside" in read_report(built_project)
+    assert hash_path(built_project.artifacts) == before
+
+
+def test_added_run_has_the_name_of_no_system(built_project):
+    run = write_perfect_run(built_project.root)
+
+    done = CliRunner().invoke(app, ["results", "--add-run", f"bm25={run}"])
+
+    assert done.exit_code != 0
+    assert "a system of this name" in str(done.exception or done.output)

@@ -1,0 +1,185 @@
+"""Read entries of release notes that name exactly one definition.
+
+An entry is an item of a list. The name of the definition and the
+markup are removed from its text. What remains are people's words about the definition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+# Limits of an entry that becomes a query, in words.
+MIN_WORDS = 6
+MAX_WORDS = 40
+
+_ITEM = re.compile(r"^(\s*)[-*] (.*)$")
+_ROLE = re.compile(r":(?:\w+:)?(?P<role>\w+):`(?P<target>[^`]+)`")
+_LITERAL = re.compile(r"``?([^`]+)``?")
+_REFERENCE_ROLES = {"func", "meth", "class", "attr", "obj", "data", "mod"}
+_LINK = re.compile(r"`[^`<]*<[^>]*>`__?|`[^`]+`_\b")
+_TICKET = re.compile(r":(?:pr|issue|user):`[^`]*`|\((?:gh-)?#?\d+\)|\bgh-\d+\b")
+_CREDIT = re.compile(r"\s[Bb]y[\s,.:]*(?:(?:`[^`]*`_?|and|[A-Z][\w-]*\.?)[\s,.]*)*$")
+_BADGE = re.compile(r"\|[\w ]+\|")
+# Titles of pull requests begin like this. scipy lists them below its notes.
+_PULL_REQUEST = re.compile(r"^[A-Z]{3,6}(?:[/, ]+[A-Z]{3,6})*\b\s*[:;\\]")
+_SPACES = re.compile(r"\s+")
+_WORD = re.compile(r"[A-Za-z]{2,}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of release notes.
+
+    Attributes:
+        text: Its words, without markup and without the name of the definition.
+        definition: Stable name of the definition that it is about.
+    """
+
+    text: str
+    definition: str
+
+
+class NameIndex:
+    """Finds the definition that a name in release notes refers to."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Index the stable names of one release."""
+        self._by_suffix: dict[str, set[str]] = defaultdict(set)
+        for name in names:
+            parts = name.split(".")
+            for start in range(len(parts)):
+                self._by_suffix[".".join(parts[start:])].add(name)
+
+    def find(self, reference: str) -> str | None:
+        """Return the only definition with a name that ends like the reference, or None."""
+        cleaned = reference.strip().lstrip("~.!").removesuffix("()")
+        found = self._by_suffix.get(cleaned, set())
+        if not found and cleaned.startswith("np."):
+            found = self._by_suffix.get(cleaned.removeprefix("np."), set())
+        return next(iter(found)) if len(found) == 1 else None
+
+
+def read_entries(notes: str, names: NameIndex) -> list[Entry]:
+    """Return the entries of a file of release notes that name one definition.
+
+    Args:
+        notes: Text of the file.
+        names: Names of the definitions of that release.
+    """
+    entries: list[Entry] = []
+    seen: set[str] = set()
+    for text in split_items(notes):
+        entry = read_entry(text, names)
+        if entry is not None and entry.text not in seen:
+            seen.add(entry.text)
+            entries.append(entry)
+    return entries
+
+
+def split_items(notes: str) -> Iterator[str]:
+    """Yield the items of the lists in reStructuredText, each on one line."""
+    item: list[str] = []
+    indent = 0
+    for line in notes.splitlines():
+        match = _ITEM.match(line)
+        if match:
+            if item:
+                yield " ".join(item)
+            item = [match[2]]
+            indent = len(match[1]) + 2
+        elif item and line.strip() and line.startswith(" " * indent):
+            item.append(line.strip())
+        elif item:
+            yield " ".join(item)
+            item = []
+    if item:
+        yield " ".join(item)
+
+
+def read_entry(text: str, names: NameIndex) -> Entry | None:
+    """Return the entry of an item, or None if it does not name exactly one definition.
+
+    >>> names = NameIndex(["pandas.DataFrame.explode", "pandas.DataFrame"])
+    >>> entry = read_entry("Added :meth:`DataFrame.explode` to turn lists into rows", names)
+    >>> entry == Entry("Added to turn lists into rows", "pandas.DataFrame.explode")
+    True
+    """
+    if _PULL_REQUEST.match(_LINK.sub("", text).strip(" :")):
+        return None
+    references = dict.fromkeys(_references(text))
+    found = {reference: names.find(reference) for reference in references}
+    definitions = {definition for definition in found.values() if definition}
+    if len(definitions) != 1:
+        return None
+
+    definition = definitions.pop()
+    removed = {reference for reference, name in found.items() if name == definition}
+    words = _plain_words(text, removed, definition)
+    is_long_enough = len(_WORD.findall(words)) >= MIN_WORDS
+    if not is_long_enough or len(words.split()) > MAX_WORDS:
+        return None
+    return Entry(words, definition)
+
+
+def _references(text: str) -> Iterator[str]:
+    without_links = _LINK.sub(" ", text)
+    for match in _ROLE.finditer(without_links):
+        if match["role"] in _REFERENCE_ROLES:
+            yield match["target"]
+    for match in _LITERAL.finditer(_ROLE.sub(" ", without_links)):
+        yield match[1]
+
+
+def _plain_words(text: str, removed: set[str], definition: str) -> str:
+    """Remove markup, credits, and every form of the definition's name."""
+    words = _BADGE.sub(" ", _TICKET.sub(" ", text))
+    words = _CREDIT.sub(" ", words.rstrip(" ."))
+    words = _LINK.sub(" ", words)
+
+    def keep_target(match: re.Match[str]) -> str:
+        if match["role"] not in _REFERENCE_ROLES or match["target"] in removed:
+            return " "
+        return match["target"].lstrip("~.")
+
+    words = _ROLE.sub(keep_target, words)
+    words = _LITERAL.sub(lambda match: " " if match[1] in removed else match[1], words)
+
+    # The plain name can stand in the text as well.
+    last_part = definition.rpartition(".")[2]
+    words = re.sub(rf"\b(?:[\w.]+\.)?{re.escape(last_part)}\b(?:\(\))?", " ", words)
+    words = _SPACES.sub(" ", words).strip(" .,;:")
+    return re.sub(r"\s+([.,;:])", r"\1", words)
+
+
+def section_of(notes: str, version: str) -> str:
+    """Return the part of a file that is about one version; the whole file if it names no others.
+
+    Args:
+        notes: The file. scikit-learn keeps the notes of 1.0.2, 1.0.1 and 1.0.0 in one file.
+        version: The version, such as "1.0.0".
+    """
+    headings = list(re.finditer(r"^Version ([\d.]+)\n[=-]+$", notes, re.MULTILINE))
+    if not headings:
+        return notes
+    wanted = {version, version.removesuffix(".0")}
+    for number, heading in enumerate(headings):
+        is_title = number == 0 and len(headings) > 1
+        if heading[1] in wanted and not is_title:
+            end = headings[number + 1].start() if number + 1 < len(headings) else len(notes)
+            return notes[heading.end() : end]
+    return notes[headings[-1].end() :]
+
+
+def notes_file(pattern: str, version: str) -> str:
+    """Return the name of the file with the notes of a version.
+
+    >>> notes_file("v{minor}.rst", "0.23.0")
+    'v0.23.rst'
+    >>> notes_file("{version}-notes.rst", "1.20.0")
+    '1.20.0-notes.rst'
+    """
+    minor = ".".join(version.split(".")[:2])
+    return pattern.format(version=version, minor=minor)

@@ -1,0 +1,232 @@
+"""The stream of docstrings: releases of packages, with summary lines and changelog entries.
+
+The first paragraph of a docstring is removed from every version of its document. It is a query in
+the version in which the document first appears. Changelog entries are the other queries.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.time_machine.changelogs import (
+    Entry,
+    NameIndex,
+    notes_file,
+    read_entries,
+    section_of,
+)
+from experiments.time_machine.stream import (
+    KNOWN,
+    TESTED,
+    Batch,
+    Stream,
+    StreamQuery,
+    Text,
+    group_by_period,
+    make_batch,
+)
+from experiments.time_machine.wheels import (
+    Release,
+    download_sdist,
+    download_wheel,
+    read_notes,
+    read_releases,
+    read_texts,
+    read_wheel,
+)
+from model_code.files import canonical_json, hash_text
+from model_code.text.phrases import documents_containing, normalize_phrase
+
+HASH_RANGE = 16**8
+
+
+@dataclass
+class ReleaseContents:
+    """What a release contains.
+
+    Attributes:
+        release: The release.
+        texts: Its documents by stable name.
+        summaries: Their summary lines.
+        entries: Entries of its release notes.
+    """
+
+    release: Release
+    texts: dict[str, Text]
+    summaries: dict[str, str]
+    entries: list[Entry] = field(default_factory=list)
+
+
+def make_docstring_stream(settings: Mapping[str, Any], cache: Path) -> Stream:
+    """Download all releases and return their stream.
+
+    Args:
+        settings: The table `docstrings` of the settings.
+        cache: Folder of downloaded files. The stream is kept there as well, since reading all
+            wheels takes a minute.
+    """
+    kept = cache / "streams" / f"{hash_text(canonical_json(settings))[:16]}.pickle"
+    if kept.is_file():
+        return pickle.loads(kept.read_bytes())
+    releases = read_releases(settings)
+    notes = _download_notes(settings, cache)
+    contents: list[ReleaseContents] = []
+    for release in releases:
+        docstrings = read_wheel(download_wheel(release, cache))
+        functions = {
+            name: docstring for name, docstring in docstrings.items() if docstring.kind != "module"
+        }
+        texts, summaries = read_texts(functions, settings["min_body_words"])
+        read = ReleaseContents(release, texts, summaries)
+        if release.package in notes:
+            pattern = settings["notes"][release.package]["file"]
+            text = notes[release.package].get(notes_file(pattern, release.version), "")
+            entries = read_entries(section_of(text, release.version), NameIndex(docstrings))
+            read.entries = [entry for entry in entries if entry.definition in texts]
+        contents.append(read)
+    stream = assemble(contents, settings)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(pickle.dumps(stream))
+    return stream
+
+
+def _download_notes(settings: Mapping[str, Any], cache: Path) -> dict[str, dict[str, str]]:
+    notes: dict[str, dict[str, str]] = {}
+    for package, row in settings["notes"].items():
+        notes[package] = read_notes(download_sdist(package, row["sdist"], cache), row["folder"])
+    return notes
+
+
+def assemble(contents: Sequence[ReleaseContents], settings: Mapping[str, Any]) -> Stream:
+    """Return the stream of releases that were read.
+
+    Args:
+        contents: Releases, oldest first.
+        settings: `start_date`, `step_months`, the `share` of the definitions that no changelog
+            entry names, and the shares of queries that are tested.
+    """
+    entries = _distinct_entries(contents)
+    asked = {entry.definition for _, entry in entries}
+    contents = [_sample(release, asked, settings["share"]) for release in contents]
+
+    start: dict[str, Text] = {}
+    batches: list[Batch] = []
+    before: dict[str, dict[str, Text]] = {}
+    for read in contents:
+        release = read.release
+        if release.date <= settings["start_date"]:
+            # Only the last release before the start counts.
+            for name in before.get(release.package, {}):
+                del start[name]
+            start.update(read.texts)
+        else:
+            earlier = before.get(release.package, {})
+            batches.append(make_batch(release.name, release.date, earlier, read.texts))
+        before[release.package] = read.texts
+
+    steps = group_by_period(batches, settings["step_months"])
+    step_of_release: dict[str, int] = {}
+    for number, step in enumerate(steps, start=1):
+        for batch in step.batches:
+            step_of_release[batch.name] = number
+
+    queries = _summary_queries(contents, step_of_release, settings["tested_summaries"])
+    queries += _changelog_queries(entries, step_of_release, settings["tested_entries"])
+    return Stream("docstrings", settings["start_date"], start, steps, queries)
+
+
+def _distinct_entries(contents: Sequence[ReleaseContents]) -> list[tuple[Release, Entry]]:
+    """Return the entries whose words occur once, because others do not identify a definition."""
+    counts: dict[str, int] = {}
+    for read in contents:
+        for entry in read.entries:
+            phrase = normalize_phrase(entry.text)
+            counts[phrase] = counts.get(phrase, 0) + 1
+    entries: list[tuple[Release, Entry]] = []
+    for read in contents:
+        for entry in read.entries:
+            if counts[normalize_phrase(entry.text)] == 1:
+                entries.append((read.release, entry))
+    return entries
+
+
+def _sample(read: ReleaseContents, asked: set[str], share: float) -> ReleaseContents:
+    """Keep the definitions that an entry names, and a share of the others."""
+    texts: dict[str, Text] = {}
+    for name, text in read.texts.items():
+        if name in asked or is_in_share(name, share):
+            texts[name] = text
+    summaries = {name: read.summaries[name] for name in texts}
+    return ReleaseContents(read.release, texts, summaries, read.entries)
+
+
+def is_in_share(name: str, share: float) -> bool:
+    """Return whether the hash of a name lies in a share of all hashes.
+
+    >>> is_in_share("numpy.sort", 1.0)
+    True
+    >>> is_in_share("numpy.sort", 0.0)
+    False
+    """
+    return int(hash_text(name)[:8], 16) < share * HASH_RANGE
+
+
+def _role(query_id: str, tested_share: float) -> str:
+    return TESTED if is_in_share(query_id, tested_share) else KNOWN
+
+
+def _summary_queries(
+    contents: Sequence[ReleaseContents], step_of_release: Mapping[str, int], tested_share: float
+) -> list[StreamQuery]:
+    """Return the summary lines that identify a document.
+
+    A summary counts if no other document has it or contains it, in any release. Of the definitions
+    with the same last name, one has a query.
+    """
+    first: dict[str, tuple[Release, str]] = {}
+    owners: dict[str, set[str]] = {}
+    bodies: dict[str, str] = {}
+    for read in contents:
+        for name, summary in read.summaries.items():
+            first.setdefault(name, (read.release, summary))
+            owners.setdefault(normalize_phrase(summary), set()).add(name)
+            bodies[name] = normalize_phrase(read.texts[name].text)
+
+    candidates: dict[str, tuple[str, Release, str]] = {}
+    for name in sorted(first, key=lambda name: (name.count("."), name)):
+        release, summary = first[name]
+        has_query_length = 4 <= len(summary.split()) <= 40
+        if not has_query_length or len(owners[normalize_phrase(summary)]) > 1:
+            continue
+        candidates.setdefault(name.rpartition(".")[2].casefold(), (name, release, summary))
+
+    phrases = [normalize_phrase(summary) for _, _, summary in candidates.values()]
+    containing = documents_containing(phrases, bodies)
+    queries: list[StreamQuery] = []
+    for name, release, summary in candidates.values():
+        if containing[normalize_phrase(summary)]:
+            continue
+        query_id = f"summary:{name}"
+        step = step_of_release.get(release.name, 0)
+        role = _role(query_id, tested_share)
+        queries.append(StreamQuery(query_id, summary, frozenset([name]), step, role, "summary"))
+    return queries
+
+
+def _changelog_queries(
+    entries: Sequence[tuple[Release, Entry]],
+    step_of_release: Mapping[str, int],
+    tested_share: float,
+) -> list[StreamQuery]:
+    queries: list[StreamQuery] = []
+    for release, entry in entries:
+        query_id = f"changelog:{release.name}:{hash_text(entry.text)[:12]}"
+        step = step_of_release.get(release.name, 0)
+        role = _role(query_id, tested_share)
+        answers = frozenset([entry.definition])
+        queries.append(StreamQuery(query_id, entry.text, answers, step, role, "changelog"))
+    return queries

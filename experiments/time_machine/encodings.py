@@ -1,0 +1,127 @@
+"""Encode each distinct text once, and count the seconds that every policy would have spent.
+
+All policies encode mostly the same texts with the same encoders. A cache shares the results among
+them. A text that is in the cache costs a policy as many seconds as encoding it took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.token_signs import TokenSigns
+from model_code.progress import Progress, no_progress
+
+# Methods of the encoder that indexes and fusions call. Training calls others, whose weights change.
+CACHED_METHODS = ("encode_with_tokens", "encode_passages_with_tokens")
+
+EncodeMethod = Callable[..., tuple[np.ndarray, TokenSigns]]
+
+
+class EncodingCache:
+    """Vectors and token signs by encoder and text.
+
+    Attributes:
+        saved_seconds: Processor seconds that encoding would have taken for texts in the cache.
+    """
+
+    def __init__(self) -> None:
+        """Begin with an empty cache."""
+        self.saved_seconds = 0.0
+        self._vectors: dict[tuple[str, str, str], np.ndarray] = {}
+        self._signs: dict[tuple[str, str, str], np.ndarray] = {}
+        self._seconds: dict[tuple[str, str, str], float] = {}
+        self._fingerprints: WeakKeyDictionary[Encoder, str] = WeakKeyDictionary()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Let all encoders of this process use the cache."""
+        originals = {name: getattr(Encoder, name) for name in CACHED_METHODS}
+        for name, original in originals.items():
+            setattr(Encoder, name, self._wrap(name, original))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(Encoder, name, original)
+
+    def _wrap(self, name: str, original: EncodeMethod) -> EncodeMethod:
+        def encode(
+            encoder: Encoder, texts: Sequence[str], progress: Progress = no_progress
+        ) -> tuple[np.ndarray, TokenSigns]:
+            fingerprint = self._fingerprint(encoder)
+            keys = [(name, fingerprint, text) for text in texts]
+            missing = list(dict.fromkeys(key for key in keys if key not in self._vectors))
+            for key in set(keys).difference(missing):
+                self.saved_seconds += self._seconds[key]
+            if missing:
+                self._encode(original, encoder, missing)
+
+            vectors = np.empty((len(keys), encoder.dimension), np.float32)
+            for row, key in enumerate(keys):
+                vectors[row] = self._vectors[key]
+            return vectors, TokenSigns.of([self._signs[key] for key in keys])
+
+        return encode
+
+    def _encode(
+        self, original: EncodeMethod, encoder: Encoder, missing: Sequence[tuple[str, str, str]]
+    ) -> None:
+        texts = [text for _, _, text in missing]
+        started = time.process_time()
+        vectors, signs = original(encoder, texts)
+        seconds = (time.process_time() - started) / len(texts)
+        for row, key in enumerate(missing):
+            self._vectors[key] = vectors[row]
+            self._signs[key] = signs.bits[signs.starts[row] : signs.starts[row + 1]]
+            self._seconds[key] = seconds
+
+    def _fingerprint(self, encoder: Encoder) -> str:
+        if encoder not in self._fingerprints:
+            self._fingerprints[encoder] = encoder.fingerprint()
+        return self._fingerprints[encoder]
+
+    def forget(self, keep: Callable[[str], bool]) -> None:
+        """Forget the encodings of some encoders, so that memory does not grow with each training.
+
+        Args:
+            keep: Says of a fingerprint whether its encodings stay.
+        """
+        for table in (self._vectors, self._signs, self._seconds):
+            mapping: dict[tuple[str, str, str], Any] = table
+            for key in [key for key in mapping if not keep(key[1])]:
+                del mapping[key]
+
+
+class Meter:
+    """Counts the processor seconds of a policy, with those that the cache saved.
+
+    Attributes:
+        seconds: Seconds until now.
+    """
+
+    def __init__(self, cache: EncodingCache) -> None:
+        """Count from zero."""
+        self.cache = cache
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what the block spends."""
+        started = time.process_time()
+        saved = self.cache.saved_seconds
+        try:
+            yield
+        finally:
+            spent = time.process_time() - started
+            self.seconds += spent + self.cache.saved_seconds - saved
+
+    def add(self, seconds: float) -> None:
+        """Count work that an earlier run of the same build did."""
+        self.seconds += seconds

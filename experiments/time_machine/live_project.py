@@ -1,0 +1,278 @@
+"""A live project of Freshet in this process: stages, live index, drift check, pilot and retrain.
+
+Everything here calls the product. What is left out is DVC, MLflow and Dagster, which decide when a
+stage runs and record that it did. They would cost every training the same additional seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import model_code
+from experiments.time_machine.stream import StreamQuery, Text
+from model_code.collection.generations.build import BuildArtifacts
+from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.builds import open_build
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.retrain_plan import plan_retrain, read_planned_generation
+from model_code.collection.ledger.events import Position
+from model_code.collection.ledger.tasks import TaskKind, TaskState
+from model_code.corpus.sources.files import write_snapshot
+from model_code.evaluation.promotion import Verdict, judge_pilot, judge_retrain
+from model_code.evaluation.scores import load_gate_scores
+from model_code.files import replace_folder
+from model_code.project import Project
+from model_code.text.passages import TextRules
+from orchestration import parameters
+from orchestration.freshness.drift import DriftCheck, check_drift
+from orchestration.freshness.pilot import SAMPLE_SETTINGS, sample_documents
+from orchestration.freshness.snapshot import (
+    arrival_query_id,
+    export_snapshot,
+    gate_queries_for,
+    live_documents,
+)
+from orchestration.freshness.workspace import SNAPSHOT, SNAPSHOT_SETTINGS
+from orchestration.pipeline import ingest, stages
+from orchestration.pipeline.run_stage import stage_context
+from orchestration.registry.gate import evaluate_segments
+
+# The retriever that is searched.
+FUSION = "fused"
+# Stages that only report. The gate evaluates what it compares.
+REPORTING_STAGES = {"evaluate", "comparison"}
+
+
+def create_project(
+    root: Path, overrides: Sequence[str], documents: Iterable[Mapping[str, Any]]
+) -> Project:
+    """Create a project with the shipped settings, whose source is a snapshot.
+
+    Args:
+        root: Folder of the project, which is created.
+        overrides: Assignments such as "seed=1".
+        documents: Rows with id, title, text and queries. Their queries are the judged queries.
+    """
+    root.mkdir(parents=True)
+    shipped = Path(model_code.__file__).parents[1] / "params.yaml"
+    shutil.copyfile(shipped, root / "params.yaml")
+    write_judged_snapshot(root / SNAPSHOT, documents)
+    parameters.write_overrides(root / "params.yaml", [*SNAPSHOT_SETTINGS, *overrides])
+    return Project(root)
+
+
+def write_judged_snapshot(folder: Path, documents: Iterable[Mapping[str, Any]]) -> None:
+    """Write documents, and the queries that they answer, as a snapshot.
+
+    The project splits the queries into train, dev and gate by their texts.
+    """
+    rows: list[dict[str, Any]] = []
+    queries: dict[str, str] = {}
+    qrels: list[dict[str, Any]] = []
+    for document in documents:
+        row = {key: document[key] for key in ("id", "title", "text")}
+        row["fields"] = "{}"
+        rows.append(row)
+        for text in document["queries"]:
+            query_id = arrival_query_id(text)
+            queries[query_id] = text
+            qrels.append(
+                {
+                    "query_id": query_id,
+                    "document_id": document["id"],
+                    "relevance": 1,
+                    "split": None,
+                }
+            )
+    query_rows = [{"id": query_id, "text": text} for query_id, text in sorted(queries.items())]
+    write_snapshot(folder, {"documents": rows, "queries": query_rows, "qrels": qrels})
+
+
+def document_rows(
+    documents: Mapping[str, Text], queries: Iterable[StreamQuery]
+) -> list[dict[str, Any]]:
+    """Return rows of documents with the queries that they answer.
+
+    Args:
+        documents: Documents by id.
+        queries: Queries that are told to the project.
+    """
+    texts_by_document: dict[str, list[str]] = {}
+    for query in queries:
+        for document_id in query.answers:
+            texts_by_document.setdefault(document_id, []).append(query.text)
+
+    rows: list[dict[str, Any]] = []
+    for document_id, document in sorted(documents.items()):
+        rows.append(
+            {
+                "id": document_id,
+                "title": document.title,
+                "text": document.text,
+                "queries": sorted(set(texts_by_document.get(document_id, ()))),
+            }
+        )
+    return rows
+
+
+def build(project: Project) -> None:
+    """Run the stages that make the fusion, in this process."""
+    ingest.ingest(project)
+    settings = parameters.load(project.params_file)
+    for stage in stages.expand(settings.retrievers, settings.fusions):
+        if stage.name in REPORTING_STAGES:
+            continue
+        staging = project.state / "staging" / stage.address
+        checkpoints = project.state / "checkpoints" / stage.address
+        for folder in (staging, checkpoints):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        context = stage_context(stage, project, settings, staging, checkpoints)
+        importlib.import_module(stage.module).run(context)
+        replace_folder(staging, project.root / stage.output)
+        shutil.rmtree(checkpoints)
+
+
+def open_live(project: Project, built: Project, snapshot: Position | None = None) -> None:
+    """Make the fusion of a build searchable.
+
+    Args:
+        project: The project that is searched.
+        built: The project or workspace that was built.
+        snapshot: Ledger position of the documents that it was trained on; None without a ledger.
+    """
+    artifacts = built.artifacts
+    fusion = artifacts / "evaluate" / FUSION / "build"
+    parts = BuildArtifacts(
+        fusion / "encoder",
+        fusion / "index",
+        artifacts / "corpus" / "documents.parquet",
+        artifacts / "hierarchy",
+    )
+    settings = parameters.load(built.params_file)
+    rules = TextRules(settings.encoder.include_title, **dict(settings.passages))
+    # Two builds with equal files are different builds here.
+    provenance = {"build": str(built.root)}
+    open_build(project, FUSION, parts, provenance, rules, snapshot or Position())
+
+
+def check_for_drift(project: Project) -> DriftCheck | None:
+    """Check drift as the product does after additions; None if too few documents arrived."""
+    return check_drift(project)
+
+
+def run_pilot(project: Project, folder: Path) -> Verdict | None:
+    """Train on a sample and compare it with the live index, as a pilot of the product does.
+
+    Args:
+        project: The project.
+        folder: Folder of the workspace, which is deleted afterwards.
+
+    Returns:
+        The verdict; None if the gate's queries ask for too few new documents.
+    """
+    plan = plan_retrain(project, "pilot")
+    generation = read_planned_generation(project, plan)
+    settings = parameters.load(project.params_file)
+    size = settings.drift.pilot_documents
+    if size is None:
+        return None
+    live = Searcher(project.live, generation, {})
+    all_ids = [row["id"] for row in live_documents(generation)]
+    sample = sample_documents(all_ids, sorted(plan.new), size)
+
+    workspace = _make_workspace(project, folder)
+    export_snapshot(project, generation, workspace.root / SNAPSHOT, only=sample)
+    parameters.write_overrides(workspace.params_file, SAMPLE_SETTINGS)
+    build(workspace)
+    targets = _targets(workspace, set(plan.new) & sample)
+    if len(set(targets.values())) < max(settings.drift.minimum_batch // 5, 1):
+        shutil.rmtree(folder)
+        return None
+
+    segments = [view.searchable for view in live.views]
+    evaluate_segments(workspace, FUSION, segments, folder / "searched")
+    verdict = judge_pilot(
+        load_gate_scores(workspace.artifacts / "evaluate" / FUSION),
+        load_gate_scores(folder / "searched"),
+        settings.promotion,
+        targets,
+        settings.drift.quality_margin,
+        settings.seed,
+    )
+    shutil.rmtree(folder)
+    return verdict
+
+
+def retrain(project: Project, folder: Path) -> Verdict:
+    """Train on everything that is live, ask the gate, and open the build if it passes.
+
+    Args:
+        project: The project.
+        folder: Folder of the workspace.
+    """
+    plan = plan_retrain(project, folder.name)
+    generation = read_planned_generation(project, plan)
+    workspace = _make_workspace(project, folder)
+    export_snapshot(project, generation, workspace.root / SNAPSHOT)
+    build(workspace)
+
+    live = Searcher(project.live, generation, {})
+    segments = [view.searchable for view in live.views]
+    evaluate_segments(workspace, FUSION, segments, folder / "searched")
+    settings = parameters.load(project.params_file)
+    verdict = judge_retrain(
+        load_gate_scores(workspace.artifacts / "evaluate" / FUSION),
+        load_gate_scores(folder / "searched"),
+        settings.promotion,
+        gate_queries_for(workspace, plan.new),
+        settings.seed,
+    )
+    if verdict.passed:
+        open_live(project, workspace, plan.snapshot)
+    state = TaskState.DONE if verdict.passed else TaskState.REFUSED
+    live_index = LiveIndex(project, FUSION)
+    live_index.ledger.tasks.close_retrains(FUSION, state, "; ".join(verdict.reasons), {}, None)
+    return verdict
+
+
+def close_pilot(project: Project, verdict: Verdict | None) -> None:
+    """Record the answer of the pilot that a drift check requested."""
+    ledger = LiveIndex(project, FUSION).ledger
+    for task in ledger.tasks.open(FUSION, TaskKind.PILOT):
+        if verdict is None:
+            ledger.tasks.end(task, TaskState.REFUSED, "too few new documents have judged queries")
+            continue
+        outcome = "; ".join(verdict.reasons)
+        ledger.tasks.end(task, TaskState.DONE, outcome, None, {}, retrain=verdict.passed)
+
+
+def live_texts(project: Project) -> dict[str, Text]:
+    """Return title and text of every document that is searchable."""
+    generation = GenerationStore(project.live, FUSION).current()
+    texts: dict[str, Text] = {}
+    for row in live_documents(generation):
+        texts[row["id"]] = Text(row["title"], row["text"])
+    return texts
+
+
+def _make_workspace(project: Project, folder: Path) -> Project:
+    shutil.rmtree(folder, ignore_errors=True)
+    workspace = Project(folder / "workspace", home=project.root)
+    workspace.root.mkdir(parents=True)
+    shutil.copyfile(project.params_file, workspace.params_file)
+    return workspace
+
+
+def _targets(workspace: Project, new: set[str]) -> dict[str, str]:
+    """Return a new document for each query of the gate that asks for one."""
+    targets: dict[str, str] = {}
+    for document_id in sorted(new):
+        for query_id in gate_queries_for(workspace, [document_id]):
+            targets.setdefault(query_id, document_id)
+    return targets

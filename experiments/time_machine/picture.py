@@ -1,0 +1,68 @@
+"""Draw effectiveness and cost over time, one line per policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Policies in the picture. Others are in the tables only.
+DRAWN = ("frozen", "plain", "freshet", "retrain")
+COLOURS = {"frozen": "#888888", "plain": "#e08a00", "freshet": "#0a7d4f", "retrain": "#3b5bdb"}
+MARKERS = {"frozen": "s", "plain": "^", "freshet": "o", "retrain": "D"}
+DOTS_PER_INCH = 110
+
+
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the means over all seeds.
+
+    Args:
+        result: Result of a stream.
+        path: The picture to write.
+    """
+    # The import takes a second, and other modules of the experiment do without it.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = [name for name in DRAWN if name in result["summary"]]
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(13, 4.2))
+    for name in names:
+        rows_by_seed = [
+            rows[name][: result["steps"] + 1] for rows in result["seeds"].values() if name in rows
+        ]
+        steps = [row["step"] for row in rows_by_seed[0]]
+        style = {
+            "color": COLOURS[name],
+            "marker": MARKERS[name],
+            "markersize": 4,
+            "label": result["labels"][name],
+        }
+        left.plot(steps, mean_of(rows_by_seed, "everything"), **style)
+        middle.plot(steps[1:], mean_of(rows_by_seed, "arrived")[1:], **style)
+        # The build of the first day is the same for all.
+        seconds = mean_of(rows_by_seed, "seconds")
+        seconds[0] = 0.0
+        right.plot(steps, np.cumsum(seconds), **style)
+
+    left.set_title("nDCG@10, all documents")
+    middle.set_title("nDCG@10, documents that arrived")
+    right.set_title("processor seconds since the first day")
+    for axis in (left, middle, right):
+        axis.grid(alpha=0.3)
+        axis.tick_params(axis="x", rotation=45, labelsize=8)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    left.legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def mean_of(rows_by_seed: Sequence[Sequence[Mapping[str, Any]]], name: str) -> np.ndarray:
+    """Return the mean of a value over the seeds at each step (s,); NaN where there is none."""
+    values = [[np.nan if row[name] is None else row[name] for row in rows] for rows in rows_by_seed]
+    return np.array(values, float).mean(axis=0)

@@ -1,0 +1,244 @@
+"""The policies: what each of them does with a stream, with the product's own functions."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.time_machine import live_project
+from experiments.time_machine.encodings import EncodingCache, Meter
+from experiments.time_machine.live_project import FUSION
+from experiments.time_machine.stream import Batch, Stream, StreamQuery, Text
+from model_code.collection.index.live_index import LiveIndex
+from model_code.files import canonical_json, hash_text, read_json, write_json
+from model_code.project import Project
+from orchestration import parameters
+from orchestration.freshness.policy import Action
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """What a policy does.
+
+    Attributes:
+        name: Its name.
+        label: Its name in the picture.
+        adds: Whether documents are added, changed and removed in the live index.
+        tells_queries: Whether documents are added with their known queries.
+        checks_drift: Whether drift is checked after each batch, and pilots and retrains follow.
+        retrains: Whether everything is built again at the end of each step.
+        overrides: Settings of the project that differ from those of all policies.
+    """
+
+    name: str
+    label: str
+    adds: bool = False
+    tells_queries: bool = False
+    checks_drift: bool = False
+    retrains: bool = False
+    overrides: Sequence[str] = ()
+
+
+@dataclass
+class Work:
+    """What a policy did in a step.
+
+    Attributes:
+        seconds: Processor seconds.
+        lag_seconds: Processor seconds from the arrival of each new or changed document until it
+            is searchable, summed over the documents.
+        documents: New and changed documents.
+        events: What happened, such as a retrain.
+    """
+
+    seconds: float = 0.0
+    lag_seconds: float = 0.0
+    documents: int = 0
+    events: list[str] = field(default_factory=list)
+
+
+class Policy:
+    """A policy with its live project."""
+
+    def __init__(
+        self,
+        settings: PolicySettings,
+        stream: Stream,
+        built: BuiltProject,
+        folder: Path,
+        cache: EncodingCache,
+        builds: BuildCache,
+    ) -> None:
+        """Begin with a copy of the first day's build.
+
+        Args:
+            settings: What the policy does.
+            stream: The stream.
+            built: The build of the first day, which all policies share.
+            folder: Folder for the policy's projects.
+            cache: Encodings that all policies share.
+            builds: Builds of all policies.
+        """
+        self.settings = settings
+        self.stream = stream
+        self.folder = folder
+        self.cache = cache
+        self.builds = builds
+        self.told = {query.query_id for query in stream.known(0)}
+        self.project = Project(folder / "project")
+        shutil.copytree(built.project.root, self.project.root)
+        if settings.overrides:
+            parameters.write_overrides(self.project.params_file, settings.overrides)
+        live_project.open_live(self.project, self.project)
+        self.trained_documents = dict(stream.start)
+
+    def advance(self, number: int, documents: Mapping[str, Text]) -> Work:
+        """Do the work of one step.
+
+        Args:
+            number: Number of the step.
+            documents: Documents that exist at its end.
+        """
+        work = Work()
+        step = self.stream.steps[number - 1]
+        work.documents = sum(len(batch.puts) for batch in step.batches)
+        if self.settings.adds:
+            for batch in step.batches:
+                self._apply(batch, number, documents, work)
+        if self.settings.retrains:
+            self._rebuild(number, documents, work)
+        return work
+
+    def _apply(self, batch: Batch, number: int, documents: Mapping[str, Text], work: Work) -> None:
+        """Apply one batch to the live index, and check drift."""
+        rows = self._rows(batch, number)
+        meter = Meter(self.cache)
+        with meter.running():
+            index = LiveIndex(self.project, FUSION)
+            index.receive(rows, batch.name)
+            if batch.removals:
+                index.remove(batch.removals, batch.name)
+            index.apply()
+        work.lag_seconds += meter.seconds * len(batch.puts)
+        if self.settings.checks_drift:
+            with meter.running():
+                work.events += self._follow_drift(batch.name)
+        work.seconds += meter.seconds
+
+    def _rows(self, batch: Batch, number: int) -> list[dict[str, Any]]:
+        """Return the rows of a batch.
+
+        A policy that tells queries also sends unchanged documents again that new queries ask for.
+        """
+        if not self.settings.tells_queries:
+            return live_project.document_rows(batch.puts, ())
+
+        known = self.stream.known(number)
+        is_last = batch == self.stream.steps[number - 1].batches[-1]
+        live = live_project.live_texts(self.project)
+        documents = dict(batch.puts)
+        if is_last:
+            for query in known:
+                if query.query_id in self.told:
+                    continue
+                for document_id in query.answers & live.keys():
+                    if document_id not in batch.removals:
+                        documents.setdefault(document_id, live[document_id])
+            self.told.update(query.query_id for query in known)
+        return live_project.document_rows(documents, _asked_for(known, documents))
+
+    def _follow_drift(self, name: str) -> list[str]:
+        """Check drift, and carry out what it decides."""
+        check = live_project.check_for_drift(self.project)
+        if check is None:
+            return []
+        action = check.decision.action
+        if action == Action.NO_ACTION:
+            return []
+
+        events = [f"{name}: {action}: {'; '.join(check.decision.reasons)}"]
+        if action == Action.PILOT:
+            verdict = live_project.run_pilot(self.project, self.folder / "pilot")
+            live_project.close_pilot(self.project, verdict)
+            if verdict is None:
+                return [*events, "no pilot: too few new documents have judged queries"]
+            events.append(f"pilot: {'; '.join(verdict.reasons)}")
+            if not verdict.passed:
+                return events
+
+        number = len(list(self.folder.glob("retrain-*")))
+        verdict = live_project.retrain(self.project, self.folder / f"retrain-{number}")
+        outcome = "promoted" if verdict.passed else "refused"
+        return [*events, f"retrain {outcome}: {'; '.join(verdict.reasons)}"]
+
+    def _rebuild(self, number: int, documents: Mapping[str, Text], work: Work) -> None:
+        """Build everything again from the documents and known queries of today."""
+        known = _asked_for(self.stream.known(number), documents)
+        rows = live_project.document_rows(documents, known)
+        built = self.builds.get(self.settings.overrides, rows)
+        folder = self.folder / f"step-{number:02d}"
+        project = Project(folder)
+        meter = Meter(self.cache)
+        with meter.running():
+            shutil.copytree(built.project.root, folder)
+            live_project.open_live(project, project)
+        previous = self.project.root
+        self.project = project
+        shutil.rmtree(previous)
+        work.seconds += meter.seconds + built.seconds
+        work.lag_seconds += work.seconds * work.documents
+        work.events.append("retrain: every step")
+
+
+def _asked_for(queries: Sequence[StreamQuery], documents: Mapping[str, Text]) -> list[StreamQuery]:
+    return [query for query in queries if query.answers & documents.keys()]
+
+
+@dataclass(frozen=True)
+class BuiltProject:
+    """A project that was built, and the processor seconds that its build took."""
+
+    project: Project
+    seconds: float
+
+
+class BuildCache:
+    """Builds by their documents, queries and settings.
+
+    The code is not part of the key: delete the folder after a change of the code.
+    """
+
+    def __init__(self, folder: Path, overrides: Sequence[str], encodings: EncodingCache) -> None:
+        """Use a folder of builds.
+
+        Args:
+            folder: The folder.
+            overrides: Settings of all builds.
+            encodings: Encodings that builds share.
+        """
+        self.folder = folder
+        self.overrides = list(overrides)
+        self.encodings = encodings
+
+    def get(self, overrides: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> BuiltProject:
+        """Return the build of documents, which is made if it does not exist.
+
+        Args:
+            overrides: Further settings.
+            rows: Documents with their known queries.
+        """
+        all_overrides = [*self.overrides, *overrides]
+        key = hash_text(canonical_json({"rows": list(rows), "settings": all_overrides}))[:20]
+        root = self.folder / key
+        seconds_file = self.folder / f"{key}.json"
+        if not seconds_file.is_file():
+            shutil.rmtree(root, ignore_errors=True)
+            meter = Meter(self.encodings)
+            with meter.running():
+                project = live_project.create_project(root, all_overrides, rows)
+                live_project.build(project)
+            write_json(seconds_file, {"seconds": round(meter.seconds, 2)})
+        return BuiltProject(Project(root), read_json(seconds_file)["seconds"])
