@@ -51,6 +51,8 @@ class Hit:
         path: Nodes of the hierarchy above the passage, root first.
         topics: Names of the nodes in `path`.
         generation: Generation of the index that the hit comes from.
+        below_floor: Whether the hit fits the query no better than hits of random queries fit
+            theirs. If all hits are below, the collection probably has no answer.
         tokens: Contributions to the score: tokens, or the components of a fusion. None if no
             explanation was requested.
     """
@@ -71,6 +73,7 @@ class Hit:
     generation: int
     tokens: tuple[TokenMatch, ...] | None = None
     topics: tuple[str, ...] = ()
+    below_floor: bool = False
 
 
 @dataclass(frozen=True)

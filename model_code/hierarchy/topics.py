@@ -6,7 +6,9 @@ passages contain, and a share q of the parent's, weighs
     p log(p / q),
 
 its part of the divergence between the two. A word that all passages contain, such as "the", weighs
-nothing, so no list of stop words is needed.
+nothing, so no list of stop words is needed. A word that many passages of the whole corpus contain
+tells a reader little, even where nearly all passages of a node contain it: numpy, array and import
+in a corpus of Python packages. Such words are left out.
 
 Scripts without blanks between words, such as Chinese, are cut into pairs of neighbouring
 characters. A pair counts less if its characters mostly occur apart, since it may consist of the end
@@ -35,6 +37,9 @@ STEM_PREFIX_LETTERS = 5
 MIN_WORD_LETTERS = 3
 # Longer ones are identifiers or numbers.
 MAX_WORD_LETTERS = 20
+# Words of a greater share of all passages name nothing. In fewer texts, shares are too coarse.
+MAX_CORPUS_SHARE = 0.2
+MIN_TEXTS_FOR_SHARES = 100
 # Differences below this are rounding.
 MIN_WEIGHT = 1e-9
 
@@ -60,7 +65,12 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     cohesion = _pair_cohesion(texts, vocabulary, presence)
 
     # Start at the root: one node that holds all passages.
-    parent_shares = csr_matrix(presence.mean(axis=0))
+    corpus_shares = np.asarray(presence.mean(axis=0)).ravel()
+    is_telling = np.full(len(vocabulary), True)
+    if len(texts) >= MIN_TEXTS_FOR_SHARES:
+        is_telling = corpus_shares <= MAX_CORPUS_SHARE
+    factors = cohesion * is_telling
+    parent_shares = csr_matrix(corpus_shares)
     parent_sizes = np.array([len(texts)])
     names_by_level: list[list[str]] = []
     for level in range(1, tree.depth + 1):
@@ -78,7 +88,7 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
             row = slice(shares.indptr[node], shares.indptr[node + 1])
             words = shares.indices[row]
             shares_in_parent = parent_shares[parent, words].toarray()[0]
-            ranked = _rank_words(words, shares.data[row], shares_in_parent, cohesion[words])
+            ranked = _rank_words(words, shares.data[row], shares_in_parent, factors[words])
             chosen = _choose_distinct_words([vocabulary[word] for word in ranked])
             names.append(", ".join(chosen) or f"topic {node + 1}")
 
@@ -160,7 +170,7 @@ def _word_shares(presence: csr_matrix, nodes: np.ndarray, sizes: np.ndarray) -> 
 
 
 def _rank_words(
-    words: np.ndarray, node_shares: np.ndarray, parent_shares: np.ndarray, cohesion: np.ndarray
+    words: np.ndarray, node_shares: np.ndarray, parent_shares: np.ndarray, factors: np.ndarray
 ) -> np.ndarray:
     """Return the words with a positive weight, heaviest first.
 
@@ -170,12 +180,12 @@ def _rank_words(
         words: (n,), numbers of the words that the node's passages contain.
         node_shares: (n,), the share of the node's passages that contain each word.
         parent_shares: (n,), the same of the parent.
-        cohesion: (n,), factors of the weights.
+        factors: (n,), factors of the weights.
 
     Returns:
         Word numbers, at most n.
     """
-    weights = cohesion * node_shares * np.log(node_shares / parent_shares)
+    weights = factors * node_shares * np.log(node_shares / parent_shares)
     order = np.lexsort((words, -weights.round(9)))
     positive_count = int((weights > MIN_WEIGHT).sum())
     return words[order[:positive_count]]

@@ -83,6 +83,7 @@ DEFAULT_SETTINGS = Bm25Settings()
 
 LAST_CHARACTER = "\U0010ffff"
 MAX_NAMED_COMPLETIONS = 3
+MIN_HIGHEST_SCORE = 1e-9
 
 FINISHED_WORD_FACTOR = 0.5
 """Weight of completions of a word that the index knows as it is."""
@@ -627,6 +628,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                 continue
             correction = corrected_stem(word, analyzer, self.document_frequency)
             if correction is not None:
+                for term in word_terms:
+                    del terms[term]
                 terms[correction] += 1
                 corrections.add(correction)
         return Bm25Query(terms, tuple(completions), completion_weight, frozenset(corrections))
@@ -742,6 +745,30 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             passage_scores = self._scores(query)[groups.rows]
             scores.append(groups.max_scores(passage_scores).astype(np.float64))
         return scores
+
+    def fits(
+        self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]
+    ) -> list[dict[str, np.ndarray]]:
+        """Return scores as shares of the highest possible one: the idf of all words of the query.
+
+        A word that no document contains counts as the rarest of all.
+        """
+        fits = []
+        for query, scores in zip(queries, self.score_encoded(queries, candidates), strict=True):
+            fits.append({"": scores / max(self._highest_score(query), MIN_HIGHEST_SCORE)})
+        return fits
+
+    def _highest_score(self, query: Bm25Query) -> float:
+        passages = self._statistics.passages
+        highest = 0.0
+        for term, count in query.terms.items():
+            containing = len(self._live_postings(term).rows)
+            highest += count * inverse_document_frequency(containing, passages)
+        if query.completions:
+            containing = len(self._joint_postings(query.completions).rows)
+            rarity = inverse_document_frequency(containing, passages)
+            highest += query.completion_weight * rarity
+        return highest
 
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
         """Return the number of the document's best passage, the first of equals."""

@@ -505,6 +505,18 @@ class FusedSearch(Retriever[FusedQueries]):
         for i, scores in enumerate(self._raw_scores(queries, candidates)):
             yield self._shares(queries, i, scores)
 
+    def fits(
+        self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
+    ) -> list[dict[str, np.ndarray]]:
+        """Return how well the candidates fit each query according to each component."""
+        fits: list[dict[str, np.ndarray]] = [{} for _ in candidates]
+        for name, component in self.components.items():
+            component_fits = component.fits(queries.encoded[name], candidates)
+            for query_fits, values_by_name in zip(fits, component_fits, strict=True):
+                for suffix, values in values_by_name.items():
+                    query_fits[name + suffix] = values
+        return fits
+
     def component_scores(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:

@@ -129,6 +129,17 @@ class Retriever(ABC, Generic[Queries]):
             FreshetError: If a candidate is not in the index.
         """
 
+    def fits(
+        self, queries: Queries, candidates: Sequence[Sequence[str]]
+    ) -> list[dict[str, np.ndarray]]:
+        """Return how well the candidates fit each encoded query, comparable between queries.
+
+        Returns:
+            Fits (n,) of the n candidates of each query, by component. Most kinds have one, without
+            a name: their scores.
+        """
+        return [{"": scores} for scores in self.score_encoded(queries, candidates)]
+
     @abstractmethod
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
         """Return the number of the passage that answers a single encoded query best.

@@ -167,12 +167,18 @@ def hits_text(hits: Sequence[Hit]) -> str:
     """Return hits as text: rank, score, title, id, snippet without markup, and matched tokens."""
     if not hits:
         return "no documents found"
-    return "\n".join(_hit_text(hit) for hit in hits)
+    lines = [_hit_text(hit) for hit in hits]
+    if all(hit.below_floor for hit in hits):
+        lines.append("nothing fits well: these are the nearest documents")
+    return "\n".join(lines)
 
 
 def _hit_text(hit: Hit) -> str:
     title = hit.title or hit.document_id
-    lines = [f"{hit.rank:3}  {hit.score:.3f}  {title}"]
+    heading = f"{hit.rank:3}  {hit.score:.3f}  {title}"
+    if hit.below_floor:
+        heading += "  (weak)"
+    lines = [heading]
     if hit.document_id != title:
         lines.append(hit.document_id)
 

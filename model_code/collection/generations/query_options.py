@@ -47,6 +47,7 @@ class QueryOptions:
             `model_code.text.query_syntax`. Otherwise they are text.
         typos: Whether one typo is tolerated in longer words that no document contains.
         prefix: Whether the last word may be unfinished.
+        floor: Whether hits are compared with the relevance floor.
         min_score: Lowest score of a hit. None: no limit.
         diversity: How much similar documents are moved down, from 0 (not at all) to 1; see
             `model_code.retrieval.diversity`.
@@ -67,6 +68,7 @@ class QueryOptions:
     syntax: bool = True
     typos: bool = True
     prefix: bool = False
+    floor: bool = True
     min_score: float | None = None
     diversity: float = 0.0
     boosts: tuple[Boost, ...] = field(init=False)

@@ -38,6 +38,7 @@ from model_code.collection.segments.segment import (
 from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
 from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery
+from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
 from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, resolve_queries
@@ -45,6 +46,7 @@ from model_code.text.passages import Span, section_at
 from model_code.text.query_syntax import ParsedQuery, fold_text, parse_query
 from model_code.text.snippets import find_marks, make_snippet, require_queries
 from model_code.text.terms import get_analyzer
+from model_code.text.words import split_search_words
 
 if TYPE_CHECKING:
     from model_code.collection.segments.conditions import FieldValue, Filters
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 
 # Values of a field that a search counts.
 MAX_FACET_VALUES = 20
+# Documents whose words make the random queries of the relevance floor. Neighbours are read at once.
+FLOOR_RUNS = 8
+FLOOR_RUN_LENGTH = 32
 
 
 class Searcher:
@@ -135,8 +140,18 @@ class Searcher:
 
     def ready(self) -> Self:
         """Put together what every search needs, so that the first search does not wait for it."""
-        _ = self.retriever
+        _ = self.relevance_floor
         return self
+
+    @property
+    def relevance_floor(self) -> RelevanceFloor:
+        """Floor of the retriever. It is learned once per base segment."""
+        if self.base.floor is None:
+            ids = self.ids_after("", self.document_count)
+            documents = self.documents(spread_runs(ids, FLOOR_RUNS, FLOOR_RUN_LENGTH))
+            texts = [f"{document.title} {document.text}" for document in documents.values()]
+            self.base.floor = RelevanceFloor.learn(self.retriever, texts)
+        return self.base.floor
 
     @property
     def parts(self) -> dict[int, LoadedSegment]:
@@ -153,7 +168,9 @@ class Searcher:
         self, texts: Sequence[str], k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[list[Hit]]:
         """Search for several texts at once, which are taken literally; see `search_pages`."""
-        options = QueryOptions(k=k, filters=filters, explain=explain, syntax=False, typos=False)
+        options = QueryOptions(
+            k=k, filters=filters, explain=explain, syntax=False, typos=False, floor=False
+        )
         return [page.hits for page in self.search_pages(texts, options)]
 
     def search_pages(self, texts: Sequence[str], options: QueryOptions) -> list[SearchResult]:
@@ -491,6 +508,8 @@ class Searcher:
         for rank, (document_id, score) in enumerate(ranking, start=options.offset + 1):
             document = documents[document_id]
             hits.append(self._make_hit(rank, score, document, text, query, added_terms))
+        if options.floor:
+            hits = self._mark_below_floor(hits, text, query)
         if not options.explain:
             return hits
 
@@ -499,6 +518,16 @@ class Searcher:
         for hit, tokens in zip(hits, shares, strict=True):
             explained.append(replace(hit, tokens=tuple(tokens)))
         return explained
+
+    def _mark_below_floor(self, hits: Sequence[Hit], text: str, query: Any) -> list[Hit]:
+        """Mark the hits that fit the query too little. A text without any word fits nothing."""
+        if not hits:
+            return []
+        is_below = [True] * len(hits)
+        if split_search_words(text):
+            (fits,) = self.retriever.fits(query, [[hit.document_id for hit in hits]])
+            is_below = self.relevance_floor.is_below(fits, len(hits))
+        return [replace(hit, below_floor=below) for hit, below in zip(hits, is_below, strict=True)]
 
     def _explain(
         self,
@@ -581,6 +610,19 @@ class Searcher:
             return whole_text
         spans = self.generation.text.passage_spans(text)
         return spans[passage] if len(spans) == passages else whole_text
+
+
+def spread_runs(ids: Sequence[str], runs: int, length: int) -> list[str]:
+    """Return some ids: runs of neighbours that are spread over all of them.
+
+    >>> spread_runs("abcdefghij", runs=2, length=2)
+    ['a', 'b', 'f', 'g']
+    """
+    step = max(length, len(ids) // runs)
+    chosen: list[str] = []
+    for start in range(0, len(ids), step)[:runs]:
+        chosen.extend(ids[start : start + length])
+    return chosen
 
 
 def _open_current(live: Path, retriever: str, loaded: Mapping[int, LoadedSegment]) -> Searcher:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from model_code.collection.segments.conditions import FieldValue
     from model_code.collection.segments.filters import Index
     from model_code.retrieval.dense import DenseRetriever
+    from model_code.retrieval.relevance_floor import RelevanceFloor
 
 
 class LoadedSegment:
@@ -152,7 +153,10 @@ class BaseSegment(LoadedSegment):
 
     Attributes:
         tree: Hierarchy in which all passages are placed.
+        floor: Relevance floor of the retriever, once a search has needed it.
     """
+
+    floor: RelevanceFloor | None = None
 
     def __init__(
         self, folder: Path, retriever: IndexedRetriever, rows: IdMap, tree: Hierarchy

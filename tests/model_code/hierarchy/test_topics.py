@@ -60,3 +60,15 @@ def test_rare_pair_does_not_outrank_common_one():
     texts = ["铁路。", "铁路。", "路。哐啷。", "路。", "路。", "路。", "路。", "路。"]
     first, _ = topic_names(tree([0, 0, 0, 0, 1, 1, 1, 1], [0, 1]), texts)[0]
     assert first == "铁路, 哐啷"
+
+
+def test_words_of_much_of_the_corpus_name_nothing():
+    common = "import array"
+    texts = [f"{common} sluice gate weir" for _ in range(30)]
+    texts += [f"{common} boat oar sail" for _ in range(30)]
+    texts += [f"word{number} meadow cow" for number in range(60)]
+    own = tree([0] * 30 + [0] * 30 + [1] * 60, [0, 1])
+
+    (above, _) = topic_names(own, texts)
+
+    assert not {"import", "array"} & set(above[0].split(", "))

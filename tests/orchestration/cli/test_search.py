@@ -162,3 +162,14 @@ def test_options_of_typed_queries_reach_the_searcher(run, searcher):
     assert searcher.options.prefix
     assert searcher.options.min_score == 0.5
     assert searcher.options.diversity == 0.3
+
+
+def test_hits_below_the_floor_are_marked():
+    weak = replace(HIT, below_floor=True)
+
+    mixed = hits_text([HIT, weak])
+    only_weak = hits_text([weak])
+
+    assert mixed.count("(weak)") == 1
+    assert "nothing fits well" not in mixed
+    assert only_weak.endswith("nothing fits well: these are the nearest documents")

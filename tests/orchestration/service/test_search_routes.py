@@ -38,6 +38,7 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
                 "generation": 0,
                 "tokens": None,
                 "topics": [],
+                "below_floor": False,
             }
         ],
         "total": 1,

@@ -161,3 +161,16 @@ def test_diversity_keeps_documents_and_scores(searcher: Searcher) -> None:
 def test_wrong_options_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         QueryOptions(**options)  # type: ignore[arg-type]
+
+
+def test_query_without_words_has_only_hits_below_the_floor(searcher: Searcher) -> None:
+    assert all(hit.below_floor for hit in search(searcher, "???"))
+    assert not any(hit.below_floor for hit in search(searcher, "???", floor=False))
+    assert not any(hit.below_floor for hit in searcher.search("???", 5))
+
+
+def test_floor_is_learned_once_for_all_generations(searcher: Searcher) -> None:
+    floor = searcher.relevance_floor
+
+    assert searcher.ready().relevance_floor is floor
+    assert searcher.base.floor is floor

@@ -1,0 +1,163 @@
+"""The relevance floor: how well documents fit queries that they do not answer.
+
+A retriever by meaning ranks documents for every query, also if none fits. So queries that the
+collection hardly answers are searched for first: everyday questions about many subjects. A hit that
+fits its query less than the best hits of most of these fit theirs is below the floor.
+
+A collection may be about everyday subjects, or share no word with the questions. So the floor lies
+between half of and the whole fit of queries that mean nothing in the words of the collection: words
+of random documents, put together.
+
+The scores of a fusion do not tell how well a hit fits, since the best document by words always
+scores 1. Each component is therefore measured on its own, and a hit is below the floor if it is for
+every component.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from model_code.retrieval.protocol import Retriever
+from model_code.text.words import split_search_words
+
+RANDOM_QUERIES = 48
+MIN_QUERY_WORDS = 3
+MAX_QUERY_WORDS = 10
+HITS_PER_QUERY = 10
+EVERYDAY_QUANTILE = 0.85
+RANDOM_QUANTILE = 0.5
+MIN_SHARE_OF_RANDOM = 0.5
+MIN_DOCUMENTS = 20
+"""Documents from which a floor is learned. In fewer, random queries say little."""
+
+
+EVERYDAY_QUERIES = (
+    "how long to boil an egg",
+    "cheap hotels near the beach",
+    "best running shoes for flat feet",
+    "how to remove red wine from a carpet",
+    "train times to the airport",
+    "birthday present for a ten year old",
+    "why does my knee hurt when I climb stairs",
+    "vegetarian lasagne recipe",
+    "latest football results",
+    "how to prune roses in winter",
+    "who wrote pride and prejudice",
+    "weather forecast for the weekend",
+    "how many players are in a volleyball team",
+    "symptoms of a cold in toddlers",
+    "movie with a talking donkey",
+    "how to get a visa for australia",
+    "what to wear to a wedding",
+    "how to paint a wooden fence",
+    "price of gold today",
+    "is coconut oil healthy",
+    "learn to play the guitar",
+    "haircut for curly hair",
+    "how tall is mount everest",
+    "opening hours of the swimming pool",
+    "dog barks at night",
+    "how to fold a fitted sheet",
+    "names for a baby girl",
+    "second hand bicycles",
+    "when do the clocks change",
+    "how to quit smoking",
+    "who painted the sunflowers",
+    "divorce lawyer free consultation",
+    "concert tickets this summer",
+    "how to grow tomatoes on a balcony",
+    "what year did the titanic sink",
+    "easy card tricks for children",
+    "driving licence renewal",
+    "lose weight without exercise",
+    "chess opening for beginners",
+    "how to say thank you in japanese",
+    "best season to visit iceland",
+    "leaking tap in the kitchen",
+    "horoscope for taurus",
+    "how old is the queen of denmark",
+    "noise from the washing machine",
+    "what do hedgehogs eat",
+    "pension age for teachers",
+    "knitting pattern for a scarf",
+)
+
+
+@dataclass(frozen=True)
+class RelevanceFloor:
+    """The lowest fits of hits that mean something.
+
+    Attributes:
+        thresholds: Threshold by component; see `Retriever.fits`. Without any, no hit is below.
+    """
+
+    thresholds: Mapping[str, float]
+
+    @classmethod
+    def learn(cls, retriever: Retriever, texts: Sequence[str], seed: int = 0) -> RelevanceFloor:
+        """Search for everyday and random queries.
+
+        Args:
+            retriever: The retriever.
+            texts: Texts of some of its documents, from which words are drawn.
+            seed: Seed of the draw.
+        """
+        queries = random_queries(texts, seed)
+        if len(texts) < MIN_DOCUMENTS or not queries:
+            return cls({})
+        everyday_fits = _best_fits(retriever, EVERYDAY_QUERIES)
+        random_fits = _best_fits(retriever, queries)
+        thresholds = {}
+        for name, fits in everyday_fits.items():
+            everyday_fit = np.quantile(fits, EVERYDAY_QUANTILE)
+            random_fit = np.quantile(random_fits[name], RANDOM_QUANTILE)
+            lowest = MIN_SHARE_OF_RANDOM * random_fit
+            thresholds[name] = float(np.clip(everyday_fit, lowest, random_fit))
+        return cls(thresholds)
+
+    def is_below(self, fits: Mapping[str, np.ndarray], count: int) -> list[bool]:
+        """Return whether each of `count` documents is below the floor for every component.
+
+        Args:
+            fits: Fit of each document, shape (n,), by component.
+            count: Number n of documents.
+        """
+        is_below = np.full(count, bool(self.thresholds))
+        for name, threshold in self.thresholds.items():
+            is_below &= fits[name] < threshold
+        return is_below.tolist()
+
+
+def _best_fits(retriever: Retriever, queries: Sequence[str]) -> dict[str, list[float]]:
+    """Return the fit of the best hit of each query, by component."""
+    encoded = retriever.encode_queries(queries)
+    rankings = retriever.search_and_rerank(encoded, HITS_PER_QUERY)
+    candidates = [sorted(dict(ranking)) for ranking in rankings]
+    best_fits: dict[str, list[float]] = {}
+    for fits in retriever.fits(encoded, candidates):
+        for name, values in fits.items():
+            best = float(values.max()) if len(values) else 0.0
+            best_fits.setdefault(name, []).append(best)
+    return best_fits
+
+
+def random_queries(texts: Sequence[str], seed: int) -> list[str]:
+    """Return queries of words that are drawn from random texts.
+
+    >>> random_queries(["river bank", "tax law"], seed=1)[0].split()[0] in "river bank tax law"
+    True
+    """
+    draw = random.Random(seed)
+    words_of_texts = [words for words in map(split_search_words, texts) if words]
+    if not words_of_texts:
+        return []
+    queries = []
+    for _ in range(RANDOM_QUERIES):
+        length = draw.randint(MIN_QUERY_WORDS, MAX_QUERY_WORDS)
+        words = [draw.choice(draw.choice(words_of_texts)) for _ in range(length)]
+        queries.append(" ".join(words))
+    return queries
