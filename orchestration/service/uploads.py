@@ -16,7 +16,7 @@ from fastapi import UploadFile
 from model_code.corpus.clean_rows import CleanRows, clean_rows, read_file
 from model_code.corpus.rows import Reason, RefusedRow, Row
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
-from model_code.corpus.sources.folder import escape_name, is_usable_id
+from model_code.corpus.sources.file_names import escape_name, is_usable_id
 from model_code.errors import FreshetError
 
 # Uploads that are read at the same time.

@@ -26,6 +26,7 @@ from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.reading_notes import note_lines
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import is_document_file
+from model_code.corpus.sources.file_names import escape_name, is_usable_id, refuse_name
 from model_code.errors import FreshetError
 from model_code.text.documents import Document, Remove
 
@@ -112,10 +113,17 @@ class ChangeReport:
 
 @dataclass(frozen=True)
 class _NamedFile:
-    """A file and the name that its rows or its document go by."""
+    """A file and the name that its rows or its document go by.
+
+    Attributes:
+        name: The name, which can be printed.
+        path: The file.
+        is_usable: Whether the name of the file can be the id of its document.
+    """
 
     name: str
     path: Path
+    is_usable: bool = True
 
 
 def add_files(
@@ -279,7 +287,7 @@ def _name_files(index: LiveIndex, file: Path, notes: list[ReadingNote]) -> Itera
             if document_path.is_relative_to(corpus_folder):
                 base = corpus_folder
         name = document_path.relative_to(base).as_posix()
-        yield _NamedFile(_printable_name(name), document_path)
+        yield _NamedFile(escape_name(name), document_path, is_usable_id(name))
 
 
 def _printable_name(name: str) -> str:
@@ -312,6 +320,9 @@ def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool
             copy = Path(folder) / f"input{suffix}"
             copy.write_bytes(sys.stdin.buffer.read())
             return _read_rows(index, _NamedFile(file.name, copy), suffix, only_known)
+
+    if not file.is_usable:
+        return CleanRows((), (), (refuse_name(file.name),))
 
     columns = index.settings.columns
     rows = index.clean_rows(read_file(file.path, file.name, columns), file.name, only_known)

@@ -17,8 +17,7 @@ from typing import Any
 from pathspec import GitIgnoreSpec
 
 from freshet.results import ReadingNote
-from model_code.corpus.cleaning import read_id
-from model_code.corpus.rows import RefusedRow, Row, RowError, Table
+from model_code.corpus.rows import RefusedRow, Row, Table
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, describe_files
 from model_code.corpus.sources.document_files import (
@@ -26,14 +25,10 @@ from model_code.corpus.sources.document_files import (
     read_document,
     unread_reason,
 )
+from model_code.corpus.sources.file_names import escape_name, is_usable_id, refuse_name
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
-
-# Python decodes a byte of a file name that is no UTF-8 as one of these characters.
-FIRST_BYTE_SURROGATE = 0xDC80
-LAST_BYTE_SURROGATE = 0xDCFF
-BYTE_SURROGATE_OFFSET = 0xDC00
 
 
 @dataclass(frozen=True)
@@ -122,11 +117,7 @@ class FolderSource:
             name: A key of `files`.
         """
         if name in self.unusable_names:
-            detail = (
-                "the file's name holds a line end, a control character or bytes that are no UTF-8; "
-                "rename the file"
-            )
-            return RefusedRow("documents", f"{name}:1", "bad id", detail, "", name, True)
+            return refuse_name(name)
         return read_document(self.files[name], name, name)
 
     def _ignore_files_above(self) -> list[_IgnoreFile]:
@@ -190,34 +181,6 @@ def list_unread_files(source: Source) -> list[ReadingNote]:
     for name in sorted(source.unread):
         notes.append(ReadingNote(name, "unread file", f"it is {unread_reason(name)}", None))
     return notes
-
-
-def is_usable_id(name: str) -> bool:
-    """Return whether the name of a file can be the id of its document."""
-    try:
-        read_id({"id": name}, "id")
-    except RowError:
-        return False
-    # Blanks around an id are removed, and the id would then name another file.
-    return name == name.strip()
-
-
-def escape_name(name: str) -> str:
-    """Return a file name that can be printed: control characters and bytes are escaped.
-
-    >>> escape_name("a\\nb.md"), escape_name("caf\\udce9.md")
-    ('a\\\\nb.md', 'caf\\\\xe9.md')
-    """
-    characters: list[str] = []
-    for character in name:
-        code = ord(character)
-        if FIRST_BYTE_SURROGATE <= code <= LAST_BYTE_SURROGATE:
-            characters.append(f"\\x{code - BYTE_SURROGATE_OFFSET:02x}")
-        elif character.isprintable():
-            characters.append(character)
-        else:
-            characters.append(character.encode("unicode_escape").decode())
-    return "".join(characters)
 
 
 def fingerprint(path: Path) -> str:

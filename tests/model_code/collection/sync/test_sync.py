@@ -123,6 +123,19 @@ def test_what_is_not_read_of_files_is_reported_until_it_is_read(live):
     assert read_reading_notes(live.project) == []
 
 
+def test_added_file_with_unusable_name_is_refused_alone(live, tmp_path):
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "good.md").write_text("good")
+    for name in (b"two\nlines.md", b"caf\xe9.md"):
+        with open(os.path.join(os.fsencode(folder), name), "wb") as stream:
+            stream.write(b"text")
+    report = add_files(live, [folder])
+    assert report.added == ["good.md"]
+    assert [row["document_id"] for row in report.rejected] == ["caf\\xe9.md", "two\\nlines.md"]
+    assert len(str(report).splitlines()) == 3
+
+
 def test_notes_of_added_files_are_kept_until_they_are_deleted(live, tmp_path):
     path = tmp_path / "half.pdf"
     path.write_bytes(pdf(["one", ""]))

@@ -1,0 +1,53 @@
+"""Names of files as ids of documents. A file system allows names that no id can be."""
+
+from __future__ import annotations
+
+from model_code.corpus.cleaning import read_id
+from model_code.corpus.rows import RefusedRow, RowError
+
+# Python decodes a byte of a file name that is no UTF-8 as one of these characters.
+FIRST_BYTE_SURROGATE = 0xDC80
+LAST_BYTE_SURROGATE = 0xDCFF
+BYTE_SURROGATE_OFFSET = 0xDC00
+
+
+def refuse_name(printable_name: str) -> RefusedRow:
+    """Return the refusal of a file whose name cannot be the id of its document.
+
+    Args:
+        printable_name: The name, as `escape_name` returns it.
+    """
+    detail = (
+        "the file's name holds a line end, a control character or bytes that are no UTF-8, or is "
+        "too long; rename the file"
+    )
+    location = f"{printable_name}:1"
+    return RefusedRow("documents", location, "bad id", detail, "", printable_name, True)
+
+
+def is_usable_id(name: str) -> bool:
+    """Return whether the name of a file can be the id of its document."""
+    try:
+        read_id({"id": name}, "id")
+    except RowError:
+        return False
+    # Blanks around an id are removed, and the id would then name another file.
+    return name == name.strip()
+
+
+def escape_name(name: str) -> str:
+    """Return a file name that can be printed: control characters and bytes are escaped.
+
+    >>> escape_name("a\\nb.md"), escape_name("caf\\udce9.md")
+    ('a\\\\nb.md', 'caf\\\\xe9.md')
+    """
+    characters: list[str] = []
+    for character in name:
+        code = ord(character)
+        if FIRST_BYTE_SURROGATE <= code <= LAST_BYTE_SURROGATE:
+            characters.append(f"\\x{code - BYTE_SURROGATE_OFFSET:02x}")
+        elif character.isprintable():
+            characters.append(character)
+        else:
+            characters.append(character.encode("unicode_escape").decode())
+    return "".join(characters)
