@@ -188,8 +188,8 @@ class _BlockReader:
         elif name in names.text:
             self._add(element.text or "")
 
-        for attribute in names.alt_attributes.get(name, ()):
-            alt_text = element.get(attribute)
+        for attribute_name in names.alt_attributes.get(name, ()):
+            alt_text = element.get(attribute_name)
             # Word writes the alt text at the frame and at the picture inside.
             if alt_text and alt_text.strip() and alt_text != self._last_alt_text:
                 self._last_alt_text = alt_text
