@@ -14,11 +14,16 @@ from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
 
 if TYPE_CHECKING:
-    from pypdf import PdfReader
+    from pypdf import PageObject, PdfReader
 
 MAX_LISTED_RANGES = 10
 # Elements of the structure tree that are searched for alt texts.
 MAX_STRUCTURE_ELEMENTS = 20_000
+
+# Sum over pages of the squared number of operators that show text. A page has some thousand
+# operators, and this sum takes minutes.
+MAX_WORK = 1_000_000_000
+_TEXT_OPERATOR = re.compile(rb"\bT[jJ]\b")
 
 # A word that is cut at the end of a line. The second part begins with a small letter.
 _CUT_WORD = re.compile(r"([^\W\d_]+)[-\u2010\u00ad][ \t]*\n[ \t]*([^\W\d_]+)")
@@ -58,13 +63,16 @@ def read_pdf(data: bytes) -> Extraction:
         raise RowError("unreadable file", "it needs a password")
 
     extraction = Extraction("", may_use_heading=False)
-    pages, failed = _page_texts(reader)
+    pages, failed, unread = _page_texts(reader)
+    if unread and not any(pages):
+        raise RowError("huge file", f"{_format_pages(unread)} would take too long to read")
     if not any(pages):
         raise RowError(
             "empty text",
             f"{len(pages)} pages without text: scanned pages need text recognition first",
         )
-    empty = [number for number, text in enumerate(pages, 1) if not text and number not in failed]
+    skipped = {*failed, *unread}
+    empty = [number for number, text in enumerate(pages, 1) if not text and number not in skipped]
     if empty:
         extraction.note(
             "pages without text",
@@ -73,6 +81,11 @@ def read_pdf(data: bytes) -> Extraction:
     if failed:
         extraction.note(
             "pages without text", f"{_format_pages(failed)} of {len(pages)} cannot be read"
+        )
+    if unread:
+        extraction.note(
+            "pages without text",
+            f"{_format_pages(unread)} of {len(pages)} would take too long to read",
         )
 
     vocabulary = set(re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)*", "\n".join(pages).lower()))
@@ -88,18 +101,42 @@ def read_pdf(data: bytes) -> Extraction:
     return extraction
 
 
-def _page_texts(reader: PdfReader) -> tuple[list[str], list[int]]:
-    """Return the text of each page, and the numbers of the pages that cannot be read."""
+def _page_texts(reader: PdfReader) -> tuple[list[str], list[int], list[int]]:
+    """Return the text of each page, and the numbers of pages without it.
+
+    Returns:
+        The texts; the numbers of the pages that cannot be read; and the numbers of the pages that
+        would take too long.
+    """
     texts: list[str] = []
     failed: list[int] = []
+    unread: list[int] = []
+    work = 0
     for number, page in enumerate(reader.pages, 1):
+        text = ""
         try:
-            texts.append(page.extract_text().strip())
+            page_work = _text_operators(page) ** 2
+            if work + page_work > MAX_WORK:
+                unread.append(number)
+            else:
+                work += page_work
+                text = page.extract_text().strip()
         except Exception:
             # Libraries raise errors of any kind for broken pages, and the others can be read.
-            texts.append("")
             failed.append(number)
-    return texts, failed
+        texts.append(text)
+    return texts, failed, unread
+
+
+def _text_operators(page: PageObject) -> int:
+    """Return the number of operators of a page that show text.
+
+    The time to read a page grows with the square of this number.
+    """
+    contents = page.get_contents()
+    if contents is None:
+        return 0
+    return len(_TEXT_OPERATOR.findall(contents.get_data()))
 
 
 def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from model_code.corpus.formats import pdf as pdf_reader
 from model_code.corpus.formats.pdf import join_cut_words, read_pdf
 from model_code.corpus.rows import RowError
 from tests.document_files import pdf
@@ -15,6 +16,15 @@ def test_pages_without_text_are_named():
     assert remark.kind == "pages without text"
     assert remark.detail.startswith("pages 2-3, 5 of 5 have no text layer")
     assert "# Page 4\n\nfour" in extraction.text
+
+
+def test_pages_that_would_take_long_are_named(monkeypatch):
+    monkeypatch.setattr(pdf_reader, "MAX_WORK", 2)
+    extraction = read_pdf(pdf(["one", "two", "three"]))
+    assert "two" in extraction.text
+    assert "three" not in extraction.text
+    (remark,) = extraction.remarks
+    assert remark.detail == "page 3 of 3 would take too long to read"
 
 
 def test_scanned_file_is_refused():
