@@ -140,7 +140,7 @@ class ReadingNote:
 
     file: str = described("Name of the file, which is the id of its document if it has one.")
     kind: str = described(
-        "lost text, pages without text, unread file, unread part, unreadable value, encoding, "
+        "lost text, pages without text, refused file, unread file, unread part, unreadable value, encoding, "
         "or left out."
     )
     detail: str

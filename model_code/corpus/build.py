@@ -21,10 +21,11 @@ from model_code.corpus.cleaning import SourceQuery, clean_query, merge_duplicate
 from model_code.corpus.leaks import count_leaks
 from model_code.corpus.qrels import Qrels, QrelTargets, admit_qrels
 from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.reading_notes import refusal_note
 from model_code.corpus.rows import Row, RowError
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source
-from model_code.corpus.sources.folder import list_unread_files
+from model_code.corpus.sources.folder import FolderSource, list_unread_files
 from model_code.corpus.tables import TABLES, Corpus, make_table
 from model_code.errors import FreshetError
 from model_code.progress import Progress, no_progress
@@ -102,6 +103,9 @@ def build_corpus(
     tables["quarantine"] = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     report = _make_report(tables, quarantine, qrels, len(merged))
     notes = [*cleaned.notes, *list_unread_files(source)]
+    if isinstance(source, FolderSource):
+        for row in cleaned.refused:
+            notes.append(refusal_note(str(row.record_id), row.message))
     report["files_with_notes"] = dict(sorted(Counter(note.kind for note in notes).items()))
     report.update(count_leaks(Corpus(**{name: tables[name] for name in TABLES})))
     unread_answers = sum(query.has_unread_answers for query in queries)

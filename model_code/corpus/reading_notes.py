@@ -14,6 +14,7 @@ from freshet.results import ReadingNote
 NoteKind = Literal[
     "lost text",
     "pages without text",
+    "refused file",
     "unread file",
     "unread part",
     "unreadable value",
@@ -25,6 +26,7 @@ NoteKind = Literal[
 NOTE_KINDS: tuple[NoteKind, ...] = (
     "lost text",
     "pages without text",
+    "refused file",
     "unread file",
     "unread part",
     "unreadable value",
@@ -32,11 +34,22 @@ NOTE_KINDS: tuple[NoteKind, ...] = (
     "left out",
 )
 
+# Kind of the notes that `refusal_note` makes.
+REFUSED_FILE: NoteKind = "refused file"
+
 # Name of the file with the notes of a build, among the tables of the corpus.
 READING_NOTES = "reading_notes.json"
 
 # Number of notes that a summary lists for each kind.
 MAX_LISTED_NOTES = 10
+
+
+def refusal_note(file: str, reason: str) -> ReadingNote:
+    """Return the note that keeps the refusal of a file in mind, for `freshet status`.
+
+    Reports of a build or a sync list refused files by themselves.
+    """
+    return ReadingNote(file, REFUSED_FILE, reason, None)
 
 
 def note_message(note: ReadingNote) -> str:

@@ -115,9 +115,9 @@ def _show_rejected_documents(project: Project) -> None:
 def _show_reading_notes(project: Project) -> None:
     """List what of the source's files was not read, or was guessed."""
     from model_code.collection.index.reading_notes_file import read_reading_notes
-    from model_code.corpus.reading_notes import note_lines
+    from model_code.corpus.reading_notes import REFUSED_FILE, note_lines
 
-    notes = read_reading_notes(project)
+    notes = [note for note in read_reading_notes(project) if note.kind != REFUSED_FILE]
     if notes:
         files = len({note.file for note in notes})
         unit = "file has" if files == 1 else "files have"

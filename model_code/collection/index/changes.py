@@ -23,7 +23,7 @@ from model_code.collection.ledger.events import Receipt
 from model_code.collection.segments.solved import SolvedSummary
 from model_code.corpus.clean_rows import CleanRows, read_file, require_known_columns
 from model_code.corpus.cleaning import is_possible_id
-from model_code.corpus.reading_notes import note_lines
+from model_code.corpus.reading_notes import note_lines, refusal_note
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import is_document_file
 from model_code.corpus.sources.file_names import escape_name, is_usable_id, refuse_name
@@ -153,6 +153,7 @@ def add_files(
 
     batches: list[tuple[str, CleanRows]] = []
     documents: list[Document] = []
+    refusals: list[ReadingNote] = []
     for named_file in named_files:
         rows = _read_rows(index, named_file, suffix, only_known)
         batches.append((named_file.name, rows))
@@ -160,6 +161,8 @@ def add_files(
         report.notes.extend(rows.notes)
         for rejection in rows.rejected:
             report.rejected.append({"file": named_file.name, **vars(rejection)})
+            if is_document_file(named_file.path):
+                refusals.append(refusal_note(named_file.name, rejection.reason))
 
     expected = forecast_changes(index.generation, documents)
     report.added = expected["added"]
@@ -171,7 +174,7 @@ def add_files(
 
     receipts = [index.receive(rows, name) for name, rows in batches]
     note_files = [file.name for file in named_files]
-    update_reading_notes(index.project, note_files, report.notes)
+    update_reading_notes(index.project, note_files, [*report.notes, *refusals])
     apply_changes(index, report, receipts)
     return report
 

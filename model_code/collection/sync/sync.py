@@ -32,6 +32,7 @@ from model_code.collection.sync.source_contents import (
     list_units,
     read_documents,
 )
+from model_code.corpus.reading_notes import refusal_note
 from model_code.corpus.rows import Rejection
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source, resolve_source_kind
@@ -144,8 +145,17 @@ def sync(
         # The memory must not forget that documents which are kept came from this source.
         if not report.kept:
             memory.save()
-        replace_source_notes(project, label, notes)
+        replace_source_notes(project, label, [*notes, *_refusal_notes(contents)])
     return report
+
+
+def _refusal_notes(contents: SourceContents) -> list[ReadingNote]:
+    """Return a note for each refused file that is one document."""
+    notes: list[ReadingNote] = []
+    for row in contents.refused:
+        if row["row"] is None:
+            notes.append(refusal_note(row["file"], row["reason"]))
+    return notes
 
 
 def _settings_for_path(index: LiveIndex, path: str, cwd: Path) -> CorpusSettings:

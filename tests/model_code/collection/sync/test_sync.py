@@ -123,6 +123,24 @@ def test_what_is_not_read_of_files_is_reported_until_it_is_read(live):
     assert read_reading_notes(live.project) == []
 
 
+def test_refused_files_are_kept_in_mind_until_they_are_read(live, tmp_path):
+    write(live, a="one", b=b"\0")
+    outcome = sync(live, force=True)
+    assert outcome.notes == []
+    (note,) = read_reading_notes(live.project)
+    assert (note.file, note.kind) == ("b.md", "refused file")
+    write(live, b="two")
+    sync(live)
+    assert read_reading_notes(live.project) == []
+    path = tmp_path / "scan.pdf"
+    path.write_bytes(pdf([""]))
+    add_files(live, [path])
+    assert [note.file for note in read_reading_notes(live.project)] == ["scan.pdf"]
+    path.write_bytes(pdf(["text"]))
+    add_files(live, [path])
+    assert read_reading_notes(live.project) == []
+
+
 def test_added_file_with_unusable_name_is_refused_alone(live, tmp_path):
     folder = tmp_path / "more"
     folder.mkdir()

@@ -91,6 +91,7 @@ def test_broken_files_are_quarantined(notes):
     assert built.tables["quarantine"][["record_id", "reason"]].values.tolist() == [
         ["broken.pdf", "unreadable file"]
     ]
+    assert [note.file for note in built.notes if note.kind == "refused file"] == ["broken.pdf"]
 
 
 def test_files_without_reader_are_named(notes):
