@@ -140,8 +140,8 @@ class ReadingNote:
 
     file: str = described("Name of the file, which is the id of its document if it has one.")
     kind: str = described(
-        "lost text, pages without text, refused file, unread file, unread part, unreadable value, encoding, "
-        "or left out."
+        "lost text, pages without text, refused file, unread file, unread part, unreadable value, "
+        "encoding, or left out."
     )
     detail: str
     share: float | None = described("Share of the file's words, from 0 to 1; null if unknown.")

@@ -69,7 +69,8 @@ def read_pdf(data: bytes) -> Extraction:
     if not any(pages):
         raise RowError(
             "empty text",
-            f"no page of {len(pages):,} has a text layer: scanned pages need text recognition first",
+            f"no page of {len(pages):,} has a text layer: scanned pages need text recognition "
+            "first",
         )
     skipped = {*failed, *unread}
     empty = [number for number, text in enumerate(pages, 1) if not text and number not in skipped]
