@@ -101,6 +101,11 @@ class Project:
         return self.root / "corpus.lock.json"
 
     @property
+    def judgements(self) -> Path:
+        """The file of the project's own judgements, which `freshet judge` writes."""
+        return self.root / "judgements.jsonl"
+
+    @property
     def artifacts(self) -> Path:
         """The folder of all stage outputs, which DVC owns."""
         return self.root / "artifacts"

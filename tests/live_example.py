@@ -33,6 +33,7 @@ from model_code.project import Project
 from model_code.text.documents import Change, Document
 
 NOWHERE = LedgerCursor()
+NO_QUERIES: Mapping[str, Sequence[str]] = {}
 BASE = {
     "numpy.sort": "Return a sorted copy of an array.",
     "str.split": "Split a string into words.",
@@ -54,9 +55,13 @@ def open_build(
     documents: Mapping[str, str],
     cursor: LedgerCursor = NOWHERE,
     retriever: str = "hce",
+    queries: Mapping[str, Sequence[str]] = NO_QUERIES,
 ) -> Generation:
-    """Another build becomes current."""
-    rows = (document_row(Document(one, one, text)) for one, text in documents.items())
+    """Another build becomes current. `queries` are what its documents are known to answer."""
+    rows = (
+        document_row(Document(one, one, text, queries=tuple(queries.get(one, ()))))
+        for one, text in documents.items()
+    )
     return _switch(GenerationStore(project.live, retriever), rows, None, cursor, {})
 
 

@@ -22,6 +22,7 @@ import pandas as pd
 
 from experiments.tables import write_tables
 from model_code.collection.ledger.events import Feedback
+from model_code.corpus.judgement_file import text_query_id
 from model_code.corpus.settings import GATE, QuerySplitSettings
 from model_code.corpus.splits import split_queries
 from model_code.corpus.tables import Judgements, load_corpus
@@ -41,7 +42,6 @@ from model_code.stages.fusion import (
     learn_weights,
 )
 from orchestration.freshness.probes import feedback_relevance
-from orchestration.freshness.snapshot import arrival_query_id
 
 HERE = Path(__file__).parent
 # Clicks or thumbs; queries that people ask; hits on a page; hits of a run.
@@ -214,7 +214,7 @@ def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any
     weight = bench.learned(taught)
     pairs = [(query, document) for query, own in said.qrels.items() for document in own]
     true = {
-        arrival_query_id(text): asked.queries.qrels[query]
+        text_query_id(text): asked.queries.qrels[query]
         for query, text in asked.queries.queries.items()
     }
     right = sum(true[query].get(document, 0) > 0 for query, document in pairs)
@@ -265,7 +265,7 @@ def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
         text: {id_: value for id_, value in own.items() if value}
         for text, own in feedback_relevance(said).items()
     }
-    kept = {arrival_query_id(text): (text, own) for text, own in sorted(found.items()) if own}
+    kept = {text_query_id(text): (text, own) for text, own in sorted(found.items()) if own}
     return Judgements(
         {query: text for query, (text, _) in kept.items()},
         {query: own for query, (_, own) in kept.items()},

@@ -141,14 +141,19 @@ def _read_judgement(row: Row, targets: QrelTargets) -> Judgement:
     if document_id not in targets.documents and not targets.limited:
         raise RowError("dangling qrel", f"there is no document {document_id!r}")
 
-    relevance = _read_relevance(row.values.get("relevance", 1))
+    relevance = read_relevance(row.values.get("relevance", 1))
     split = row.values.get("split")
     if split is not None and split not in SPLITS:
         raise RowError("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
     return Judgement(row, query_id, document_id, relevance, split)
 
 
-def _read_relevance(value: Any) -> int:
+def read_relevance(value: Any) -> int:
+    """Return a grade as a whole number.
+
+    Raises:
+        RowError: If it is none, or too large.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -211,6 +211,14 @@ SOURCES = {
     "trec": "model_code.corpus.sources.trec:TrecSource",
 }
 
+# Keys of `corpus` that only some sources read, with these sources.
+KEYS_OF_SOURCES: dict[str, tuple[str, ...]] = {
+    "columns": ("beir", "files", "hub"),
+    "files": ("files",),
+    "hub": ("hub",),
+    "qrels": ("beir",),
+}
+
 # Sources that need no `corpus.path`.
 WITHOUT_PATH = ("auto", "hub", "installed_packages")
 
@@ -268,6 +276,29 @@ class CorpusSettings(Settings):
         if self.source == "auto" and self.path is None:
             reads_packages = True
         require(not reads_packages or bool(self.packages), "packages is empty: name at least one")
+
+    def require_used_keys(self) -> None:
+        """Refuse keys that the source does not read.
+
+        The kind of the source must be known: `source` is not "auto".
+
+        Raises:
+            SettingsError: If such a key has another value than its default.
+        """
+        defaults = CorpusSettings.model_fields
+        for key, sources in KEYS_OF_SOURCES.items():
+            # The settings of a retrain's workspace are the project's with another source.
+            if self.source in sources or self.source == "snapshot":
+                continue
+            is_set = getattr(self, key) != defaults[key].get_default(call_default_factory=True)
+            remedy = "remove the key"
+            if key in ("files", "qrels"):
+                remedy += "; `freshet judge FILE` adds judgements to a source of any kind"
+            require(
+                not is_set,
+                f"corpus.{key} is set, but the source {self.source!r} does not read it "
+                f"(only {' and '.join(sources)}): {remedy}",
+            )
 
 
 class AcceptanceSettings(Settings):

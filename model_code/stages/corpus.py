@@ -28,14 +28,14 @@ def run(context: StageContext) -> dict[str, Any]:
         FreshetError: If the source differs from `inputs["lock"]`, or has too many malformed rows.
     """
     from model_code.corpus.build import build_corpus
+    from model_code.corpus.judgement_file import open_judged_source
     from model_code.corpus.reading_notes import READING_NOTES, notes_to_json
-    from model_code.corpus.sources.base import open_locked_source
     from model_code.corpus.tables import write_table
     from model_code.files import read_json, write_json
 
     corpus_settings = context.settings["corpus"]
     lock = read_json(context.inputs["lock"])
-    source = open_locked_source(corpus_settings, context.root, lock)
+    source = open_judged_source(corpus_settings, context.root, lock)
 
     built = build_corpus(
         source, corpus_settings, context.settings["passages"], context.progress("corpus")
@@ -43,7 +43,11 @@ def run(context: StageContext) -> dict[str, Any]:
     for name, table in built.tables.items():
         write_table(context.output, name, table)
     write_json(context.output / READING_NOTES, notes_to_json(built.notes))
-    return built.report
+
+    report = built.report
+    if source.missing:
+        report["judgements_of_missing_documents"] = source.missing
+    return report
 
 
 def check(context: StageContext) -> None:

@@ -30,8 +30,8 @@ from model_code.project import Project, file_lock
 from orchestration import parameters
 from orchestration.freshness import probes
 from orchestration.freshness.drift_reference import load_calibration, score_protected_queries
+from orchestration.freshness.judged_pairs import retrain_obstacle
 from orchestration.freshness.policy import Action, Decision, PastDecision, decide
-from orchestration.freshness.snapshot import gate_has_queries
 from orchestration.parameters import Parameters
 
 # A lock file in the project's state: two checks at the same time would report the same events
@@ -130,7 +130,7 @@ def _measure_and_decide(
         report,
         past_decisions(ledger, settings.drift.cooldown),
         settings.drift,
-        gate_can_judge=gate_has_queries(project, generation),
+        judgement_obstacle=retrain_obstacle(project, generation),
         dry_run=dry_run,
     )
     return DriftCheck(report, decision, newest)

@@ -40,7 +40,6 @@ from model_code.drift.measures import (
 )
 from model_code.drift.report import DriftReport
 from model_code.drift.settings import DriftSettings
-from orchestration.registry.gate import NO_JUDGED_QUERIES
 
 LIMIT_MEASURES = ("conflicts", "growth", "protected_old")
 PILOT_REASON = (
@@ -110,7 +109,7 @@ def decide(
     report: DriftReport,
     past: Sequence[PastDecision],
     settings: DriftSettings,
-    gate_can_judge: bool = True,
+    judgement_obstacle: str | None = None,
     dry_run: bool = False,
 ) -> Decision:
     """Decide the next step after a drift report.
@@ -119,8 +118,8 @@ def decide(
         report: The measures of the newest batch and of the window.
         past: One entry per earlier batch, oldest first.
         settings: The group `drift` of `params.yaml`.
-        gate_can_judge: Whether there are judged queries for the gate. Without them a retrain is
-            held back, because the gate would reject it.
+        judgement_obstacle: Why the judged queries do not suffice for a retrain; None if they do.
+            A retrain that could not be trained or judged is held back.
         dry_run: Recorded in the decision.
 
     Returns:
@@ -138,8 +137,8 @@ def decide(
         reasons = [describe_measure(measure) for measure in causes]
 
         obstacle = _retrain_obstacle(past, settings.cooldown)
-        if obstacle is None and not gate_can_judge:
-            obstacle = NO_JUDGED_QUERIES
+        if obstacle is None:
+            obstacle = judgement_obstacle
         if obstacle is None:
             return Decision(Action.RETRAIN, tuple(reasons), Action.RETRAIN, dry_run)
 

@@ -33,11 +33,12 @@ from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
 from model_code.project import Project
-from orchestration.freshness.snapshot import export_snapshot, gate_has_queries, gate_queries_for
+from orchestration.freshness.judged_pairs import retrain_obstacle
+from orchestration.freshness.snapshot import export_snapshot, gate_queries_for
 from orchestration.freshness.workspace import make_workspace
 from orchestration.pipeline import ingest, repro
 from orchestration.registry import release, versions
-from orchestration.registry.gate import NO_JUDGED_QUERIES, GateRules
+from orchestration.registry.gate import GateRules
 
 Show = Callable[[str], Any]
 """Prints a line of progress."""
@@ -254,8 +255,9 @@ def _begin_retrain(project: Project, key: str) -> RetrainPlan:
     """
     LiveIndex(project).apply()
     plan = retrain_plan.plan_retrain(project, key)
-    if not gate_has_queries(project, retrain_plan.read_planned_generation(project, plan)):
-        raise FreshetError(NO_JUDGED_QUERIES)
+    obstacle = retrain_obstacle(project, retrain_plan.read_planned_generation(project, plan))
+    if obstacle is not None:
+        raise FreshetError(f"no retrain is possible yet: {obstacle}")
 
     folder = retrain_plan.retrain_folder(project, key)
     if folder.is_dir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from model_code.corpus.judgement_file import JUDGEMENT_LOCK, judgement_hash
 from model_code.corpus.sources.base import make_source_lock
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -20,9 +21,33 @@ def ingest(project: Project) -> dict[str, Any]:
     settings = parameters.load(project.params_file)
     with project.lock():
         lock = make_source_lock(settings.corpus, project.root)
+        _set_judgement_hash(lock, project)
         if _read_json_or_none(project.corpus_lock) != lock:
             write_json(project.corpus_lock, lock)
     return lock
+
+
+def lock_judgements(project: Project) -> None:
+    """Write the hash of `judgements.jsonl` into the lock, so that builds accept the file.
+
+    The rest of the lock stays as it is, so no other change of the source is accepted. Without a
+    lock nothing is written, because the first ingest makes it.
+    """
+    with project.lock():
+        lock = read_lock(project)
+        if lock is None:
+            return
+        before = dict(lock)
+        _set_judgement_hash(lock, project)
+        if lock != before:
+            write_json(project.corpus_lock, lock)
+
+
+def _set_judgement_hash(lock: dict[str, Any], project: Project) -> None:
+    value = judgement_hash(project.judgements)
+    lock.pop(JUDGEMENT_LOCK, None)
+    if value is not None:
+        lock[JUDGEMENT_LOCK] = value
 
 
 def read_lock(project: Project) -> dict[str, Any] | None:

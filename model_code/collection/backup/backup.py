@@ -33,7 +33,7 @@ from model_code.project import Project, file_lock
 LEDGER = "ledger.sqlite"
 
 # Files in the project's root that a backup has.
-SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json")
+SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json", "judgements.jsonl")
 
 
 def backup(project: Project, target: Path) -> str | None:

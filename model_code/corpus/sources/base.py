@@ -103,8 +103,13 @@ def make_source_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
 
     It is cheap to make: files are hashed, and the hub is asked for a commit. It is equal for equal
     content, because it has no time and no absolute path.
+
+    Raises:
+        FreshetError: If the source cannot be read, or the settings name files or columns that it
+            does not read.
     """
     settings = resolve_source_kind(settings, root)
+    settings.require_used_keys()
     return {"source": settings.source, **open_source(settings, root).describe()}
 
 
@@ -121,6 +126,7 @@ def open_locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, 
             f"params.yaml is {settings.source!r}. Run `freshet ingest` to lock the new source."
         )
 
+    settings.require_used_keys()
     source = open_source(settings, root, lock)
     description = source.describe()
     has_same_content = description["content_hash"] == lock.get("content_hash")

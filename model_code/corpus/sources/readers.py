@@ -93,6 +93,14 @@ def _detect_encoding(path: Path) -> str | None:
         return None
 
 
+def open_text(path: Path) -> IO[str]:
+    """Open a text file, plain or .gz, in the encoding that its begin suggests.
+
+    In UTF-8, bad bytes become surrogates.
+    """
+    return _open_text(path, _detect_encoding(path))
+
+
 def _open_text(path: Path, encoding: str | None) -> IO[str]:
     """Open a text file in an encoding; None is UTF-8."""
     if encoding is not None:

@@ -35,7 +35,7 @@ SPACE = [
     "ring",
 ]
 PARAMS = {
-    "retrievers": {"hce": {}},
+    "retrievers": {"hce": {"min_judged_queries": 0}},
     "encoder": {"include_title": False},
     "drift": {"alpha": 0.15, "minimum_batch": 20},
 }

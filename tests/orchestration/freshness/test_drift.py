@@ -379,7 +379,9 @@ def test_no_retrain_is_requested_without_judged_queries(project_without_qrels):
 
 
 def test_manual_retrain_is_refused_without_judged_queries(project_without_qrels):
-    with pytest.raises(FreshetError, match="this corpus has no judged queries"):
+    with pytest.raises(
+        FreshetError, match="no retrain is possible yet: this corpus has no judged queries"
+    ):
         retrain(project_without_qrels, "by hand")
 
     # The next retrain starts with what is live then.

@@ -154,7 +154,7 @@ def test_retrain_is_held_back_by_open_retrain():
 
 
 def test_retrain_is_held_back_without_judged_queries():
-    decision = decide(make_report("growth"), (), SETTINGS, gate_can_judge=False)
+    decision = decide(make_report("growth"), (), SETTINGS, judgement_obstacle=NO_JUDGED_QUERIES)
 
     assert decision.action == NO_ACTION
     assert decision.wanted == RETRAIN
@@ -162,7 +162,7 @@ def test_retrain_is_held_back_without_judged_queries():
 
 
 def test_pilot_does_not_need_judged_queries_of_gate():
-    decision = decide(make_report("domain_auc"), (), SETTINGS, gate_can_judge=False)
+    decision = decide(make_report("domain_auc"), (), SETTINGS, judgement_obstacle=NO_JUDGED_QUERIES)
 
     assert decision.action == PILOT
 

@@ -9,11 +9,14 @@ from model_code.collection.generations.generation import document_hashes
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.ledger.events import Feedback
 from model_code.corpus.cleaning import clean_document
+from model_code.corpus.judgement_file import JudgedPair, record_judgements, text_query_id
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.files import SnapshotSource
 from model_code.corpus.tables import make_table
-from orchestration.freshness.snapshot import arrival_query_id, export_snapshot, gate_has_queries
-from tests.live_example import add, collection_of, make_project, row
+from orchestration.freshness.judged_pairs import count_judgements, retrain_obstacle
+from orchestration.freshness.snapshot import export_snapshot
+from orchestration.registry.gate import NO_JUDGED_QUERIES
+from tests.live_example import BASE, add, collection_of, make_project, open_build, row
 
 
 @pytest.fixture
@@ -74,8 +77,8 @@ def test_arrived_queries_are_exported(project, arrived_queries):
 
     assert dict(zip(queries["id"], queries["text"], strict=True)) == {
         "1": "how to sort",
-        arrival_query_id("own"): "own",
-        arrival_query_id("shared"): "shared",
+        text_query_id("own"): "own",
+        text_query_id("shared"): "shared",
     }
 
 
@@ -85,9 +88,9 @@ def test_all_documents_of_shared_query_answer_it(project, arrived_queries):
     without_split = qrels[qrels["split"].isna()]
     assert rows_of(without_split, "query_id", "document_id") == sorted(
         [
-            (arrival_query_id("own"), "a"),
-            (arrival_query_id("shared"), "a"),
-            (arrival_query_id("shared"), "b"),
+            (text_query_id("own"), "a"),
+            (text_query_id("shared"), "a"),
+            (text_query_id("shared"), "b"),
         ]
     )
 
@@ -103,42 +106,97 @@ def remove_qrels(project):
     pd.read_parquet(path).iloc[:0].to_parquet(path)
 
 
-def test_gate_has_test_queries(project):
-    assert gate_has_queries(project, live_generation(project))
+def need_no_training_queries(project):
+    project.params_file.write_text("retrievers: {hce: {min_judged_queries: 0}}\n")
 
 
-def test_gate_does_not_use_dev_queries(project):
+def test_retrain_needs_training_queries(project):
+    obstacle = retrain_obstacle(project, live_generation(project))
+
+    assert obstacle.startswith("1 of about 75 judged questions; 0 train, 30 are needed: add ")
+
+
+def test_test_queries_can_judge_a_retrain(project):
+    need_no_training_queries(project)
+
+    assert retrain_obstacle(project, live_generation(project)) is None
+
+
+def test_dev_queries_cannot_judge_a_retrain(project):
+    need_no_training_queries(project)
     set_split(project, "dev")
 
-    assert not gate_has_queries(project, live_generation(project))
+    assert retrain_obstacle(project, live_generation(project)) == NO_JUDGED_QUERIES
 
 
-def test_gate_has_no_queries_without_qrels(project):
-    remove_qrels(project)
-
-    assert not gate_has_queries(project, live_generation(project))
-
-
-def test_gate_has_no_queries_for_removed_documents(project):
+def test_queries_for_removed_documents_judge_nothing(project):
+    need_no_training_queries(project)
     path = corpus_file(project, "qrels")
     pd.read_parquet(path).assign(document_id="gone").to_parquet(path)
 
-    assert not gate_has_queries(project, live_generation(project))
+    assert retrain_obstacle(project, live_generation(project)) == NO_JUDGED_QUERIES
 
 
-def test_gate_has_queries_that_documents_arrived_with(project):
+def test_queries_that_documents_bring_can_judge(project):
+    need_no_training_queries(project)
     remove_qrels(project)
     # Of forty queries some are in the splits gate and test.
     queries = [f"asks {number}" for number in range(40)]
     add(collection_of(project), row("a", queries=queries))
 
-    assert gate_has_queries(project, live_generation(project))
+    assert retrain_obstacle(project, live_generation(project)) is None
 
 
-def test_gate_queries_are_unknown_without_corpus(project):
+def test_obstacle_is_unknown_without_corpus(project):
     corpus_file(project, "queries").unlink()
 
-    assert gate_has_queries(project, live_generation(project))
+    assert retrain_obstacle(project, live_generation(project)) is None
+
+
+def test_queries_of_built_documents_are_judged(project):
+    open_build(project, BASE, queries={"str.split": ["asked before"]})
+
+    queries = export(project)["queries"]
+
+    assert text_query_id("asked before") in set(queries["id"])
+
+
+def test_own_judgements_are_exported(project):
+    record_judgements(
+        project.judgements,
+        [
+            JudgedPair("Which one splits?", "str.split", 2, "train"),
+            JudgedPair("which one splits?", "numpy.sort", 0),
+            JudgedPair("asks for nothing that is live", "gone"),
+        ],
+    )
+
+    qrels = export(project)["qrels"]
+
+    query_id = text_query_id("Which one splits?")
+    assert rows_of(qrels, "query_id", "document_id", "relevance") == [
+        ("1", "numpy.sort", 1),
+        (query_id, "numpy.sort", 0),
+        (query_id, "str.split", 2),
+    ]
+
+
+def test_own_judgement_replaces_that_of_the_corpus(project):
+    record_judgements(project.judgements, [JudgedPair("how to sort", "numpy.sort", 3)])
+
+    qrels = export(project)["qrels"]
+
+    assert rows_of(qrels, "query_id", "relevance") == [("1", 3)]
+
+
+def test_own_judgement_replaces_feedback(project):
+    feedback = Feedback("which one splits?", "str.split", "down", 1, "ada")
+    collection_of(project).ledger.record_feedback(feedback)
+    record_judgements(project.judgements, [JudgedPair("Which one splits?", "str.split")])
+
+    counts = count_judgements(project)
+
+    assert counts.total == 2
 
 
 def test_sample_is_exported_with_its_queries_only(project):
@@ -163,7 +221,7 @@ def test_answers_of_corpus_queries_are_exported(project):
 
     answers = export(project)["queries"].set_index("id")["answers"]
 
-    assert answers.to_dict() == {arrival_query_id("new"): None, "1": '["by sort"]'}
+    assert answers.to_dict() == {text_query_id("new"): None, "1": '["by sort"]'}
 
 
 def test_exported_document_is_read_back_unchanged(project):
@@ -189,11 +247,11 @@ def test_query_of_corpus_keeps_its_id_and_split(project):
 
     snapshot = export(project)
 
-    assert list(snapshot["queries"]["id"]) == [arrival_query_id("new"), "1"]
+    assert list(snapshot["queries"]["id"]) == [text_query_id("new"), "1"]
     assert rows_of(snapshot["qrels"], "query_id", "document_id", "split") == [
         ("1", "list.sort", "test"),
         ("1", "numpy.sort", "test"),
-        (arrival_query_id("new"), "list.sort", None),
+        (text_query_id("new"), "list.sort", None),
     ]
 
 
@@ -219,6 +277,6 @@ def test_feedback_is_exported_as_judgements(project):
     assert rows_of(snapshot["qrels"], "query_id", "document_id", "relevance", "split") == [
         ("1", "numpy.sort", 1, "test"),
         ("1", "str.split", 1, "test"),
-        (arrival_query_id("new"), "numpy.sort", 1, None),
-        (arrival_query_id("new"), "str.split", 0, None),
+        (text_query_id("new"), "numpy.sort", 1, None),
+        (text_query_id("new"), "str.split", 0, None),
     ]

@@ -1,0 +1,295 @@
+"""The project's own judgements: `judgements.jsonl`, which `freshet judge` writes.
+
+The file lies beside `params.yaml`, so that git keeps its history. Each line judges one document
+for one question. Builds and retrains read it in addition to the judgements of the source, whatever
+kind the source is. Its hash is part of `corpus.lock.json`, so that a changed file runs the stage
+`corpus` again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from model_code.corpus.cleaning import clean_line
+from model_code.corpus.rows import RefusedRow, Row, Table, printable
+from model_code.corpus.settings import SPLITS, CorpusSettings
+from model_code.corpus.sources.base import Source, open_locked_source
+from model_code.errors import FreshetError
+from model_code.files import hash_path, hash_text, write_text
+from model_code.progress import Progress, no_progress
+
+# Name of the file in the project's root.
+JUDGEMENT_FILE = "judgements.jsonl"
+# Key of `corpus.lock.json` with the hash of the file.
+JUDGEMENT_LOCK = "judgements"
+
+
+@dataclass(frozen=True)
+class JudgedPair:
+    """A document that a person judged for a question.
+
+    Attributes:
+        question: Text of the question, on one line.
+        document_id: Id of the document.
+        relevance: Grade; 0 or less means that the document is not relevant.
+        split: Split of the question, one of `SPLITS`; None if it is drawn by hash.
+    """
+
+    question: str
+    document_id: str
+    relevance: int = 1
+    split: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Question, without regard to case, and document: the pair that is judged once."""
+        return self.question.casefold(), self.document_id
+
+
+@dataclass(frozen=True)
+class JudgementChanges:
+    """The effect of recorded judgements on the file.
+
+    Attributes:
+        added: Number of pairs that were not judged before.
+        changed: Number of pairs that have another grade or split now.
+        unchanged: Number of pairs that were judged like this before.
+    """
+
+    added: int
+    changed: int
+    unchanged: int
+
+
+def text_query_id(text: str) -> str:
+    """Return the id of a query that is known by its text alone.
+
+    The id depends on the text alone. The query therefore stays in its split whatever documents
+    come and go.
+
+    >>> text_query_id("how to sort")
+    'given~7dc7b7b56101fc62'
+    """
+    return f"given~{hash_text(text)[:16]}"
+
+
+def read_judgements(path: Path) -> list[JudgedPair]:
+    """Read the project's own judgements; an empty list if there is no file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FreshetError: If a line is no judgement. The message names the line.
+    """
+    if not path.is_file():
+        return []
+    pairs: dict[tuple[str, str], JudgedPair] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            pair = _parse_line(line, f"{path.name}:{number}")
+            pairs[pair.key] = pair
+    return list(pairs.values())
+
+
+def record_judgements(path: Path, judged: Iterable[JudgedPair]) -> JudgementChanges:
+    """Add judgements to the file, which is written only if something changed.
+
+    A pair that was judged before keeps its line and gets the new grade. Of several judgements of
+    one pair the last one counts. The caller holds the project's lock.
+
+    Args:
+        path: The file.
+        judged: The judgements.
+    """
+    before = {pair.key: pair for pair in read_judgements(path)}
+    after = dict(before)
+    for pair in judged:
+        after[pair.key] = pair
+
+    new_keys = {pair.key for pair in judged}
+    added = len(new_keys - before.keys())
+    changed = sum(before[key] != after[key] for key in new_keys & before.keys())
+    if added or changed:
+        write_text(path, "".join(_line(pair) for pair in after.values()))
+    return JudgementChanges(added, changed, len(new_keys) - added - changed)
+
+
+def judgement_hash(path: Path) -> str | None:
+    """Return the hash of the file for `corpus.lock.json`; None if there is no file."""
+    return hash_path(path) if path.is_file() else None
+
+
+def judgements_by_question(pairs: Iterable[JudgedPair]) -> dict[str, list[JudgedPair]]:
+    """Group judgements by the text of their question."""
+    grouped: dict[str, list[JudgedPair]] = {}
+    for pair in pairs:
+        grouped.setdefault(pair.question, []).append(pair)
+    return grouped
+
+
+def open_judged_source(
+    settings: CorpusSettings, root: Path, lock: Mapping[str, Any]
+) -> JudgedSource:
+    """Open the source that a lock describes, with the project's own judgements.
+
+    Args:
+        settings: The settings of the corpus.
+        root: Root of the project.
+        lock: Content of `corpus.lock.json`.
+
+    Raises:
+        FreshetError: If the source or the file of judgements is not the one in the lock.
+    """
+    path = root / JUDGEMENT_FILE
+    source = open_locked_source(settings, root, lock)
+    if judgement_hash(path) != lock.get(JUDGEMENT_LOCK):
+        raise FreshetError(
+            f"{JUDGEMENT_FILE} changed since `freshet ingest`. Builds read only what the lock "
+            "names: run `freshet ingest` again to accept the change."
+        )
+    return JudgedSource(source, read_judgements(path))
+
+
+class JudgedSource:
+    """A source together with the project's own judgements.
+
+    An own judgement replaces the source's judgement of the same pair. A question that the source
+    has as a query keeps the source's id and split; texts are compared without regard to case.
+
+    The tables are read in the order documents, queries, qrels, as `build_corpus` does. Own
+    judgements of documents that the source no longer holds are left out, because deleting a
+    document must not stop a build.
+
+    Attributes:
+        missing: Number of own judgements that were left out.
+    """
+
+    def __init__(self, source: Source, pairs: Iterable[JudgedPair]) -> None:
+        self._source = source
+        self._by_question = judgements_by_question(pairs)
+        self._query_ids: dict[str, str] = {}
+        self._document_ids: set[str] = set()
+        self.missing = 0
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the content of the source, without the own judgements."""
+        return self._source.describe()
+
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
+        """Yield the rows of the source, and then those of the own judgements."""
+        if table == "queries":
+            yield from self._query_rows(progress)
+        elif table == "qrels":
+            yield from self._qrel_rows(progress)
+        else:
+            yield from self._document_rows(progress)
+
+    def _document_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
+        for row in self._source.rows("documents", progress):
+            if isinstance(row, Row):
+                self._document_ids.add(str(row.values.get("id")).strip())
+            yield row
+
+    def _query_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
+        for row in self._source.rows("queries", progress):
+            self._note_query(row)
+            yield row
+        for question in self._by_question:
+            if question.casefold() not in self._query_ids:
+                query_id = text_query_id(question)
+                self._query_ids[question.casefold()] = query_id
+                location = f"{JUDGEMENT_FILE}:{query_id}"
+                yield Row("queries", location, {"id": query_id, "text": question})
+
+    def _note_query(self, row: Row | RefusedRow) -> None:
+        if isinstance(row, RefusedRow):
+            return
+        text = row.values.get("text")
+        query_id = row.values.get("id")
+        if isinstance(text, str) and query_id is not None:
+            self._query_ids.setdefault(clean_line(text).casefold(), str(query_id))
+
+    def _qrel_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
+        own_rows = list(self._own_qrel_rows())
+        own_pairs = {(row.values["query_id"], row.values["document_id"]) for row in own_rows}
+        source_splits: dict[str, Any] = {}
+        for row in self._source.rows("qrels", progress):
+            if isinstance(row, Row):
+                query_id = str(row.values.get("query_id"))
+                source_splits.setdefault(query_id, row.values.get("split"))
+                if (query_id, row.values.get("document_id")) in own_pairs:
+                    continue
+            yield row
+
+        for row in own_rows:
+            values = dict(row.values)
+            split = source_splits.get(values["query_id"]) or values["split"]
+            if split is None:
+                del values["split"]
+            else:
+                values["split"] = split
+            yield Row("qrels", row.location, values)
+
+    def _own_qrel_rows(self) -> Iterator[Row]:
+        for question, pairs in self._by_question.items():
+            query_id = self._query_ids[question.casefold()]
+            for pair in pairs:
+                if pair.document_id not in self._document_ids:
+                    self.missing += 1
+                    continue
+                values = {
+                    "query_id": query_id,
+                    "document_id": pair.document_id,
+                    "relevance": pair.relevance,
+                    "split": pair.split,
+                }
+                yield Row("qrels", f"{JUDGEMENT_FILE}:{query_id}", values)
+
+
+def _line(pair: JudgedPair) -> str:
+    values = asdict(pair)
+    if pair.split is None:
+        del values["split"]
+    return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _parse_line(line: str, location: str) -> JudgedPair:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _bad_line(location, f"no JSON: {printable(error)}") from None
+    fault = _find_fault(values)
+    if fault is not None:
+        raise _bad_line(location, fault)
+    return JudgedPair(**values)
+
+
+def _find_fault(values: Any) -> str | None:
+    """Return why an object of JSON is no judgement; None if it is one."""
+    if not isinstance(values, Mapping):
+        return "no object"
+    unknown = values.keys() - JudgedPair.__dataclass_fields__.keys()
+    if unknown:
+        return f"unknown key {printable(min(unknown))!r}"
+    for name in ("question", "document_id"):
+        value = values.get(name)
+        if not isinstance(value, str) or not value:
+            return f"{name} is {printable(value)!r}, not text"
+    relevance = values.get("relevance", 1)
+    if not isinstance(relevance, int) or isinstance(relevance, bool):
+        return f"relevance is {printable(relevance)!r}, not a whole number"
+    split = values.get("split")
+    if split is not None and split not in SPLITS:
+        return f"split is {printable(split)!r}, not one of {', '.join(SPLITS)}"
+    return None
+
+
+def _bad_line(location: str, fault: str) -> FreshetError:
+    return FreshetError(
+        f"{location} is no judgement ({fault}): delete the line, or restore the file from git"
+    )

@@ -1,0 +1,322 @@
+"""Read judgements that people bring: a table, TREC qrels with queries, or a BEIR folder.
+
+Every row becomes a judgement or a refused row with its reason, as in a build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from model_code.corpus.cleaning import clean_line, read_id, read_text_value
+from model_code.corpus.judgement_file import JudgedPair
+from model_code.corpus.qrels import read_relevance
+from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.rows import RefusedRow, Row, RowError, printable
+from model_code.corpus.settings import SPLITS
+from model_code.corpus.sources.readers import SUFFIXES, open_text, read_rows
+from model_code.errors import FreshetError
+
+# Names of columns that are recognised, without regard to case.
+COLUMN_NAMES: dict[str, tuple[str, ...]] = {
+    "question": ("question", "query", "query_text", "text"),
+    "document": ("document", "document_id", "document-id", "doc", "doc_id", "corpus-id", "path"),
+    "grade": ("grade", "relevance", "score", "label"),
+    "split": ("split",),
+    "query_id": ("query-id", "query_id", "qid", "_id", "id"),
+}
+
+# Suffixes of files of rows that always have a header. A .tsv file may have none.
+TABLE_SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".tsv")
+MAX_LISTED_COLUMNS_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class JudgementColumns:
+    """The names of the columns in a file; None for a name that is recognised.
+
+    Attributes:
+        question: Column with the text of the question.
+        document: Column with the id of the document.
+        grade: Column with the grade. Without one every pair is relevant.
+    """
+
+    question: str | None = None
+    document: str | None = None
+    grade: str | None = None
+
+
+@dataclass(frozen=True)
+class JudgementInput:
+    """The judgements of a file.
+
+    Attributes:
+        pairs: The sound rows, in their order.
+        refused: The refused rows.
+    """
+
+    pairs: tuple[JudgedPair, ...]
+    refused: tuple[RefusedRow, ...]
+
+
+def read_judgement_input(
+    path: Path,
+    document_ids: Set[str],
+    max_characters: int,
+    queries: Path | None = None,
+    columns: JudgementColumns | None = None,
+) -> JudgementInput:
+    """Read the judgements of a file or a BEIR folder.
+
+    Args:
+        path: A table with a question and a document in each row (.csv, .tsv, .jsonl or .parquet);
+            with `queries`, qrels in TREC's format or as a table; or a BEIR folder.
+        document_ids: Ids of the documents that may be judged. A row with another id is refused.
+        max_characters: Largest length of a question.
+        queries: The queries of qrels: a table with ids and texts, or lines "ID<tab>TEXT".
+        columns: Names of the columns of a table.
+
+    Raises:
+        FreshetError: If a file is missing, has another format, or lacks a column.
+    """
+    if columns is None:
+        columns = JudgementColumns()
+    if path.is_dir():
+        rows = _read_beir_folder(path)
+    elif not path.is_file():
+        raise FreshetError(f"{path} is not a file or a folder; name a file of judgements")
+    elif queries is not None:
+        rows = _join_texts(_read_qrels(path), _read_queries(queries), queries.name)
+    else:
+        rows = _read_table(path, columns)
+
+    check = _Check(document_ids, max_characters)
+    quarantine = Quarantine()
+    pairs = tuple(quarantine.admit(rows, check.read_pair))
+    return JudgementInput(pairs, tuple(quarantine.refused))
+
+
+class _Check:
+    """Checks rows with the values question, document_id, relevance and split."""
+
+    def __init__(self, document_ids: Set[str], max_characters: int) -> None:
+        self._document_ids = document_ids
+        self._max_characters = max_characters
+        self._ids_by_name: dict[str, list[str]] = {}
+
+    def read_pair(self, row: Row) -> JudgedPair:
+        question = clean_line(read_text_value(row.values, "question"))
+        if not question:
+            raise RowError("empty text", "the question is empty")
+        if len(question) > self._max_characters:
+            detail = f"{len(question):,} characters, the limit is {self._max_characters:,}"
+            raise RowError("huge text", f"the question has {detail}")
+
+        document_id = read_id(row.values, "document_id")
+        if document_id not in self._document_ids:
+            raise RowError("dangling qrel", self._describe_missing(document_id))
+
+        grade = row.values.get("relevance")
+        relevance = 1 if grade is None or grade == "" else read_relevance(grade)
+        split = row.values.get("split") or None
+        if split is not None and split not in SPLITS:
+            raise RowError("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
+        return JudgedPair(question, document_id, relevance, split)
+
+    def _describe_missing(self, document_id: str) -> str:
+        """Say that a document is missing, and name documents whose file has the same name."""
+        if not self._ids_by_name:
+            for known_id in sorted(self._document_ids):
+                name = PurePosixPath(known_id).name
+                self._ids_by_name.setdefault(name, []).append(known_id)
+        detail = f"there is no document {document_id!r}"
+        similar = self._ids_by_name.get(PurePosixPath(document_id).name, [])
+        if len(similar) == 1:
+            detail += f"; is it {similar[0]!r}?"
+        return detail
+
+
+def _read_table(path: Path, columns: JudgementColumns) -> Iterator[Row | RefusedRow]:
+    """Yield the rows of a table with a question and a document in each row."""
+    given = {"question": columns.question, "document": columns.document, "grade": columns.grade}
+    names: dict[str, str] | None = None
+    for row in read_rows(path, "qrels", path.name):
+        if isinstance(row, RefusedRow):
+            yield row
+            continue
+        if names is None:
+            names = _find_columns(row.values, given, path.name)
+        values = _judgement_values(row.values, names)
+        values["question"] = row.values.get(names["question"])
+        yield Row("qrels", row.location, values)
+
+
+def _find_columns(
+    values: Mapping[str, Any], given: Mapping[str, str | None], name: str
+) -> dict[str, str]:
+    """Return the file's names of our columns: the given ones, else the ones that are recognised.
+
+    Raises:
+        FreshetError: If a given column, or the column of questions or documents, is missing.
+    """
+    found: dict[str, str] = {}
+    for ours, recognised in COLUMN_NAMES.items():
+        column = given.get(ours)
+        if column is None:
+            column = _recognise(values, recognised)
+        if column is not None:
+            found[ours] = column
+
+    missing = [column for column in found.values() if column not in values]
+    for ours in ("question", "document"):
+        if ours in given and ours not in found:
+            missing.append(ours)
+    if missing:
+        existing = printable(", ".join(map(str, values)), MAX_LISTED_COLUMNS_CHARACTERS)
+        raise FreshetError(
+            f"{name} has no column {missing[0]!r}; it has: {existing}. Name the columns with "
+            "--question, --document and --grade"
+        )
+    return found
+
+
+def _recognise(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    by_folded_name = {str(column).strip().casefold(): column for column in values}
+    for name in names:
+        if name in by_folded_name:
+            return by_folded_name[name]
+    return None
+
+
+def _judgement_values(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return document, grade and split of a row by our names."""
+    return {
+        "document_id": values.get(names.get("document", "")),
+        "relevance": values.get(names.get("grade", "")),
+        "split": values.get(names.get("split", "")),
+    }
+
+
+def _read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
+    """Yield the rows of qrels with query_id in place of the question."""
+    if not _has_header(path):
+        yield from _read_trec_qrels(path)
+        return
+    for row in read_rows(path, "qrels", path.name):
+        if isinstance(row, RefusedRow):
+            yield row
+            continue
+        names = _find_columns(row.values, {}, path.name)
+        values = _judgement_values(row.values, names)
+        values["query_id"] = row.values.get(names.get("query_id", ""))
+        yield Row("qrels", row.location, values)
+
+
+def _read_trec_qrels(path: Path) -> Iterator[Row | RefusedRow]:
+    """Yield the rows of lines "QUERY ITERATION DOCUMENT GRADE". A document may contain blanks."""
+    for location, line in _lines(path):
+        head = line.split(maxsplit=2)
+        tail = head[2].rsplit(maxsplit=1) if len(head) == 3 else []
+        if len(tail) != 2:
+            detail = "not the four columns of TREC: query, iteration, document, grade"
+            yield RefusedRow("qrels", location, "bad line", detail, printable(line))
+            continue
+        values = {"query_id": head[0], "document_id": tail[0], "relevance": tail[1]}
+        yield Row("qrels", location, values)
+
+
+def _read_queries(path: Path) -> dict[str, str]:
+    """Return the text of each query by its id."""
+    if not path.is_file():
+        raise FreshetError(f"{path} is not a file; name the file of queries with --queries")
+
+    texts: dict[str, str] = {}
+    if not _has_header(path):
+        for location, line in _lines(path):
+            query_id, separator, text = line.partition("\t")
+            if not separator:
+                raise FreshetError(
+                    f"{location} has no tab: a file of queries has lines ID<tab>TEXT, or a header "
+                    "with the columns id and text"
+                )
+            texts[query_id.strip()] = text
+        return texts
+
+    for row in read_rows(path, "queries", path.name):
+        if isinstance(row, Row):
+            names = _find_columns(row.values, {}, path.name)
+            if "query_id" not in names or "question" not in names:
+                existing = printable(", ".join(map(str, row.values)))
+                raise FreshetError(
+                    f"{path.name} has no columns of ids and texts (id, text); it has: {existing}"
+                )
+            text = row.values[names["question"]]
+            texts[str(row.values[names["query_id"]]).strip()] = text
+    return texts
+
+
+def _has_header(path: Path) -> bool:
+    """Return whether a file is a table with named columns."""
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    if suffix in TABLE_SUFFIXES:
+        return True
+    if suffix != ".tsv":
+        return False
+    recognised = {name for names in COLUMN_NAMES.values() for name in names}
+    with open_text(path) as stream:
+        cells = stream.readline().split("\t")
+    return any(cell.strip().casefold() in recognised for cell in cells)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the location and the text of each line that is not blank."""
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield f"{path.name}:{number}", line.rstrip("\r\n")
+
+
+def _read_beir_folder(folder: Path) -> Iterator[Row | RefusedRow]:
+    """Yield the judgements of a BEIR folder, each with its split."""
+    queries = _find_file(folder, "queries.jsonl")
+    qrels = {split: _find_file(folder, f"qrels/{split}.tsv") for split in SPLITS}
+    if queries is None or not any(qrels.values()):
+        raise FreshetError(
+            f"{folder} is no BEIR folder with judgements: it needs queries.jsonl and at least one "
+            f"of {', '.join(f'qrels/{split}.tsv' for split in SPLITS)}"
+        )
+    texts = _read_queries(queries)
+    for split, path in qrels.items():
+        if path is None:
+            continue
+        for row in _join_texts(_read_qrels(path), texts, queries.name):
+            if isinstance(row, Row):
+                yield Row("qrels", row.location, {**row.values, "split": split})
+            else:
+                yield row
+
+
+def _find_file(folder: Path, name: str) -> Path | None:
+    for file_name in (name, f"{name}.gz"):
+        if (folder / file_name).is_file():
+            return folder / file_name
+    return None
+
+
+def _join_texts(
+    rows: Iterator[Row | RefusedRow], texts: Mapping[str, str], name: str
+) -> Iterator[Row | RefusedRow]:
+    """Put the text of the query into each row; refuse rows whose query has none."""
+    for row in rows:
+        if isinstance(row, RefusedRow):
+            yield row
+            continue
+        query_id = str(row.values.get("query_id")).strip()
+        if query_id in texts:
+            yield Row("qrels", row.location, {**row.values, "question": texts[query_id]})
+        else:
+            detail = f"{name} has no query {printable(query_id)!r}"
+            excerpt = printable(" ".join(map(str, row.values.values())))
+            yield RefusedRow("qrels", row.location, "dangling qrel", detail, excerpt)

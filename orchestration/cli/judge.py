@@ -1,0 +1,229 @@
+"""The command `freshet judge`: record which documents answer which questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from model_code.errors import FreshetError
+from model_code.project import Project
+from model_code.text.words import print_message
+from orchestration.cli.options import AsJson, DryRun
+from orchestration.running_service import find_running_service
+
+if TYPE_CHECKING:
+    from freshet.results import Hit
+    from model_code.corpus.judgement_file import JudgedPair
+    from model_code.corpus.judgement_input import JudgementInput
+
+# Refused rows that are printed; --json prints all.
+MAX_SHOWN_REFUSALS = 10
+# Answers to "does it answer the question?", with the grade that each one gives.
+GRADES = {"y": 1, "n": 0}
+NEXT_HIT = "s"
+NEXT_QUESTION = "d"
+QUIT = "q"
+
+Find = Callable[[str], "Sequence[Hit]"]
+"""Searches for a question."""
+
+
+def judge(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A table with a question and a document in each row (.csv, .tsv, .jsonl, "
+            ".parquet), TREC qrels with --queries, or a BEIR folder. With --interactive: a text "
+            "with one question per line."
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="Queries of TREC qrels: lines ID<tab>TEXT, or a table with id and text."),
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of the questions.")
+    ] = None,
+    document: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of the documents' ids.")
+    ] = None,
+    grade: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of the grades; 0 means not relevant."),
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="Ask for questions, and judge the hits of each.")
+    ] = False,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits to judge per question.")] = 5,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Record which documents answer which questions.
+
+    Use it to let Freshet train on your judgements and test with them. They are kept in
+    judgements.jsonl, and the next build or retrain reads them.
+
+    Example: freshet judge questions.csv
+    """
+    project = Project.find()
+    if interactive:
+        if dry_run or as_json or queries is not None:
+            raise typer.BadParameter(
+                "--interactive cannot be combined with --dry-run, --json or --queries"
+            )
+        _judge_interactively(project, file, k)
+        return
+    if file is None:
+        raise typer.BadParameter("name a file of judgements, or use --interactive")
+
+    from model_code.corpus.judgement_input import JudgementColumns, read_judgement_input
+    from model_code.corpus.settings import CorpusSettings
+    from orchestration.freshness.judged_pairs import judgeable_documents
+
+    judged = read_judgement_input(
+        file,
+        judgeable_documents(project),
+        project.settings("corpus", CorpusSettings).max_characters,
+        queries,
+        JudgementColumns(question, document, grade),
+    )
+    _record(project, judged, dry_run, as_json)
+
+
+def _record(project: Project, judged: JudgementInput, dry_run: bool, as_json: bool) -> None:
+    """Record judgements, and print what changed; exit with code 1 if all rows were refused."""
+    from orchestration.freshness.judged_pairs import add_judgements, count_judgements
+
+    changes = None
+    if judged.pairs and not dry_run:
+        changes = add_judgements(project, judged.pairs)
+    counts = count_judgements(project)
+
+    if as_json:
+        record: dict[str, Any] = {
+            "judgements": len(judged.pairs),
+            "changes": None if changes is None else asdict(changes),
+            "refused": [
+                {"location": row.location, "reason": row.message} for row in judged.refused
+            ],
+            "questions": counts.as_dict(),
+            "dry_run": dry_run,
+        }
+        print_message(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        for line in _report_lines(judged, dry_run):
+            print_message(line)
+        if changes is not None:
+            print_message(
+                f"judgements.jsonl: {changes.added:,} new, {changes.changed:,} changed, "
+                f"{changes.unchanged:,} unchanged"
+            )
+        print_message(str(counts))
+        if counts.enough_for_training and changes is not None:
+            print_message("next: freshet retrain, or freshet run if nothing is live yet")
+    if judged.refused and not judged.pairs:
+        raise typer.Exit(1)
+
+
+def _report_lines(judged: JudgementInput, dry_run: bool) -> Iterator[str]:
+    questions = len({pair.question.casefold() for pair in judged.pairs})
+    verb = "would be recorded" if dry_run else "read"
+    yield f"{len(judged.pairs):,} judgements of {questions:,} questions {verb}"
+    if judged.refused:
+        yield f"{len(judged.refused):,} rows refused:"
+        for row in judged.refused[:MAX_SHOWN_REFUSALS]:
+            yield f"  {row.location}  {row.message}"
+        omitted = len(judged.refused) - MAX_SHOWN_REFUSALS
+        if omitted > 0:
+            yield f"  and {omitted:,} more, which --json lists"
+
+
+def _judge_interactively(project: Project, file: Path | None, k: int) -> None:
+    from orchestration.freshness.judged_pairs import add_judgements, count_judgements
+
+    find = _searcher(project, k)
+    print_message(
+        "Judge each hit: y it answers the question, n it does not, s skip it, d next question, "
+        "q quit."
+    )
+    for question in _questions(file):
+        pairs, is_over = _judge_hits(question, find(question))
+        if pairs:
+            add_judgements(project, pairs)
+            print_message(str(count_judgements(project)))
+        if is_over:
+            break
+
+
+def _searcher(project: Project, k: int) -> Find:
+    """Return a search by the running service, or in this process if there is none."""
+    service = find_running_service(project)
+    if service is not None:
+        return lambda question: service.search(question, k).hits
+
+    from model_code.collection.generations.searcher import Searcher
+
+    searcher = Searcher.open(project.live)
+    return lambda question: searcher.search(question, k)
+
+
+def _questions(file: Path | None) -> Iterator[str]:
+    """Yield the questions of a file, or those that the user types until an empty line."""
+    lines: Iterable[str]
+    if file is not None:
+        if not file.is_file():
+            raise FreshetError(f"{file} is not a file; name a file with one question per line")
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    else:
+        lines = iter(lambda: _ask("question (empty: end): "), "")
+    for line in lines:
+        question = " ".join(line.split())
+        if question:
+            yield question
+
+
+def _judge_hits(question: str, hits: Sequence[Hit]) -> tuple[list[JudgedPair], bool]:
+    """Ask for a verdict on each hit.
+
+    Returns:
+        The judgements, and whether the user wants to quit.
+    """
+    from model_code.corpus.judgement_file import JudgedPair
+
+    print_message(f"\n{question}")
+    if not hits:
+        print_message("no documents found")
+    pairs = []
+    for hit in hits:
+        print_message(f"\n{hit.rank:3}  {hit.title}  ({hit.document_id})\n     {hit.snippet}")
+        answer = _ask_verdict()
+        if answer in GRADES:
+            pairs.append(JudgedPair(question, hit.document_id, GRADES[answer]))
+        elif answer == QUIT:
+            return pairs, True
+        elif answer == NEXT_QUESTION:
+            break
+    return pairs, False
+
+
+def _ask_verdict() -> str:
+    """Ask until the answer is one of the letters; the end of the input quits."""
+    allowed = (*GRADES, NEXT_HIT, NEXT_QUESTION, QUIT)
+    while True:
+        answer = _ask("     y/n/s/d/q: ", at_end=QUIT).lower()
+        if answer in allowed:
+            return answer
+        print_message(f"     {answer!r} is none of {', '.join(allowed)}")
+
+
+def _ask(prompt: str, at_end: str = "") -> str:
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        print_message("")
+        return at_end

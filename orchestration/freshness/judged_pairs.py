@@ -1,0 +1,414 @@
+"""The judgements that a retrain trains on and is judged by, and whether they are enough.
+
+Judgements come from four places: the queries of the built corpus, the project's own judgements
+(`judgements.jsonl`), the queries that documents bring, and feedback.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from model_code.collection.generations.generation import Generation, live_rows
+from model_code.collection.generations.generation_store import GenerationStore, default_retriever
+from model_code.collection.generations.generation_store import retrievers as live_retrievers
+from model_code.collection.index.project_ledger import read_feedback
+from model_code.corpus.judgement_file import (
+    JudgedPair,
+    JudgementChanges,
+    read_judgements,
+    record_judgements,
+    text_query_id,
+)
+from model_code.corpus.settings import GATE, QuerySplitSettings
+from model_code.corpus.splits import key_documents, split_queries
+from model_code.errors import FreshetError
+from model_code.project import Project
+from orchestration import parameters
+from orchestration.freshness.probes import feedback_relevance, has_corpus_queries
+from orchestration.pipeline.ingest import lock_judgements
+from orchestration.registry.gate import NO_JUDGED_QUERIES
+
+# The tables of the corpus that hold judgements, with the columns that are read.
+CORPUS_COLUMNS = {
+    "queries": ("query_id", "text", "split", "answers"),
+    "qrels": ("query_id", "document_id", "relevance"),
+}
+SPLIT_ORDER = ("train", "dev", GATE, "test")
+
+Row = dict[str, Any]
+
+
+@dataclass
+class JudgedPairs:
+    """The judged pairs of query and document that a retrain would have.
+
+    Attributes:
+        texts: Text by query id.
+        splits: Split by query id; None if it is drawn by hash.
+        answers: Known answers as JSON, by the ids of the queries that have any.
+        relevance: Grade by (query id, document id); 0 or less means not relevant.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    splits: dict[str, str | None] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
+    relevance: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def query_rows(self) -> list[Row]:
+        """Return a row of a snapshot for each query that has a pair."""
+        judged = {query_id for query_id, _ in self.relevance}
+        rows = []
+        for query_id, text in self.texts.items():
+            if query_id in judged:
+                rows.append({"id": query_id, "text": text, "answers": self.answers.get(query_id)})
+        return rows
+
+    def qrel_rows(self) -> list[Row]:
+        """Return a row of a snapshot for each pair."""
+        rows = []
+        for (query_id, document_id), grade in self.relevance.items():
+            rows.append(
+                {
+                    "query_id": query_id,
+                    "document_id": document_id,
+                    "relevance": grade,
+                    "split": self.splits[query_id],
+                }
+            )
+        return rows
+
+    def final_splits(self, settings: QuerySplitSettings) -> dict[str, str]:
+        """Return the split that a build gives to each query with a relevant document.
+
+        Args:
+            settings: The shares of the splits.
+        """
+        relevant = {pair: grade for pair, grade in self.relevance.items() if grade > 0}
+        stated = {query_id: self.splits[query_id] for query_id, _ in relevant}
+        return split_queries(stated, settings, key_documents(relevant))
+
+
+@dataclass(frozen=True)
+class JudgementCounts:
+    """The number of judged questions, and how many are needed for a training.
+
+    Attributes:
+        by_split: Number of questions by split.
+        needed_for_training: Training questions without which no retriever is trained.
+        needed: Questions that are needed in total, so that about enough of them are for training.
+    """
+
+    by_split: Mapping[str, int]
+    needed_for_training: int
+    needed: int
+
+    @property
+    def total(self) -> int:
+        """Number of judged questions."""
+        return sum(self.by_split.values())
+
+    @property
+    def training(self) -> int:
+        """Number of questions in the split train."""
+        return self.by_split.get("train", 0)
+
+    @property
+    def enough_for_training(self) -> bool:
+        """Whether retrievers are trained."""
+        return self.training >= self.needed_for_training
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts as plain values."""
+        return {
+            "total": self.total,
+            "needed": self.needed,
+            "by_split": dict(self.by_split),
+            "needed_for_training": self.needed_for_training,
+            "text": str(self),
+        }
+
+    def __str__(self) -> str:
+        """The counts in one line.
+
+        >>> print(JudgementCounts({"train": 17, "test": 24}, 30, 75))
+        41 of about 75 judged questions; 17 train, 30 are needed
+        >>> print(JudgementCounts({"train": 44, "dev": 9, "test": 31}, 30, 75))
+        84 judged questions: 44 train, 9 dev, 31 test
+        """
+        if self.enough_for_training:
+            counts = [f"{self.by_split[s]:,} {s}" for s in SPLIT_ORDER if self.by_split.get(s)]
+            return f"{self.total:,} judged questions: {', '.join(counts)}" if counts else "none"
+        total = f"{self.total:,}"
+        if self.total < self.needed:
+            total += f" of about {self.needed:,}"
+        return (
+            f"{total} judged questions; {self.training:,} train, {self.needed_for_training:,} "
+            "are needed"
+        )
+
+
+def read_judged_pairs(
+    project: Project, generation: Generation | None, only: Set[str] | None = None
+) -> JudgedPairs:
+    """Collect the judgements of all places.
+
+    The corpus counts if it judges the same pair as feedback or as a document's own query, and the
+    project's own judgements replace all others. All documents that bring a query answer it. A query
+    that the corpus judges keeps its id and its split; texts are compared without regard to case.
+    Queries without a relevant document are left out, unless the corpus judges them.
+
+    Args:
+        project: The project.
+        generation: The generation whose documents may be judged. None: those of the corpus, or any
+            if there is no corpus.
+        only: The ids of the documents that may be judged; None for all.
+    """
+    queries_by_document = _queries_by_document(generation)
+    document_ids: Set[str] | None = None
+    if generation is not None:
+        document_ids = queries_by_document.keys()
+    if only is not None:
+        document_ids = only if document_ids is None else document_ids & only
+
+    own = _Relevance(document_ids)
+    for judged in read_judgements(project.judgements):
+        own.add(judged.question, judged.document_id, judged.relevance, judged.split)
+
+    arrived = _Relevance(document_ids)
+    for document_id, queries in queries_by_document.items():
+        for text in queries:
+            arrived.add(text, document_id, 1)
+    for text, grades in feedback_relevance(read_feedback(project)).items():
+        for document_id, grade in grades.items():
+            arrived.add(text, document_id, grade)
+    arrived.replace_by(own)
+
+    corpus = _read_corpus_pairs(project, document_ids)
+    return _merge(arrived, corpus, own)
+
+
+def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedPairs:
+    """Merge judgements by text with those of the corpus.
+
+    Args:
+        arrived: All judgements that are not the corpus's.
+        corpus: The judgements of the corpus.
+        own: The project's own judgements, which replace those of the corpus.
+    """
+    id_by_text = {}
+    for query_id, split in corpus.splits.items():
+        if split is not None:
+            id_by_text[corpus.texts[query_id].casefold()] = query_id
+
+    merged = JudgedPairs(answers=corpus.answers)
+    for text, grades in arrived.with_answer():
+        query_id = id_by_text.get(text.casefold())
+        if query_id is None:
+            query_id = text_query_id(text)
+            merged.texts[query_id] = text
+            merged.splits[query_id] = arrived.split(text)
+        for document_id, grade in grades.items():
+            merged.relevance[query_id, document_id] = grade
+
+    merged.texts.update(corpus.texts)
+    merged.splits.update(corpus.splits)
+    for (query_id, document_id), grade in corpus.relevance.items():
+        own_grade = own.grade(corpus.texts[query_id], document_id)
+        merged.relevance[query_id, document_id] = grade if own_grade is None else own_grade
+    return merged
+
+
+def judgeable_documents(project: Project) -> set[str]:
+    """Return the ids of the documents that may be judged: all that are live or built.
+
+    Raises:
+        FreshetError: If nothing is built yet.
+    """
+    document_ids: set[str] = set()
+    if live_retrievers(project.live):
+        generation = GenerationStore(project.live, default_retriever(project.live)).current()
+        document_ids.update(id_ for (id_,) in live_rows(generation, "document_id"))
+
+    path = project.artifacts / "corpus" / "documents.parquet"
+    if path.is_file():
+        import pyarrow.parquet as pq
+
+        document_ids.update(pq.read_table(path, columns=["document_id"])[0].to_pylist())
+    if not document_ids:
+        raise FreshetError(
+            "no document is built yet, so judgements cannot be checked: "
+            "run `freshet demo` or `freshet run corpus` first"
+        )
+    return document_ids
+
+
+def add_judgements(project: Project, pairs: Sequence[JudgedPair]) -> JudgementChanges:
+    """Record judgements in the project's own file, and accept the file for the next build.
+
+    Args:
+        project: The project.
+        pairs: The judgements. Those of pairs that were judged before are replaced.
+    """
+    with project.lock():
+        changes = record_judgements(project.judgements, pairs)
+        lock_judgements(project)
+    return changes
+
+
+def count_judgements(project: Project) -> JudgementCounts:
+    """Count the judged questions that the next retrain or build would have."""
+    generation = None
+    if live_retrievers(project.live):
+        generation = GenerationStore(project.live, default_retriever(project.live)).current()
+    return _count(project, generation)
+
+
+def retrain_obstacle(project: Project, generation: Generation) -> str | None:
+    """Return why a retrain on a generation could not be trained or judged; None if it could.
+
+    Also return None if the corpus is not built. The answer is unknown then, and `export_snapshot`
+    raises an error that says so.
+    """
+    if not has_corpus_queries(project.artifacts):
+        return None
+    counts = _count(project, generation)
+    if not counts.enough_for_training:
+        return (
+            f"{counts}: add judgements with `freshet judge FILE` or `freshet judge --interactive`, "
+            "or lower training.min_judged_queries"
+        )
+    if not counts.by_split.get(GATE) and not counts.by_split.get("test"):
+        return NO_JUDGED_QUERIES
+    return None
+
+
+def _count(project: Project, generation: Generation | None) -> JudgementCounts:
+    settings = parameters.load(project.params_file)
+    shares = settings.corpus.splits
+    pairs = read_judged_pairs(project, generation)
+    by_split = Counter(pairs.final_splits(shares).values())
+
+    needed_for_training = min(
+        retriever.training.min_judged_queries for retriever in settings.retrievers.values()
+    )
+    training_share = 1 - shares.test_share - shares.dev_share - shares.gate_share
+    # Rounded first, because 30 / (1 - .3 - .1 - .2) is a little more than 75.
+    needed = math.ceil(round(needed_for_training / training_share, 6))
+    return JudgementCounts(dict(by_split), needed_for_training, needed)
+
+
+class _Relevance:
+    """Grades by the text of the query and the id of the document.
+
+    Texts that differ in case only are one query. The first of them names it.
+
+    Args:
+        document_ids: Ids of the documents that may be judged; None for all.
+    """
+
+    def __init__(self, document_ids: Set[str] | None) -> None:
+        self._document_ids = document_ids
+        self._texts: dict[str, str] = {}
+        self._grades: dict[str, dict[str, int]] = {}
+        self._splits: dict[str, str] = {}
+
+    def add(self, text: str, document_id: str, grade: int, split: str | None = None) -> None:
+        """Set the grade of a pair, unless its document may not be judged."""
+        if self._document_ids is not None and document_id not in self._document_ids:
+            return
+        key = text.casefold()
+        self._texts.setdefault(key, text)
+        self._grades.setdefault(key, {})[document_id] = grade
+        if split is not None:
+            self._splits[key] = split
+
+    def replace_by(self, other: _Relevance) -> None:
+        """Set the grades and splits of `other` in place of the ones of the same pairs."""
+        for key, grades in other._grades.items():
+            for document_id, grade in grades.items():
+                self.add(other._texts[key], document_id, grade, other._splits.get(key))
+
+    def grade(self, text: str, document_id: str) -> int | None:
+        """Return the grade of a pair; None if it is not judged."""
+        return self._grades.get(text.casefold(), {}).get(document_id)
+
+    def split(self, text: str) -> str | None:
+        """Return the split of a query; None if it is drawn by hash."""
+        return self._splits.get(text.casefold())
+
+    def with_answer(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yield the queries with a relevant document, in ascending order of texts."""
+        for key, text in sorted(self._texts.items(), key=itemgetter(1)):
+            grades = self._grades[key]
+            if any(grade > 0 for grade in grades.values()):
+                yield text, dict(sorted(grades.items()))
+
+
+def _queries_by_document(generation: Generation | None) -> dict[str, list[str]]:
+    """Return the queries that each live document brings, by document id."""
+    queries: dict[str, list[str]] = {}
+    if generation is not None:
+        for document_id, text in live_rows(generation, "document_id", "queries"):
+            queries[document_id] = json.loads(text) if text else []
+    return queries
+
+
+def _read_corpus_pairs(project: Project, document_ids: Set[str] | None) -> JudgedPairs:
+    """Read the judgements of the built corpus; none if no corpus is built.
+
+    Args:
+        project: The project.
+        document_ids: Ids of the documents that may be judged; None for all.
+    """
+    pairs = JudgedPairs()
+    for row in _read_corpus_table(project, "queries"):
+        pairs.texts[row["query_id"]] = row["text"]
+        pairs.splits[row["query_id"]] = row["split"]
+        if row["answers"] is not None:
+            pairs.answers[row["query_id"]] = row["answers"]
+
+    for row in _read_corpus_table(project, "qrels"):
+        query_id = row["query_id"]
+        document_id = row["document_id"]
+        is_live = document_ids is None or document_id in document_ids
+        if is_live and pairs.splits.get(query_id) is not None:
+            pairs.relevance[query_id, document_id] = row["relevance"]
+    return pairs
+
+
+def _read_corpus_table(project: Project, name: str) -> list[Row]:
+    """Return the rows of a table of the corpus; none if no corpus is built."""
+    path = project.artifacts / "corpus" / f"{name}.parquet"
+    if not path.is_file():
+        return []
+    # Imported here because it takes a fifth of a second, which commands without judgements save.
+    import pyarrow.parquet as pq
+
+    columns = CORPUS_COLUMNS[name]
+    file_columns = set(pq.read_schema(path).names)
+    present = [column for column in columns if column in file_columns]
+    rows = []
+    for values in pq.read_table(path, columns=present).to_pylist():
+        rows.append({column: values.get(column) for column in columns})
+    return rows
+
+
+def require_corpus_tables(project: Project) -> None:
+    """Check that the corpus is built, whose judged queries a retrain keeps.
+
+    Raises:
+        FreshetError: If it is not.
+    """
+    for name in CORPUS_COLUMNS:
+        path = project.artifacts / "corpus" / f"{name}.parquet"
+        if not path.is_file():
+            raise FreshetError(
+                f"{path} is missing: a retrain keeps the corpus's judged queries; "
+                "run `freshet run corpus`"
+            )
