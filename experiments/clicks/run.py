@@ -41,7 +41,7 @@ from model_code.stages.fusion import (
     default_weights,
     learn_weights,
 )
-from orchestration.freshness.probes import feedback_relevance
+from orchestration.freshness.feedback import feedback_relevance
 
 HERE = Path(__file__).parent
 # Clicks or thumbs; queries that people ask; hits on a page; hits of a run.

@@ -14,6 +14,7 @@ from model_code.training.fit import (
     write_training_report,
 )
 from model_code.training.settings import TrainingSettings
+from model_code.training.small_sets import adapt_to_small_set, describe_adaptation
 from model_code.training.tables import TrainingTables
 from model_code.training.trainer import Trainer
 
@@ -29,15 +30,16 @@ def fit_dense_encoder(context: StageContext, tables: TrainingTables) -> dict[str
         Report of the stage: the training data, the best step, and the encoder's fingerprint.
     """
     retriever = context.settings["retriever"]
-    settings: TrainingSettings = retriever.training
+    chosen_settings: TrainingSettings = retriever.training
     layers: LayerSettings = retriever.layers
 
     # An encoder that was trained before may name layers. This retriever's settings decide.
-    encoder = load_start_encoder(context, settings.start)
+    encoder = load_start_encoder(context, chosen_settings.start)
     set_indexed_layers(encoder, layers)
 
-    data = tables.training_data(settings)
-    dev = tables.dev_evaluator(settings, context.settings["seed"])
+    data = tables.training_data(chosen_settings)
+    dev = tables.dev_evaluator(chosen_settings, context.settings["seed"])
+    settings = adapt_to_small_set(chosen_settings, len(data.supervised), dev is not None)
     trainer = make_trainer(
         Trainer,
         context,
@@ -51,6 +53,9 @@ def fit_dense_encoder(context: StageContext, tables: TrainingTables) -> dict[str
     encoder.save(context.output / "encoder")
 
     report = write_training_report(context, tables, data, settings, trainer)
+    adaptation = describe_adaptation(chosen_settings, settings)
+    if adaptation:
+        report["adapted_to_small_set"] = adaptation
     report["fingerprint"] = encoder.fingerprint()
     if layers.numbers:
         report["layers"] = list(layers.layer_numbers(encoder.depth))

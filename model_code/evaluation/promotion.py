@@ -10,7 +10,16 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.evaluation.scores import SCORE_DECIMALS, SystemScores, check_comparable
 from model_code.evaluation.settings import PromotionSettings
-from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
+from model_code.evaluation.significance import (
+    bootstrap_interval,
+    paired_randomisation_test,
+    queries_for_gain,
+)
+
+# A gain worth having, and the probability with which the gate should notice it. Messages state the
+# number of queries for both.
+SHOWN_GAIN = 0.02
+POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,9 @@ class PairedDifference:
         low: Lower bound of the difference, one-sided at alpha.
         high: Upper bound of the difference, one-sided at alpha.
         p: Two-sided p of the paired randomisation test.
+        queries: Number of queries that were compared.
+        queries_for_gain: Number of queries that would show a gain of `SHOWN_GAIN` with a
+            probability of `POWER`; None if no query differs.
     """
 
     metric: str
@@ -35,6 +47,8 @@ class PairedDifference:
     low: float
     high: float
     p: float
+    queries: int = 0
+    queries_for_gain: int | None = None
 
 
 @dataclass(frozen=True)
@@ -276,10 +290,12 @@ def _paired_differences(
     )
     # Adding 0 turns -0.0 into 0.0.
     rows = np.column_stack(columns).round(SCORE_DECIMALS) + 0.0
-    return {
-        metric: PairedDifference(metric, *row)
-        for metric, row in zip(metrics, rows.tolist(), strict=True)
-    }
+    deviations = differences.std(axis=0)
+    paired: dict[str, PairedDifference] = {}
+    for metric, row, deviation in zip(metrics, rows.tolist(), deviations.tolist(), strict=True):
+        needed = queries_for_gain(deviation, SHOWN_GAIN, settings.alpha, POWER)
+        paired[metric] = PairedDifference(metric, *row, challenger.queries, needed)
+    return paired
 
 
 def _missing_gain(
@@ -288,7 +304,13 @@ def _missing_gain(
     goal = differences[settings.metric]
     if goal.difference > 0 and goal.p < settings.alpha:
         return []
-    return [f"not better: {_difference_text(goal)}, needs a rise with p < {settings.alpha}"]
+    reason = f"not better: {_difference_text(goal)}, needs a rise with p < {settings.alpha}"
+    if goal.queries_for_gain is not None:
+        reason += (
+            f"; {goal.queries:,} queries were judged, and about {goal.queries_for_gain:,} show a "
+            f"gain of {SHOWN_GAIN} with {POWER:.0%} power"
+        )
+    return [reason]
 
 
 def _losses(differences: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:

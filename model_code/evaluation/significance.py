@@ -63,6 +63,30 @@ def bootstrap_interval(
     return result.confidence_interval.low, result.confidence_interval.high
 
 
+def queries_for_gain(deviation: float, gain: float, alpha: float, power: float) -> int | None:
+    """Return the number of queries with which a paired two-sided test shows a gain.
+
+    This is the normal approximation n = ((z_(1 - alpha / 2) + z_power) deviation / gain)^2, which
+    holds for more than a few dozen queries.
+
+    Args:
+        deviation: Standard deviation of the paired differences.
+        gain: The mean difference that is to be shown.
+        alpha: Level of the test.
+        power: Probability with which the test shows the gain.
+
+    Returns:
+        The number of queries; None if no query differs, so that the deviation is unknown.
+
+    >>> queries_for_gain(deviation=0.2, gain=0.02, alpha=0.05, power=0.8)
+    785
+    """
+    if deviation == 0:
+        return None
+    quantiles = stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power)
+    return math.ceil((quantiles * deviation / gain) ** 2)
+
+
 def interval_of_means(
     values: np.ndarray, samples: int, confidence: float, seed: int, lowest: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -38,6 +38,13 @@ class TrainingSettings(Settings):
         description="With fewer training queries that people judged, no retriever is trained and "
         "the untrained fusion is searched. 0: always train.",
     )
+    small_set_pairs: int = Field(
+        400,
+        ge=0,
+        description="With fewer judged training pairs, a dense retriever is trained in small "
+        "batches with more negatives, for at least 60 steps, and dev stops it early. Not if steps "
+        "is set. 0: never.",
+    )
     epochs: float = Field(
         1.0,
         gt=0,

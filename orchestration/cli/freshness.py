@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.words import print_message
 from orchestration.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from model_code.collection.index.retrain_plan import RetrainPlan
 
 MIN_PILOT_DOCUMENTS = 20
 
@@ -37,7 +40,8 @@ def retrain(
         typer.Option(help="Name of the retrain. An interrupted retrain of this name resumes."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show which documents would be trained on.")
+        bool,
+        typer.Option("--dry-run", help="Show the documents and judgements that it would train on."),
     ] = False,
     pilot: Annotated[
         int | None,
@@ -71,14 +75,27 @@ def retrain(
     plan = plan_retrain(project, key or "")
     name = key or next_key(project, plan)
     if dry_run:
-        summary = {**plan.summary(), "key": name}
-        print_message(json.dumps(summary, indent=2))
+        _show_plan(project, plan, name)
         return
 
     result = run_retrain(project, name, print_message)
     print_message(result.summary)
     if result.generation is not None:
         print_message(f"live: {result.version.retriever} generation {result.generation}")
+
+
+def _show_plan(project: Project, plan: RetrainPlan, key: str) -> None:
+    """Print what a retrain would train on; exit with code 1 if it cannot be trained or judged."""
+    from model_code.collection.index.retrain_plan import read_planned_generation
+    from orchestration.freshness.judged_pairs import count_judgements, retrain_obstacle
+
+    summary = plan.summary()
+    summary["key"] = key
+    summary["judgements"] = str(count_judgements(project))
+    summary["obstacle"] = retrain_obstacle(project, read_planned_generation(project, plan))
+    print_message(json.dumps(summary, indent=2))
+    if summary["obstacle"] is not None:
+        raise typer.Exit(1)
 
 
 def _run_pilot(project: Project, documents: int) -> None:

@@ -130,7 +130,7 @@ def show_results(
         summary_sentence,
     )
 
-    sentences = [summary_sentence(comparison), status_line(project)]
+    sentences = [summary_sentence(comparison), _judgement_line(project), status_line(project)]
     print_message("\n".join(sentences))
     if not comparison["systems"]:
         return
@@ -159,6 +159,15 @@ def _cost_table(project: Project, comparison: dict[str, Any], queries: int) -> p
     from orchestration.pipeline.costs import cost_table
 
     return cost_table(project, comparison["split"], queries)
+
+
+def _judgement_line(project: Project) -> str:
+    from orchestration.freshness.judged_pairs import count_judgements
+
+    try:
+        return f"Judgements for the next training: {count_judgements(project)}."
+    except FreshetError as error:
+        return f"Judgements cannot be counted: {error}."
 
 
 def status_line(project: Project) -> str:

@@ -19,6 +19,7 @@ from model_code.corpus.reading_notes import note_lines, notes_from_json, notes_t
 from model_code.errors import Damaged, FreshetError
 from model_code.project import Project
 from orchestration import parameters
+from orchestration.freshness.judged_pairs import count_judgements
 from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.registry import history
@@ -48,8 +49,11 @@ def project_status(project: Project) -> dict[str, Any]:
     versions = read_roles(project)
     status: dict[str, Any] = {
         "corpus": read_lock(project),
+        "judgements": None,
         "stages": _stage_states(project),
     }
+    if status["corpus"] is not None:
+        status["judgements"] = _judgement_counts(project)
     for role in SHOWN_ROLES:
         version = versions[role]
         status[role] = None if version is None else asdict(version)
@@ -59,6 +63,14 @@ def project_status(project: Project) -> dict[str, Any]:
     status["reading_notes"] = notes_to_json(read_reading_notes(project))
     status["moves"] = history.read(project)[-MAX_PAST_MOVES:]
     return status
+
+
+def _judgement_counts(project: Project) -> dict[str, Any]:
+    """Count the judged questions. A damaged file becomes the text, because status shows it."""
+    try:
+        return count_judgements(project).as_dict()
+    except FreshetError as error:
+        return {"text": f"cannot be counted: {error}"}
 
 
 def _stage_states(project: Project) -> dict[str, str]:
@@ -130,7 +142,10 @@ def _live_retriever(
 
 def status_text(status: dict[str, Any]) -> str:
     """Return the state of a project as a few lines of text."""
-    lines = [_corpus_line(status["corpus"]), _stages_line(status["stages"])]
+    lines = [_corpus_line(status["corpus"])]
+    if status["judgements"] is not None:
+        lines.append(_line("judgements", status["judgements"]["text"]))
+    lines.append(_stages_line(status["stages"]))
     for role in SHOWN_ROLES:
         lines.append(_version_line(role, status[role]))
         if role == CHAMPION and status["moved_by_hand"]:

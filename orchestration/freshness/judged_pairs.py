@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.generation import Generation, live_rows
@@ -30,9 +31,8 @@ from model_code.corpus.splits import key_documents, split_queries
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration import parameters
-from orchestration.freshness.probes import feedback_relevance, has_corpus_queries
+from orchestration.freshness.feedback import feedback_relevance
 from orchestration.pipeline.ingest import lock_judgements
-from orchestration.registry.gate import NO_JUDGED_QUERIES
 
 # The tables of the corpus that hold judgements, with the columns that are read.
 CORPUS_COLUMNS = {
@@ -235,7 +235,7 @@ def judgeable_documents(project: Project) -> set[str]:
         generation = GenerationStore(project.live, default_retriever(project.live)).current()
         document_ids.update(id_ for (id_,) in live_rows(generation, "document_id"))
 
-    path = project.artifacts / "corpus" / "documents.parquet"
+    path = _corpus_table(project, "documents")
     if path.is_file():
         import pyarrow.parquet as pq
 
@@ -275,7 +275,7 @@ def retrain_obstacle(project: Project, generation: Generation) -> str | None:
     Also return None if the corpus is not built. The answer is unknown then, and `export_snapshot`
     raises an error that says so.
     """
-    if not has_corpus_queries(project.artifacts):
+    if not _corpus_table(project, "queries").is_file():
         return None
     counts = _count(project, generation)
     if not counts.enough_for_training:
@@ -284,6 +284,9 @@ def retrain_obstacle(project: Project, generation: Generation) -> str | None:
             "or lower training.min_judged_queries"
         )
     if not counts.by_split.get(GATE) and not counts.by_split.get("test"):
+        # Imported here because the gate imports numpy and scipy, which a count does not need.
+        from orchestration.registry.gate import NO_JUDGED_QUERIES
+
         return NO_JUDGED_QUERIES
     return None
 
@@ -384,7 +387,7 @@ def _read_corpus_pairs(project: Project, document_ids: Set[str] | None) -> Judge
 
 def _read_corpus_table(project: Project, name: str) -> list[Row]:
     """Return the rows of a table of the corpus; none if no corpus is built."""
-    path = project.artifacts / "corpus" / f"{name}.parquet"
+    path = _corpus_table(project, name)
     if not path.is_file():
         return []
     # Imported here because it takes a fifth of a second, which commands without judgements save.
@@ -406,9 +409,13 @@ def require_corpus_tables(project: Project) -> None:
         FreshetError: If it is not.
     """
     for name in CORPUS_COLUMNS:
-        path = project.artifacts / "corpus" / f"{name}.parquet"
+        path = _corpus_table(project, name)
         if not path.is_file():
             raise FreshetError(
                 f"{path} is missing: a retrain keeps the corpus's judged queries; "
                 "run `freshet run corpus`"
             )
+
+
+def _corpus_table(project: Project, name: str) -> Path:
+    return project.artifacts / "corpus" / f"{name}.parquet"

@@ -5,8 +5,6 @@ New and old documents are probed in the same way, so that their scores can be co
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.segments.placements import normalize_rows
 from model_code.collection.segments.segment import LoadedSegment
 from model_code.corpus.settings import GATE
@@ -25,9 +22,6 @@ from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import QUERY_LENGTH_SPANS
 from model_code.retrieval.protocol import Search
 from model_code.text.documents import Document
-
-# The sum of click weights from which a document counts as relevant, see `feedback_relevance`.
-MIN_CLICK_WEIGHT = 2.0
 
 
 def first_passage_vectors(segment: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
@@ -198,43 +192,3 @@ def documents_by_query(documents: Iterable[Document]) -> dict[str, frozenset[str
         for query in document.queries:
             ids_by_query.setdefault(query, set()).add(document.document_id)
     return {query: frozenset(ids) for query, ids in ids_by_query.items()}
-
-
-def feedback_relevance(feedback: Iterable[Feedback]) -> dict[str, dict[str, int]]:
-    """Turn feedback into judgements.
-
-    Thumbs decide if more of them point one way. Otherwise clicks decide, once their weights sum to
-    `MIN_CLICK_WEIGHT`. A click at rank r weighs log2(1 + r), the inverse of how likely a hit at
-    that rank is looked at. This is the discount of DCG, used as inverse propensity weighting
-    (Joachims et al., 2017). One click on the first hit is therefore not enough, and one on the
-    third is.
-
-    Returns:
-        Relevance, 1 or 0, by query text and document.
-
-    >>> up = Feedback("how?", "a", "up")
-    >>> first_click = Feedback("how?", "b", "click")
-    >>> third_click = Feedback("how?", "c", "click", rank=3)
-    >>> down = Feedback("why?", "a", "down")
-    >>> feedback_relevance([up, first_click, third_click, down])
-    {'how?': {'a': 1, 'c': 1}, 'why?': {'a': 0}}
-    """
-    thumbs: Counter[tuple[str, str]] = Counter()
-    click_weights: Counter[tuple[str, str]] = Counter()
-    for entry in feedback:
-        pair = (entry.query, entry.document_id)
-        if entry.verdict == Opinion.CLICK:
-            click_weights[pair] += math.log2(1 + entry.rank)
-        elif entry.verdict == Opinion.UP:
-            thumbs[pair] += 1
-        else:
-            thumbs[pair] -= 1
-
-    relevance: dict[str, dict[str, int]] = {}
-    for query, document_id in sorted(thumbs.keys() | click_weights.keys()):
-        balance = thumbs[query, document_id]
-        if balance != 0:
-            relevance.setdefault(query, {})[document_id] = int(balance > 0)
-        elif click_weights[query, document_id] >= MIN_CLICK_WEIGHT:
-            relevance.setdefault(query, {})[document_id] = 1
-    return relevance

@@ -8,6 +8,8 @@ wheel would leave it.
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
 from pathlib import Path
 
@@ -130,3 +132,49 @@ def test_changed_code_reruns_dependent_stages(built):
 
 def test_init_keeps_an_existing_project(built):
     assert "is a project already" in freshet(built, "init", "search", check=False).stderr
+
+
+def write_judgements(project: Path, path: Path, per_document: int) -> None:
+    """A CSV with questions about each document, in words of its text, and one bad row."""
+    draw = random.Random(0)
+    code = (
+        "import json, pandas as pd; d = pd.read_parquet('artifacts/corpus/documents.parquet'); "
+        "print(json.dumps(dict(zip(d['document_id'], d['text']))))"
+    )
+    texts = json.loads(run(project, code))
+    lines = ["question,document"]
+    for document_id, text in texts.items():
+        words = [word for word in text.split() if word.isalpha()]
+        for _ in range(per_document):
+            lines.append(f"{' '.join(draw.sample(words, min(4, len(words))))},{document_id}")
+    lines.append("asks for nothing,nowhere.md")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_judgements_train_and_are_judged_by_gate(built):
+    """Three commands from questions in a CSV to a verdict with numbers."""
+    project = built / "search"
+    few = freshet(project, "retrain", "--dry-run", check=False)
+    assert few.returncode == 1
+    assert "0 of about 75 judged questions; 0 train, 30 are needed" in few.stdout
+    refused = freshet(project, "retrain", check=False)
+    assert "no retrain is possible yet: 0 of about 75 judged questions" in refused.stderr
+
+    write_judgements(project, project / "judged.csv", per_document=3)
+    judged = freshet(project, "judge", "judged.csv").stdout
+    trained = freshet(project, "retrain").stdout
+    results = freshet(project, "results").stdout
+
+    assert "judged.csv:104  dangling qrel: there is no document 'nowhere.md'" in judged
+    assert "judgements.jsonl: 102 new, 0 changed, 0 unchanged" in judged
+    assert "stage train@hce ran" in trained
+    assert re.search(r"nDCG@10 \d\.\d+ -> \d\.\d+", trained)
+    assert "Judgements for the next training: 102 judged questions: " in results
+    assert "Last change: " in results
+    report = json.loads(
+        next(
+            project.glob(".freshet/retraining/*/project/artifacts/train/hce/report.json")
+        ).read_text()
+    )
+    assert report["supervised_pairs"] >= 30
+    assert report["adapted_to_small_set"]["steps"] >= 60

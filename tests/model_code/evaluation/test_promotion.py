@@ -81,6 +81,26 @@ def test_refusals_are_named(ndcg, recall, reasons):
         ).passed
 
 
+def test_refusal_states_how_many_queries_show_a_gain():
+    champion = scores("champion", BASE)
+    gain = noise(1, spread=0.2)
+
+    verdict = judge_promotion(scores("hce", BASE + gain - gain.mean()), champion, SETTINGS)
+
+    needed = verdict.intervals[0].queries_for_gain
+    assert needed == pytest.approx(785, rel=0.15)
+    assert verdict.reasons[0].endswith(
+        f"400 queries were judged, and about {needed:,} show a gain of 0.02 with 80% power"
+    )
+
+
+def test_equal_systems_state_no_number_of_queries():
+    verdict = judge_promotion(scores("hce", BASE), CHAMPION, SETTINGS)
+
+    assert verdict.intervals[0].queries_for_gain is None
+    assert "power" not in verdict.reasons[0]
+
+
 def test_the_first_retriever_passes():
     for verdict in (
         judge_promotion(CHAMPION, None, SETTINGS),

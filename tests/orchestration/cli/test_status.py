@@ -11,6 +11,7 @@ from orchestration.cli.status import project_status, status_text
 
 EMPTY_STATUS: dict[str, Any] = {
     "corpus": None,
+    "judgements": None,
     "stages": {"corpus": "not built"},
     "champion": None,
     "challenger": None,
@@ -75,6 +76,7 @@ def test_built_project_names_versions_and_generations():
     status = {
         **EMPTY_STATUS,
         "corpus": {"source": "files", "content_hash": "0123456789abcdef"},
+        "judgements": {"text": "41 of about 75 judged questions; 17 train, 30 are needed"},
         "stages": {"corpus": "built", "train@hce": "built", "index@hce": "not built"},
         "champion": {"version": "3", "retriever": "hce"},
         "previous": {"version": "1", "retriever": "contrastive"},
@@ -85,6 +87,7 @@ def test_built_project_names_versions_and_generations():
 
     assert status_text(status).splitlines() == [
         "corpus      files, content 0123456789ab",
+        "judgements  41 of about 75 judged questions; 17 train, 30 are needed",
         "stages      2 of 3 built (freshet plan shows which are out of date)",
         "champion    version 3 (hce)",
         "            moved by hand from version 1 to version 3; "

@@ -1,0 +1,69 @@
+"""Adapt a training to few judged pairs.
+
+An epoch over a hundred pairs is two or three optimiser steps at the usual batch size, in which the
+encoder hardly changes. A small set is therefore trained in small batches for a minimum number of
+steps. Extra negatives replace the ones that a large batch would hold, and the dev queries stop the
+training early.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_code.training.settings import TrainingSettings
+
+# Limits of an adapted training.
+MAX_BATCH_PAIRS = 16
+MIN_STEPS = 60
+MIN_NEGATIVES_PER_QUERY = 4
+STEPS_BETWEEN_EVALUATIONS = 10
+PATIENCE_EVALUATIONS = 3
+
+ADAPTED_KEYS = ("batch_size", "negatives_per_query", "steps", "evaluate_every", "patience")
+
+
+def adapt_to_small_set(settings: TrainingSettings, pairs: int, has_dev: bool) -> TrainingSettings:
+    """Return the settings for a training on few judged pairs.
+
+    Settings that state `steps` are returned as they are, because their length was chosen. So are
+    those for at least `small_set_pairs` pairs, and for no judged pair at all.
+
+    Args:
+        settings: How the retriever is trained.
+        pairs: Number of judged training pairs.
+        has_dev: Whether dev queries can stop the training.
+
+    >>> adapted = adapt_to_small_set(TrainingSettings(), pairs=40, has_dev=True)
+    >>> adapted.batch_size, adapted.steps, adapted.negatives_per_query, adapted.patience
+    (16, 60, 4, 3)
+    >>> adapt_to_small_set(TrainingSettings(), pairs=4000, has_dev=True).steps is None
+    True
+    """
+    is_small = 0 < pairs < settings.small_set_pairs
+    if not is_small or settings.steps is not None:
+        return settings
+
+    batch_size = min(settings.batch_size, MAX_BATCH_PAIRS)
+    judged_in_batch = batch_size * settings.accumulation
+    if settings.supervision == "joint":
+        judged_in_batch *= 1 - settings.unsupervised_share
+    epoch_steps = round(settings.epochs * pairs / judged_in_batch)
+
+    changes: dict[str, Any] = {
+        "batch_size": batch_size,
+        "steps": max(MIN_STEPS, epoch_steps),
+        "negatives_per_query": max(settings.negatives_per_query, MIN_NEGATIVES_PER_QUERY),
+    }
+    if has_dev and settings.evaluate_every is None:
+        changes["evaluate_every"] = STEPS_BETWEEN_EVALUATIONS
+        changes["patience"] = PATIENCE_EVALUATIONS
+    return settings.replace(**changes)
+
+
+def describe_adaptation(before: TrainingSettings, after: TrainingSettings) -> dict[str, Any]:
+    """Return the keys that `adapt_to_small_set` changed, with their new values."""
+    changed = {}
+    for key in ADAPTED_KEYS:
+        if getattr(before, key) != getattr(after, key):
+            changed[key] = getattr(after, key)
+    return changed
