@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
+from assets.pages import verdict_numbers
 from assets.stage_assets import ProjectResource
 from orchestration.running_service import find_running_service
 
@@ -116,7 +117,12 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
     yield dg.AssetCheckResult(
         passed=not missing,
         check_name="every_document_is_found",
-        metadata={"missing": missing[:MAX_LISTED_DOCUMENTS], "guard": GUARD_NOTE},
+        metadata={
+            "changed": len(changed),
+            "not found": len(missing),
+            "missing": missing[:MAX_LISTED_DOCUMENTS],
+            "guard": GUARD_NOTE,
+        },
     )
 
 
@@ -170,9 +176,11 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
 def drift_report(project: ProjectResource) -> Iterator[EventResult]:
     """Check drift, and show the report and the decision."""
     from model_code.collection.index.live_index import LiveIndex
+    from model_code.collection.index.status import describe_unmeasured
     from orchestration.freshness.drift import check_drift
 
     check = check_drift(project)
+    numbers: dict[str, float] = {}
     if check is None:
         exceeded = []
         metadata = {
@@ -181,19 +189,45 @@ def drift_report(project: ProjectResource) -> Iterator[EventResult]:
         }
     else:
         exceeded = list(check.exceeded)
+        for measure in check.report.measures:
+            numbers[measure.label] = float(measure.value)
         metadata = {
             "decision": str(check.decision.action),
             "why": "; ".join(check.decision.reasons),
             "report": dg.MetadataValue.md(f"```\n{check.text}```"),
         }
+        not_measured = describe_unmeasured(check.as_dict()["report"]["unmeasured"])
+        if not_measured:
+            metadata["not measured"] = not_measured
+    metadata.update(_deciding_metadata(project))
     metadata.update(refinement_metadata(LiveIndex(project).generation, None))
     yield dg.MaterializeResult(metadata=metadata)
     yield dg.AssetCheckResult(
         passed=not exceeded,
         check_name="within_thresholds",
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"tripped": exceeded},
+        metadata={"tripped": exceeded, **numbers},
     )
+
+
+def _deciding_metadata(project: ProjectResource) -> dict[str, Any]:
+    """Show the last report that called for a pilot or a retrain, beside a newer one.
+
+    A later look measures other documents. It does not replace the report for which a pilot or a
+    retrain is running.
+    """
+    from model_code.collection.index.status import deciding_report
+
+    deciding = deciding_report(project)
+    if deciding is None:
+        return {}
+    metadata: dict[str, Any] = {
+        "deciding report": dg.MetadataValue.md(f"```\n{deciding.text}```"),
+        "deciding report of": deciding.recorded,
+    }
+    if deciding.run_id is not None:
+        metadata["run that it called for"] = dg.MetadataValue.dagster_run(deciding.run_id)
+    return metadata
 
 
 @dg.asset(
@@ -265,7 +299,7 @@ def retrained_retriever(
     yield dg.AssetCheckResult(
         passed=verdict.passed,
         check_name="gate",
-        metadata={"what happened": "; ".join(verdict.reasons)},
+        metadata={"what happened": "; ".join(verdict.reasons), **verdict_numbers(verdict)},
     )
 
 

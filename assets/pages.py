@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from model_code.files import folder_bytes, read_json
+
+if TYPE_CHECKING:
+    from model_code.evaluation.promotion import Verdict
 
 # The elements of a page, by name.
 Preview = Mapping[str, "dg.MetadataValue | str"]
@@ -108,3 +111,15 @@ def index_page(folder: Path) -> Preview:
     rows.append({"fact": "files", "value": str(file_count)})
     rows.append({"fact": "size", "value": f"{megabytes:,.1f} MB"})
     return {"index": table(rows)}
+
+
+def verdict_numbers(verdict: Verdict) -> dict[str, int | float]:
+    """Return the numbers of a gate's verdict, which Dagster plots over time."""
+    numbers: dict[str, int | float] = {"queries": verdict.queries}
+    for row in verdict.intervals:
+        numbers[f"{row.metric} difference"] = row.difference
+        numbers[f"{row.metric} low"] = row.low
+        numbers[f"{row.metric} p"] = row.p
+        if row.queries_for_gain is not None:
+            numbers[f"{row.metric} queries for a gain"] = row.queries_for_gain
+    return numbers

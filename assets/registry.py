@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.evaluation import BASELINES_PRIORITY
+from assets.pages import table
 from assets.stage_assets import ProjectResource, asset_key, log_line
 from model_code.stages.stage import Stage
 
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 REQUIRED_STAGES = ("index", "evaluate", "fuse", "comparison")
 
 
-def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+def registry_assets(stages: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """Return the assets `first_champion`, `registered_retriever` and `champion`."""
-    baselines = [asset_key(stage) for stage in table if stage.name == "baselines"]
-    required = [asset_key(stage) for stage in table if stage.name in REQUIRED_STAGES]
+    baselines = [asset_key(stage) for stage in stages if stage.name == "baselines"]
+    required = [asset_key(stage) for stage in stages if stage.name in REQUIRED_STAGES]
 
     @dg.asset(
         group_name="registry",
@@ -79,16 +80,33 @@ def champion(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.
     log_line(context, result.summary)
     key = result.champion.key if result.champion else "none"
     return dg.MaterializeResult(
-        data_version=dg.DataVersion(key), metadata=_promotion_metadata(result)
+        data_version=dg.DataVersion(key), metadata=_promotion_metadata(project, result)
     )
 
 
-def _promotion_metadata(result: "PromotionResult") -> dict[str, Any]:
-    return {
+def _promotion_metadata(project: ProjectResource, result: "PromotionResult") -> dict[str, Any]:
+    """Return the outcome, the gate's last verdict, and a link to the champion in the registry."""
+    from orchestration.registry import history, versions
+
+    metadata: dict[str, Any] = {
         "champion": str(result.champion or "none"),
         "passed": result.passed,
         "what happened": result.summary,
     }
+    if result.champion is not None:
+        page = versions.version_page(project, result.champion)
+        metadata["registry version"] = dg.MetadataValue.url(page)
+
+    # A promotion that changes nothing asks the gate nothing, so its last verdict is kept.
+    last = history.last_verdict(project)
+    if last is not None:
+        outcome = "passed" if last["verdict"]["passed"] else "refused"
+        reasons = "; ".join(last["verdict"]["reasons"])
+        metadata["gate's last verdict"] = (
+            f"{last['when']}: version {last['to']} {outcome}: {reasons}"
+        )
+        metadata["gate's numbers"] = table(last["verdict"]["intervals"])
+    return metadata
 
 
 @dg.op(
@@ -105,7 +123,7 @@ def reconcile_champion(context: dg.OpExecutionContext, project: ProjectResource)
         context.log.info("the alias is where the last promotion put it")
         return
     context.log.info(result.summary)
-    metadata = _promotion_metadata(result)
+    metadata = _promotion_metadata(project, result)
     context.log_event(dg.AssetMaterialization("champion", metadata=metadata))
 
 

@@ -31,9 +31,11 @@ SENSOR_OPTIONS = {
     "minimum_interval_seconds": 30,
     "default_status": dg.DefaultSensorStatus.RUNNING,
 }
-# Tags of a run. The first one is Dagster's own.
+# Tags of a run. The first two are Dagster's own.
 PARTITION_TAG = "dagster/partition"
+RUN_KEY_TAG = "dagster/run_key"
 REASON_TAG = "freshet/why"
+NOTHING_DUE = "nothing arrived, and no drift check, pilot or retrain is due"
 MAX_REASON_CHARACTERS = 200
 # The name of an error class of this project at the beginning of a message.
 ERROR_CLASS = re.compile(r"^(freshet|model_code)\.errors\.\w+: ")
@@ -56,8 +58,14 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
 
     run_requests = []
     partition_requests = []
+    skip_reasons = []
     for task in receive_inbox_and_request_tasks(project):
         job = TASK_JOBS[task.kind]
+        started = _describe_started_run(context.instance, task.run_key)
+        if started is not None:
+            # Dagster would skip this request without saying why.
+            skip_reasons.append(f"{job.name}: {started} ({task.reason})")
+            continue
         request = dg.RunRequest(
             task.run_key,
             job_name=job.name,
@@ -69,7 +77,7 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
 
     skip_reason = None
     if not run_requests:
-        skip_reason = "nothing arrived, and no drift check, pilot or retrain is due"
+        skip_reason = "; ".join(skip_reasons) or NOTHING_DUE
 
     # The cursor holds when each asset was reported last.
     reported = json.loads(context.cursor or "{}")
@@ -89,6 +97,15 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
         asset_events=reports,
         cursor=json.dumps(reported),
     )
+
+
+def _describe_started_run(instance: dg.DagsterInstance, run_key: str) -> str | None:
+    """Describe the run that was started for a task already; None if there is none."""
+    runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: run_key}), limit=1)
+    if not runs:
+        return None
+    state = runs[0].status.value.lower().replace("_", " ")
+    return f"run {runs[0].run_id[:8]} is {state}"
 
 
 def receive_inbox_and_request_tasks(project: Project) -> list[Task]:
@@ -168,10 +185,14 @@ def champion_alias(
 )
 def notices(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
     """Send the problems that were not sent yet."""
-    from orchestration.freshness.notices import find_problems, send_notice
+    from orchestration.freshness.notices import failed_task_runs, find_problems, send_notice
 
     problems = find_problems(project)
-    problems.update(_failed_runs(context.instance))
+    told_runs = failed_task_runs(project)
+    for run_id, message in _failed_runs(context.instance).items():
+        # The failed task names the same error, so its run is not told beside it.
+        if run_id not in told_runs:
+            problems[run_id] = message
     problems.update(_stale_assets(context.instance))
 
     # The cursor holds the keys of the problems that were sent.

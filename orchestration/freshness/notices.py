@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from model_code.collection.generations.generation_store import retrievers
-from model_code.collection.index.project_ledger import WRITER_LOCK
-from model_code.collection.index.status import live_status
+from model_code.collection.index.project_ledger import WRITER_LOCK, open_ledger_if_exists
+from model_code.collection.index.status import RECENT_ENTRIES, live_status
 from model_code.collection.ledger.tasks import TaskState
 from model_code.errors import FreshetError
 from model_code.project import Project, lock_is_free, lock_owner
@@ -53,6 +53,20 @@ def find_problems(project: Project) -> dict[str, str]:
 
     problems.update(_refused_promotion(project))
     return problems
+
+
+def failed_task_runs(project: Project) -> set[str]:
+    """Return the ids of the Dagster runs of failed tasks, which `find_problems` tells."""
+    run_ids: set[str] = set()
+    ledger = open_ledger_if_exists(project)
+    if ledger is None:
+        return run_ids
+    with ledger:
+        for retriever in retrievers(project.live):
+            for task in ledger.tasks.last(retriever, RECENT_ENTRIES):
+                if task.state == TaskState.FAILED and task.run_id is not None:
+                    run_ids.add(task.run_id)
+    return run_ids
 
 
 def _ledger_problems(project: Project, retriever: str, ledger: Mapping[str, Any]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index import retrain_plan
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger, open_ledger_if_exists
-from model_code.collection.index.retrain_plan import RetrainPlan
+from model_code.collection.index.retrain_plan import OUTCOME_FILE, RetrainPlan
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.errors import FreshetError
@@ -36,16 +36,15 @@ from model_code.project import Project
 from orchestration.freshness.judged_pairs import retrain_obstacle
 from orchestration.freshness.snapshot import export_snapshot, gate_queries_for
 from orchestration.freshness.workspace import make_workspace
-from orchestration.pipeline import ingest, repro
+from orchestration.pipeline import ingest, repro, runs
 from orchestration.registry import release, versions
 from orchestration.registry.gate import GateRules
 
 Show = Callable[[str], Any]
 """Prints a line of progress."""
 
-# Files beside the plan: the registered version, and the outcome of a retrain that has ended.
+# File beside the plan with the registered version.
 CHALLENGER_FILE = "challenger.json"
-OUTCOME_FILE = "ended.json"
 # The latest retrain tasks that are read to find how a retrain ended.
 MAX_PAST_RETRAINS = 20
 
@@ -130,7 +129,7 @@ def train_challenger(
     # Garbage collection may delete the generation once the workspace exists.
     make_workspace(workspace, partial(_export_planned_documents, project, plan))
     ingest.ingest(workspace)
-    for address in repro.repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
+    for address in repro.repro(workspace, dagster_run=dagster_run, name=_build_name(key)):
         show(f"stage {address} ran")
 
     version = release.register(workspace, snapshot=plan.snapshot)
@@ -182,9 +181,18 @@ def promote_or_reject(
         live = GenerationStore(challenger.project.live, challenger.version.retriever)
         generation = live.current_number()
     _record_outcome(challenger, promotion, generation, run_id)
+    build = _build_name(challenger.plan.key)
+    runs.record_verdict(challenger.project, build, promotion.passed, promotion.summary)
+    if not promotion.passed:
+        # The registered version has its own copies, so nothing reads the workspace any more.
+        shutil.rmtree(challenger.workspace.root, ignore_errors=True)
     return RetrainResult(
         challenger.plan, challenger.version, promotion.passed, promotion.summary, generation
     )
+
+
+def _build_name(key: str) -> str:
+    return f"retrain {key}"
 
 
 def next_key(project: Project, plan: RetrainPlan) -> str:
@@ -233,6 +241,11 @@ def _load_or_begin_plan(project: Project, key: str, show: Show) -> RetrainPlan:
     """
     plan = retrain_plan.read_plan(project, key)
     if plan is None:
+        return _begin_retrain(project, key)
+
+    has_ended = (retrain_plan.retrain_folder(project, key) / OUTCOME_FILE).is_file()
+    if has_ended and not retrain_plan.retrain_workspace(project, key).root.is_dir():
+        show(f"retrain {key} was refused and its files are deleted: it starts again")
         return _begin_retrain(project, key)
 
     if retrain_plan.is_from_another_collection(project, plan):

@@ -27,6 +27,27 @@ def ingest(project: Project) -> dict[str, Any]:
     return lock
 
 
+def adopt_synced_source(project: Project) -> bool:
+    """Lock the source as the last `freshet sync` read it, and return whether the lock changed.
+
+    What a sync made searchable was accepted by that. A source that changed after the sync is left
+    to `freshet ingest`.
+    """
+    # Imported here because it imports the live index, which `freshet status` does without.
+    from model_code.collection.sync.sync import synced_source_file
+
+    synced = _read_json_or_none(synced_source_file(project))
+    lock = read_lock(project)
+    if synced is None or lock is None or lock["content_hash"] == synced["content_hash"]:
+        return False
+    settings = parameters.load(project.params_file)
+    current = make_source_lock(settings.corpus, project.root)
+    if current["content_hash"] != synced["content_hash"]:
+        return False
+    ingest(project)
+    return True
+
+
 def lock_judgements(project: Project) -> None:
     """Write the hash of `judgements.jsonl` into the lock, so that builds accept the file.
 

@@ -21,7 +21,7 @@ from model_code.files import hash_path
 from model_code.project import Project
 from model_code.stages.stage import Stage
 from orchestration import parameters
-from orchestration.pipeline import dvc, runs, stages
+from orchestration.pipeline import dvc, ingest, runs, stages
 
 # The beginning of the line with which a stage says why it failed.
 STAGE_ERROR_PREFIX = "error: "
@@ -147,6 +147,7 @@ class PlannedBuild:
             self._repair()
             self._complete_settings()
             planned = plan(project, targets)
+            self._adopt_synced_source(planned)
             self.settings_hash = hash_path(project.params_file)
             # This records what a killed build left. If the store is away, the build does not wait
             # for it again after each stage.
@@ -195,6 +196,14 @@ class PlannedBuild:
                 f"{folder} removed: params.yaml no longer names this "
                 "retriever (DVC's cache keeps its content)"
             )
+
+    def _adopt_synced_source(self, planned: Sequence[PlannedStage]) -> None:
+        """Accept the source as the last sync read it, if the corpus is built again anyway."""
+        reads_source = any(
+            stage.address == "corpus" and stage.action != "skip" for stage in planned
+        )
+        if reads_source and self.project.home is None and ingest.adopt_synced_source(self.project):
+            print_to_stderr("the source is built as the last `freshet sync` read it")
 
     def _complete_settings(self) -> None:
         """Write the keys that DVC requires and params.yaml lacks, with their defaults."""

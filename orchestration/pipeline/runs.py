@@ -8,6 +8,7 @@ imported when a store is opened, and not before.
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import re
@@ -54,6 +55,15 @@ COMMIT = "mlflow.source.git.commit"
 DIRTY = "freshet.git_dirty"
 DAGSTER_RUN = "dagster.run_id"
 PARENT = "mlflow.parentRunId"
+VERDICT = "freshet.verdict"
+VERDICT_REASONS = "freshet.verdict_reasons"
+# Tags of MLflow's own, which its pages show in columns.
+SOURCE_NAME = "mlflow.source.name"
+SOURCE_TYPE = "mlflow.source.type"
+USER = "mlflow.user"
+NOTE = "mlflow.note.content"
+# The source of every build.
+SOURCE_COMMAND = "freshet"
 
 # Inputs that MLflow shows as data sets, with their names.
 DATA_SETS = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}
@@ -64,6 +74,7 @@ MAX_PARAM_LENGTH = 500
 # MLflow's limits, in characters.
 MAX_NAME_LENGTH = 250
 MAX_DIGEST_LENGTH = 36
+MAX_TAG_LENGTH = 5000
 # MLflow takes 100 parameters and 1000 metrics at once, and 1000 of both together.
 PARAMS_PER_BATCH = 100
 METRICS_PER_BATCH = 900
@@ -161,9 +172,13 @@ def find_run(project: Project, key: str) -> str | None:
 
 def run_page(project: Project, run: str) -> str:
     """Return the URL of a run at the tracking server, or at the address of `freshet ui`."""
+    return f"{page_address(project)}/#/experiments/{run_store(project).experiment}/runs/{run}"
+
+
+def page_address(project: Project) -> str:
+    """Return the address of MLflow's page: the tracking server's, or that of `freshet ui`."""
     uri = tracking_uri(project)
-    server = uri if uri.startswith("http") else PAGE
-    return f"{server}/#/experiments/{run_store(project).experiment}/runs/{run}"
+    return uri if uri.startswith("http") else PAGE
 
 
 def runs_page(project: Project) -> str:
@@ -268,9 +283,70 @@ class RunStore:
         if not record.build:
             return {}
         tags = {BUILD: record.build, KIND: record.kind}
+        facts = {**tags, SOURCE_NAME: SOURCE_COMMAND, SOURCE_TYPE: "LOCAL", USER: _user_name()}
+        if record.git_commit:
+            facts[COMMIT] = record.git_commit
         query = f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'"
-        build_run = self._find_or_create_run(query, started_ms, tags, record.build)
-        return {**tags, PARENT: build_run.info.run_id}
+        build_run = self._find_or_create_run(query, started_ms, facts, record.build)
+        build_run_id = build_run.info.run_id
+        self._log_inputs(build_run_id, record)
+        self._show_on_build(build_run_id, record)
+        return {**tags, PARENT: build_run_id}
+
+    def _show_on_build(self, run_id: str, record: StageRecord) -> None:
+        """Show the stage's changed settings and the systems' metrics on the run of the build."""
+        from mlflow.entities import Param
+
+        changed = self._changed_params(record)
+        known = self.client.get_run(run_id).data.params
+        params = []
+        for key, value in changed.items():
+            name = valid_name(key)
+            if name not in known:
+                params.append(Param(name, value[:MAX_PARAM_LENGTH]))
+
+        values: dict[str, float] = {}
+        for system, metrics in record.systems.items():
+            for metric, value in metrics.items():
+                values[f"{system}.{metric}"] = value
+        metrics = _metrics(values, (), int(record.ended * 1000))
+        while metrics or params:
+            self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
+            metrics = metrics[METRICS_PER_BATCH:]
+            params = params[PARAMS_PER_BATCH:]
+
+    def _changed_params(self, record: StageRecord) -> dict[str, str]:
+        """Return the settings that differ from the stage's last finished run, with both values.
+
+        A stage that runs for the first time has no changed settings.
+        """
+        query = f"tags.`{STAGE}` = '{record.stage}' and attributes.status = 'FINISHED'"
+        earlier = self._newest_runs(query, limit=1)
+        if not earlier:
+            return {}
+        before = earlier[0].data.params
+        changed = {}
+        for key, value in record.params.items():
+            text = str(value)[:MAX_PARAM_LENGTH]
+            old = before.get(valid_name(key))
+            if old is not None and old != text:
+                changed[key] = f"{old} -> {text}"
+        return changed
+
+    def record_verdict(self, build: str, passed: bool, reasons: str) -> None:
+        """Show the gate's verdict on the run of a build. Nothing happens if it has no run.
+
+        Args:
+            build: Name of the build, such as "retrain hce-000001".
+            passed: Whether the challenger passed.
+            reasons: The gate's reasons in one line.
+        """
+        query = f"tags.`{BUILD}` = '{build}' and attributes.run_name = '{build}'"
+        for run in self._newest_runs(query, limit=1):
+            outcome = "passed" if passed else "refused"
+            self.client.set_tag(run.info.run_id, VERDICT, outcome)
+            self.client.set_tag(run.info.run_id, VERDICT_REASONS, reasons[:MAX_TAG_LENGTH])
+            self.client.set_tag(run.info.run_id, NOTE, f"{outcome}: {reasons}"[:MAX_TAG_LENGTH])
 
     def _record_system(
         self,
@@ -327,6 +403,23 @@ class RunStore:
                 data_sets.append(DatasetInput(Dataset(name, digest, "local", path), tags))
         if data_sets:
             self.client.log_inputs(run_id, data_sets)
+
+
+def _user_name() -> str:
+    """Return the name of the user of this process; "unknown" if the system has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def record_verdict(project: Project, build: str, passed: bool, reasons: str) -> None:
+    """Show the gate's verdict on the run of a build; see `RunStore.record_verdict`.
+
+    Nothing happens if tracking is off.
+    """
+    if tracking_is_on():
+        run_store(project).record_verdict(build, passed, reasons)
 
 
 def _stage_tags(record: StageRecord) -> dict[str, str]:

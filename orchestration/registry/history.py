@@ -78,3 +78,11 @@ def _is_last_line(project: Project, action: str, before: str | None, after: str 
         return False
     last = lines[-1]
     return last["action"] == action and last["from"] == before and last["to"] == after
+
+
+def last_verdict(project: Project) -> dict[str, Any] | None:
+    """Return the last line that has a verdict of the gate; None if the gate was never asked."""
+    for line in reversed(read(project)):
+        if line["verdict"] is not None:
+            return line
+    return None

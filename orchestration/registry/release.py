@@ -145,7 +145,7 @@ def promote(
         project: The project.
         rules: The rules of the gate. None: the project's rules.
         challenger: A version to judge instead of the one with the alias `challenger`, such as the
-            version of a retrain. It loses the alias if it is refused.
+            version of a retrain. It keeps the alias `challenger` if it is refused.
         verdict: The result of `judge`, if it was asked before.
 
     Raises:
@@ -274,6 +274,8 @@ def reconcile_alias(project: Project) -> PromotionResult | None:
         verdict = _verdict_on_manual_change(change.after, change.before, rules)
         is_foreign = change.before is not None and change.after.is_foreign(project)
         is_refused = rules.settings.by_hand == "refuse" and not verdict.passed
+        if is_refused and change.before is None:
+            return _take_alias_away(project, registry, change.after, verdict)
         if is_foreign or is_refused:
             return _put_alias_back(project, registry, change, verdict)
         return _follow_manual_change(project, registry, change, verdict)
@@ -342,7 +344,6 @@ def _promote(
     registry.record_verdict(candidate, verdict)
     if challenger is None:
         return PromotionResult(champion, False, f"{candidate} stays challenger: {reasons}")
-    registry.remove_challenger(challenger)
     return PromotionResult(champion, False, f"{candidate} is refused: {reasons}")
 
 
@@ -399,6 +400,18 @@ def _put_alias_back(
         registry.record_verdict(change.after, verdict)
         summary += f" against the gate: {'; '.join(verdict.reasons)}"
     return PromotionResult(champion, False, summary)
+
+
+def _take_alias_away(
+    project: Project, registry: Registry, version: Version, verdict: Verdict
+) -> PromotionResult:
+    """Remove the alias from a version that the gate refuses, if there was no champion before."""
+    history.append(project, "put back", None, version.version, asdict(verdict))
+    registry.remove_champion()
+    registry.record_verdict(version, verdict)
+    reasons = "; ".join(verdict.reasons)
+    summary = f"there is no champion: the alias was moved by hand to {version}, but {reasons}"
+    return PromotionResult(None, False, summary)
 
 
 def _verdict_on_manual_change(

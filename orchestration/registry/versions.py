@@ -6,7 +6,8 @@ back. The registered model's own tag `champion` is the last version that Freshet
 the alias is elsewhere, a person moved it.
 
 `mlflow` is imported inside functions, here and in `built_retriever`, because it takes seconds to
-import and most commands do not need it.
+import and most commands do not need it. pandas and scipy are imported where scores are read, so
+that `freshet status` does without them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from urllib.parse import unquote
 
 from model_code.collection.ledger.events import Position
 from model_code.errors import FreshetError
-from model_code.evaluation.promotion import Verdict
-from model_code.evaluation.scores import SystemScores, load_gate_scores
 from model_code.files import read_json
 from model_code.project import Project, file_lock
 from model_code.settings import require
@@ -33,6 +32,7 @@ from orchestration.pipeline.runs import (
     PARENT,
     STAGE,
     open_store,
+    page_address,
     store_folder,
     tracking_uri,
     valid_name,
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, LoggedModel
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
+
+    from model_code.evaluation.promotion import Verdict
+    from model_code.evaluation.scores import SystemScores
 
 MODEL_DESCRIPTION = (
     "The retrievers of this project. The version with the alias `champion` is searched by default. "
@@ -190,6 +193,10 @@ class Registry:
             return
         if version is None or challenger.is_same(version):
             self.client.delete_registered_model_alias(self.model, CHALLENGER)
+
+    def remove_champion(self) -> None:
+        """Remove the alias `champion`, so that no version is champion."""
+        self.client.delete_registered_model_alias(self.model, CHAMPION)
 
     def set_champion(self, version: Version) -> None:
         """Make a version champion. Call `record_predecessor` before."""
@@ -375,8 +382,16 @@ def list_versions(project: Project) -> list[Version]:
         return registry.list_versions()
 
 
+def version_page(project: Project, version: Version) -> str:
+    """Return the URL of a version at the tracking server, or at the address of `freshet ui`."""
+    with open_registry(project) as registry:
+        return f"{page_address(project)}/#/models/{registry.model}/versions/{version.version}"
+
+
 def load_scores(project: Project, version: Version) -> SystemScores:
     """Load the version's scores on the gate's queries, as they were when it was registered."""
+    from model_code.evaluation.scores import load_gate_scores
+
     with open_registry(project) as registry, tempfile.TemporaryDirectory() as folder:
         evaluation = registry.client.download_artifacts(version.run_id, "evaluation", folder)
         return load_gate_scores(Path(evaluation))

@@ -8,8 +8,10 @@ import dagster as dg
 import pytest
 
 from assets.live import MEASURED, SEARCHABLE, SYNCED
+from model_code.collection.index.project_ledger import open_ledger
+from model_code.collection.ledger.tasks import MAX_ATTEMPTS
 from model_code.collection.sync import sync as sync_module
-from orchestration.freshness.due_tasks import record_run_end
+from orchestration.freshness.due_tasks import record_run_end, request_due_tasks
 from orchestration.sensors import notices
 from tests.live_example import collection_of, make_project, receive
 from tests.orchestration.dagster_page import Page, at
@@ -192,3 +194,36 @@ def test_schedule_is_skipped_if_nothing_is_live(tmp_path, project, instance):
 
     assert schedule.evaluate_tick(context).run_requests == []
     assert page.look().asset_events == []
+
+
+def test_tick_states_that_work_is_queued(project, instance):
+    page = Page(project, instance, "drift.minimum_batch=10")
+    receive(project, "a")
+    (request,) = page.look().run_requests
+    instance.create_run_for_job(
+        dg.job(name="add_documents")(lambda: None),
+        tags={"dagster/run_key": request.run_key},
+        status=dg.DagsterRunStatus.QUEUED,
+    )
+
+    result = page.look()
+
+    assert result.run_requests == []
+    assert "add_documents: run " in result.skip_reason.skip_message
+    assert " is queued (1 changes are waiting)" in result.skip_reason.skip_message
+
+
+def test_failed_run_of_failed_task_is_told_once(project, instance):
+    receive(project, "a")
+    run = instance.create_run_for_job(
+        dg.job(name="add_documents")(lambda: None), status=dg.DagsterRunStatus.FAILURE
+    )
+    for _ in range(MAX_ATTEMPTS):
+        (task,) = request_due_tasks(project)
+        with open_ledger(project) as ledger:
+            ledger.tasks.fail(task, "the disk is full", run.run_id)
+
+    shown = notices(dg.build_sensor_context(instance), project=project).skip_message
+
+    assert shown.count("the disk is full") == 1
+    assert "run " + run.run_id[:8] not in shown

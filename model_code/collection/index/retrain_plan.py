@@ -22,6 +22,8 @@ FOLDER = "retraining"
 # Names in the folder of one retrain.
 PLAN = "plan.json"
 WORKSPACE = "project"
+# The outcome of a retrain that has ended. The workspace of a refused one is deleted.
+OUTCOME_FILE = "ended.json"
 
 # Fields that only identify the ledger and the generation, so that people are not shown them.
 IDENTITY_FIELDS = ("mark", "log", "origin")
@@ -154,7 +156,8 @@ def planned_generations(project: Project, retriever: str) -> set[int]:
     for path in (project.state / FOLDER).glob(f"*/{PLAN}"):
         key = path.parent.name
         # The workspace exists as soon as the documents are copied.
-        if retrain_workspace(project, key).root.is_dir():
+        has_ended = (path.parent / OUTCOME_FILE).is_file()
+        if has_ended or retrain_workspace(project, key).root.is_dir():
             continue
         plan = read_plan(project, key)
         if plan is not None and plan.retriever == retriever:

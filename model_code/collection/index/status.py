@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.generation_store import (
+    GenerationStore,
+    default_retriever,
+    retrievers,
+)
 from model_code.collection.generations.refinements import summarize_refinements
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.project_ledger import open_matching_ledger
+from model_code.collection.index.project_ledger import (
+    open_ledger_if_exists,
+    open_matching_ledger,
+)
 from model_code.collection.ledger.events import EventState
+from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import Event, LedgerView
 from model_code.collection.segments.solved import SolvedSummary
 from model_code.files import MANIFEST, read_json, write_json
@@ -31,6 +39,12 @@ PROBE_TEXT_LENGTH = 200
 
 # Number of most recent tasks, and of most recent refused rows, in the status.
 RECENT_ENTRIES = 5
+
+# Number of earlier drift reports, and of tasks, among which the deciding one is looked for.
+MAX_EARLIER_REPORTS = 20
+
+# Decisions that request a task. Tasks have the same names.
+REQUESTING_ACTIONS = ("pilot", "retrain")
 
 # Columns of the ledger's rows that hold times.
 TIME_COLUMNS = ("recorded", "received", "asked", "ended")
@@ -79,14 +93,106 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         last_drift_report = drift_reports[0] if drift_reports else None
         event_counts = {str(state): number for state, number in ledger_view.counts().items()}
         tasks = [task.as_dict() for task in ledger.tasks.last(retriever, RECENT_ENTRIES)]
+        deciding = _find_deciding_report(ledger, retriever)
         status["ledger"] = {
             "documents": event_counts,
             "lag": {"pending": backlog.number, "seconds": backlog.seconds},
             "work": _with_iso_times(tasks),
             "drift": last_drift_report,
+            "deciding": None if deciding is None else asdict(deciding),
             "rejections": _with_iso_times(ledger.recent_rejections(RECENT_ENTRIES)),
         }
     return status
+
+
+@dataclass(frozen=True)
+class DecidingReport:
+    """The last drift report that called for a pilot or a retrain.
+
+    Attributes:
+        recorded: Time of the report, in ISO 8601.
+        action: What it called for.
+        reasons: The reasons, one sentence each.
+        state: State of the task that it requested; None if the task is unknown.
+        run_id: Dagster run of that task, if there was one.
+    """
+
+    recorded: str
+    action: str
+    reasons: tuple[str, ...]
+    state: str | None = None
+    run_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The decision and its reasons, one line each."""
+        headline = f"{self.action}, by the check of {self.recorded[:16]}"
+        if self.state is not None:
+            headline += f" ({self.state})"
+        lines = [headline]
+        lines.extend(f"  - {reason}" for reason in self.reasons)
+        return "\n".join(lines)
+
+
+def deciding_report(project: Project) -> DecidingReport | None:
+    """Return the last drift report of the default retriever that called for a pilot or retrain.
+
+    A later report may have measured too few documents to decide anything. It hides neither the
+    reason nor the task of the earlier one.
+
+    Args:
+        project: The project.
+
+    Returns:
+        The report; None if none of the last ones called for anything.
+    """
+    if not retrievers(project.live):
+        return None
+    retriever = default_retriever(project.live)
+    ledger = open_ledger_if_exists(project, retriever)
+    if ledger is None:
+        return None
+    with ledger:
+        return _find_deciding_report(ledger, retriever)
+
+
+def _find_deciding_report(ledger: Ledger, retriever: str) -> DecidingReport | None:
+    for row in _with_iso_times(ledger.recent_drift_reports(MAX_EARLIER_REPORTS)):
+        decision = row["report"].get("decision")
+        if decision is None or decision["action"] not in REQUESTING_ACTIONS:
+            continue
+        task = None
+        for candidate in ledger.tasks.last(retriever, MAX_EARLIER_REPORTS):
+            events = candidate.event_range
+            if candidate.kind == decision["action"] and events is not None:
+                if (events.first, events.last) == (row["first_event"], row["last_event"]):
+                    task = candidate
+                    break
+        return DecidingReport(
+            row["recorded"],
+            decision["action"],
+            tuple(decision["reasons"]),
+            None if task is None else str(task.state),
+            None if task is None else task.run_id,
+        )
+    return None
+
+
+def describe_unmeasured(unmeasured: Iterable[Mapping[str, Any]]) -> str:
+    """Name the drift measures that a report lacks, by the reason.
+
+    Args:
+        unmeasured: Entries with name, why and scope, as the ledger stores them.
+
+    >>> describe_unmeasured([{"name": "a", "why": "too few", "scope": "batch"}])
+    'a: too few'
+    """
+    names_by_reason: dict[str, list[str]] = {}
+    for measure in unmeasured:
+        names = names_by_reason.setdefault(measure["why"], [])
+        if measure["name"] not in names:
+            names.append(measure["name"])
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in names_by_reason.items())
 
 
 def probe_newest_document(
@@ -172,6 +278,9 @@ def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterat
         yield f"refined     {SolvedSummary(**status['refined']).sentence()}"
     if ledger["drift"]:
         yield from _drift_lines(ledger["drift"]["report"])
+        yield from _deciding_lines(ledger)
+    else:
+        yield "drift       not measured yet: fewer than drift.minimum_batch documents arrived"
     for task in ledger["work"]:
         yield f"work        {task['kind']} ({task['state']}): {task['outcome'] or task['reason']}"
 
@@ -237,15 +346,28 @@ def _drift_lines(record: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"drift       none of {len(measures)} measures is past its threshold"
 
+    others = []
     for measure in report.get("unmeasured", ()):
         if measure["name"] == "protected_old":
             yield (
                 "            whether additions push old documents down was not measured: "
                 f"{measure['why']}"
             )
+        else:
+            others.append(measure)
+    if others:
+        yield f"            not measurable yet: {describe_unmeasured(others)}"
     decision = record.get("decision")
     if decision:
         yield f"decision    {decision['action']}: {'; '.join(decision['reasons'])}"
+
+
+def _deciding_lines(ledger: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the earlier report that called for something, if the last one does not."""
+    deciding = ledger.get("deciding")
+    decision = ledger["drift"]["report"].get("decision") or {}
+    if deciding is not None and decision.get("action") not in REQUESTING_ACTIONS:
+        yield f"earlier     {DecidingReport(**deciding).text.splitlines()[0]}"
 
 
 def _format_duration(seconds: float) -> str:

@@ -27,18 +27,20 @@ from model_code.collection.sync.plan import (
     require_plausible_deletions,
 )
 from model_code.collection.sync.source_contents import (
+    WHOLE_SOURCE,
     SourceContents,
     SourceMemory,
+    SourceUnit,
     list_units,
     read_documents,
 )
 from model_code.corpus.reading_notes import refusal_note
 from model_code.corpus.rows import Rejection
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import open_source, resolve_source_kind
+from model_code.corpus.sources.base import describe_files, open_source, resolve_source_kind
 from model_code.corpus.sources.folder import list_unread_files
 from model_code.errors import FreshetError
-from model_code.files import hash_text
+from model_code.files import hash_text, write_json
 from model_code.project import Project, file_lock
 from model_code.text.documents import Document
 
@@ -146,7 +148,26 @@ def sync(
         if not report.kept:
             memory.save()
         replace_source_notes(project, label, [*notes, *_refusal_notes(contents)])
+        if label == OWN_SOURCE:
+            write_json(synced_source_file(project), {"content_hash": _content_hash(units)})
     return report
+
+
+def synced_source_file(project: Project) -> Path:
+    """Return the file with the hash of the project's source at the last sync.
+
+    A build accepts this state of the source without another `freshet ingest`.
+    """
+    return project.state / "sync" / "source.json"
+
+
+def _content_hash(units: Sequence[SourceUnit]) -> str:
+    """Return the hash of a source's content as `corpus.lock.json` states it."""
+    if [unit.name for unit in units] == [WHOLE_SOURCE]:
+        return units[0].content_hash
+    hashes = {unit.name: unit.content_hash for unit in units}
+    content_hash: str = describe_files(hashes)["content_hash"]
+    return content_hash
 
 
 def _refusal_notes(contents: SourceContents) -> list[ReadingNote]:

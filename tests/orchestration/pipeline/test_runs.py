@@ -159,6 +159,62 @@ def test_stage_runs_are_nested_in_build_run(tracker):
     assert {"evaluate@hce (pilot)", "hce (pilot)"} <= set(runs_by_name)
 
 
+@pytest.fixture
+def build_run(tracker):
+    """Record two builds; the second one has another temperature. Returns the run of the second."""
+    first = replace(
+        RECORD,
+        key="of the first build",
+        build="build shown 1",
+        params={"training.temperature": 0.05, "seed": 0},
+    )
+    second = replace(
+        first,
+        key="of the second build",
+        build="build shown 2",
+        params={"training.temperature": 0.02, "seed": 0},
+        inputs={"artifacts/corpus": "c" * 64},
+        systems={"hce": {"test.nDCG@10": 0.6}},
+        git_commit="d" * 40,
+        started=1010.0,
+        ended=1012.0,
+    )
+    tracker.record_stage(first)
+    tracker.record_stage(second)
+    tracker.record_verdict("build shown 2", passed=False, reasons="not better")
+    runs_by_name = {
+        run.info.run_name: run for run in tracker.client.search_runs([tracker.experiment])
+    }
+    return runs_by_name["build shown 2"]
+
+
+def test_build_run_shows_changed_settings(build_run):
+    assert build_run.data.params == {"training.temperature": "0.05 -> 0.02"}
+
+
+def test_build_run_shows_metrics_of_systems(build_run):
+    assert build_run.data.metrics == {"hce.test.nDCG_at_10": 0.6}
+
+
+def test_build_run_shows_source_user_and_commit(build_run):
+    tags = build_run.data.tags
+
+    assert tags["mlflow.source.name"] == "freshet"
+    assert tags["mlflow.user"]
+    assert tags["mlflow.source.git.commit"] == "d" * 40
+
+
+def test_build_run_shows_verdict(build_run):
+    assert build_run.data.tags["freshet.verdict"] == "refused"
+    assert build_run.data.tags["mlflow.note.content"] == "refused: not better"
+
+
+def test_build_run_has_corpus_as_input(build_run):
+    (data,) = build_run.inputs.dataset_inputs
+
+    assert data.dataset.name == "corpus"
+
+
 def test_reported_systems_share_metric_names():
     scores = {"dev": {"queries": 0}, "gate": {"queries": 0}, "test": {"nDCG@10": 0.5}}
     report = {"system": "hce", **scores, "variants": {"rrf": {"system": "hce.rrf", **scores}}}

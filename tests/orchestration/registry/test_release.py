@@ -435,6 +435,37 @@ def test_manual_promotion_reports_reconciled_alias(builds, project, monkeypatch)
     )
 
 
+def test_alias_without_champion_is_taken_away(project, monkeypatch):
+    """Nobody was champion, the gate cannot judge, and aliases moved by hand are refused."""
+
+    def fail(*_):
+        raise FreshetError("the scores are of other queries")
+
+    monkeypatch.setattr(release.gate, "judge_challenger", fail)
+    text = project.params_file.read_text()
+    write_text(project.params_file, text.strip()[:-1] + ", promotion: {by_hand: refuse}}\n")
+    move_alias(project, "1")
+
+    result = release.reconcile_alias(project)
+
+    assert not result.passed
+    assert "the gate cannot judge: the scores are of other queries" in result.summary
+    assert versions.version_with_alias(project) is None
+    assert release.reconcile_alias(project) is None
+
+
+def test_refused_challenger_keeps_its_alias(builds, project, monkeypatch):
+    release.promote(project)
+    settings(project, *CUT["b"])
+    second = versions.register(project, build_of(builds, "b"))
+    set_verdict(monkeypatch, False)
+
+    result = release.promote(project, challenger=second)
+
+    assert "is refused" in result.summary
+    assert versions.version_with_alias(project, "challenger").version == "2"
+
+
 def test_deleted_alias_is_put_back(builds, project):
     promote_second_build(builds, project)
     with versions.open_registry(project) as registry:
