@@ -23,6 +23,8 @@ from tests.end_to_end.tiny_project import FILLERS, TOPICS, dvc, freshet, python,
 SETTINGS = (
     "encoder.base=encoder",
     "encoder.max_tokens=32",
+    "training.document_max_tokens=32",
+    "training.query_max_tokens=32",
     "pseudo_queries.inverse_cloze={per_document: 2, min_words: 3, max_words: 6}",
     "evaluation.variants=false",
     "fusions={}",
