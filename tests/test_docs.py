@@ -19,7 +19,10 @@ from packaging.utils import canonicalize_name
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from model_code.project import parse_yaml_mapping
 from orchestration.cli.app import app
+from orchestration.parameters import get_by_path, settings_reference
+from orchestration.pipeline.new_project import PARAMS_TEMPLATE
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -53,6 +56,25 @@ def test_commands_are_understood(page):
             command = command.commands[name]
         if words:  # a command alone stands for itself in a sentence
             command.make_context(name, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_of_dvc_experiments_exist_in_new_project(page):
+    """`dvc exp run -S KEY=VALUE` refuses a key that `params.yaml` does not have."""
+    template = parse_yaml_mapping(PARAMS_TEMPLATE.read_text())
+    for key in re.findall(r"dvc exp run [^\n]*?-S '?([\w.]+)=", page.read_text()):
+        assert get_by_path(template, key) is not None, (
+            f"{page.name} shows `-S {key}`, which the params.yaml of freshet init lacks"
+        )
+
+
+def test_settings_that_commands_set_are_known():
+    known = {row.key for row in settings_reference()}
+    for page in PAGES:
+        for key in re.findall(r"--set '?([a-z_.]+)=", page.read_text()):
+            group, _, name = key.rpartition(".")
+            allowed = {key, f"training.{name}" if group.startswith("retrievers.") else key}
+            assert allowed & known, f"{page.name} sets {key}, which is no setting"
 
 
 def shown_commands(text: str) -> list[str]:

@@ -173,10 +173,3 @@ def test_judgements_train_and_are_judged_by_gate(built):
     assert re.search(r"nDCG@10 \d\.\d+ -> \d\.\d+", trained)
     assert "Judgements for the next training: 102 judged questions: " in results
     assert "Last change: " in results
-    report = json.loads(
-        next(
-            project.glob(".freshet/retraining/*/project/artifacts/train/hce/report.json")
-        ).read_text()
-    )
-    assert report["supervised_pairs"] >= 30
-    assert report["adapted_to_small_set"]["steps"] >= 60
