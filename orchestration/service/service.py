@@ -14,21 +14,27 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
+from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.index.status import live_status, probe_newest_document, read_canary
+from model_code.collection.ledger.events import Receipt
+from model_code.collection.sync.inbox import receive_inbox, waiting
+from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.service import searchers
 from orchestration.service.errors import NotReady
-from orchestration.service.ingest_queue import IngestQueue
+from orchestration.service.ingest_queue import IngestJob, IngestQueue
 from orchestration.service.searchers import Searchers, SearchPool
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Least time between two searches for a new document. Each costs as much as a user's search.
 CANARY_SECONDS = 30.0
+# Time between two looks at the inbox.
+INBOX_SECONDS = 10.0
 SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CHANGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
@@ -112,6 +118,7 @@ class Service:
         has_ledger = open_ledger_if_exists(self.project) is not None
         self.ingest_queue.start(apply_at_start=has_ledger)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
+        threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
         self._is_running = True
 
     def stop(self, seconds: float | None = None) -> bool:
@@ -168,6 +175,28 @@ class Service:
         """Look for generations of other processes, so that no request waits for opening them."""
         while not self._stopping.wait(searchers.POLL_SECONDS):
             self.searchers.refresh()
+
+    def _watch_inbox(self) -> None:
+        """Receive files of the inbox, which the sensor of `freshet ui` does as well if it runs.
+
+        Each file is received once, whoever comes first.
+        """
+        while not self._stopping.wait(INBOX_SECONDS):
+            try:
+                self.receive_inbox()
+            except Exception as error:
+                # Any error concerns this look only. The next one tries again.
+                log.error("the inbox was not received: %s", error)
+
+    def receive_inbox(self) -> None:
+        """Queue the files that wait in the inbox, and wait until they are recorded.
+
+        Nothing happens if no file waits, or if nothing is live yet.
+        """
+        if not waiting(self.project) or not retrievers(self.project.live):
+            return
+        job = self.ingest_queue.put(IngestJob(0, _record_inbox))
+        job.received.result()
 
     def _maintain(self) -> bool:
         """Do one piece of maintenance, and return whether there is more.
@@ -281,6 +310,21 @@ class Service:
     def failure(self) -> str | None:
         """Why new documents are not searchable or cannot be added; None if nothing is wrong."""
         return self.ingest_queue.failure or self.searchers.failure or self.freshness_failure
+
+
+def _record_inbox(index: LiveIndex) -> Receipt:
+    """Record the files of the inbox, and return one receipt for all of them."""
+    received = 0
+    unchanged = 0
+    rejected: list[Rejection] = []
+    events: list[int] = []
+    for result in receive_inbox(index):
+        if result.receipt is not None:
+            received += result.receipt.received
+            unchanged += result.receipt.unchanged
+            rejected.extend(result.receipt.rejected)
+            events.extend(result.receipt.events)
+    return Receipt(received, unchanged, tuple(rejected), tuple(events))
 
 
 def _gauge(name: str, description: str, value: float) -> GaugeMetricFamily:
