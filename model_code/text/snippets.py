@@ -17,6 +17,15 @@ MAX_SNIPPET_CHARACTERS = 480
 SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
 
 
+# Words of English that say little alone. A mark on one of them tells a reader nothing.
+_FUNCTION_WORD_LIST = """
+    a about an and are as at be been but by can do does for from had has have how i if in into is
+    it its me my no not of on or our should so than that the their them then there these they this
+    those to us was we were what when where which who why will with would you your
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORD_LIST.split())
+
+
 def require_queries(texts: Iterable[str]) -> None:
     """Check that query texts can be searched for.
 
@@ -158,17 +167,27 @@ def find_marks(
 ) -> tuple[tuple[int, int], ...]:
     """Return the spans of a query's words in a text, whatever their endings.
 
+    Function words such as "the" are left out if the query has other words, because they stand
+    everywhere and draw the eye from the words that matter.
+
     Args:
         text: The text.
         query: The query text.
         language: Language of the words, see `TermAnalyzer`.
         more_terms: Terms that count like words of the query.
 
+    >>> find_marks("the end of the list", "the list"), find_marks("to be", "to be")
+    (((15, 19),), ((0, 2), (3, 5)))
     >>> find_marks("Sort a list, sorted.", "LIST sort"), find_marks("排序算法，序", "排序算")
     (((0, 4), (7, 11), (13, 19)), ((0, 3),))
     """
+    query_words = {query[start:end].casefold() for start, end in word_spans(query)}
+    unmarked_words = FUNCTION_WORDS if query_words - FUNCTION_WORDS else frozenset()
+
     marks: list[tuple[int, int]] = []
     for start, end, _ in sorted(_find_terms(text, query, language, more_terms)):
+        if text[start:end].casefold() in unmarked_words:
+            continue
         if marks and start < marks[-1][1]:
             # Pairs of characters overlap.
             previous_start, previous_end = marks[-1]

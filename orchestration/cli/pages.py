@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from model_code.errors import FreshetError
-from model_code.files import write_text
+from model_code.files import write_json, write_text
 from model_code.project import Project
 from orchestration.cli.options import LOCAL_HOST
 from orchestration.cli.signals import STOP_SIGNALS, handle_stop_signals
@@ -24,6 +24,7 @@ from orchestration.guard import TOKEN_FILE_VARIABLE, required_token
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
 from orchestration.pipeline.dvc import environment
 from orchestration.pipeline.runs import record_all, runs_page, tracking_uri
+from orchestration.service.overview import PAGES_FILE
 
 # Seconds that the processes have to end by themselves. Dagster's daemon needs a few.
 STOP_TIMEOUT_SECONDS = 20.0
@@ -114,7 +115,16 @@ def serve_pages(
     )
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         commands = page_commands(project, Path(folder), dagster_port, mlflow_port, host)
-        run_together(commands, project.root, variables, log)
+        # The search page links to both pages.
+        pages = {
+            "Dagster": f"http://{host}:{dagster_port}",
+            "MLflow": f"http://{host}:{mlflow_port}{runs_page(project)}",
+        }
+        write_json(project.state / PAGES_FILE, pages)
+        try:
+            run_together(commands, project.root, variables, log)
+        finally:
+            (project.state / PAGES_FILE).unlink(missing_ok=True)
 
 
 def token_variables(project: Project, host: str, token: bool) -> dict[str, str]:

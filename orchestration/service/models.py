@@ -15,13 +15,16 @@ MAX_SOURCE_CHARACTERS = 1000
 MAX_QUERY_CHARACTERS = 1000
 MAX_ID_CHARACTERS = 2048
 MAX_USER_CHARACTERS = 100
+USER_PATTERN = r"^[A-Za-z0-9._@:+-]*$"
 MAX_FEEDBACK_RANK = 1000
+# The examples of all requests are about one document, so that they can be executed in turn.
+EXAMPLE_ID = "example"
 EXAMPLE_DOCUMENTS = [
     {
-        "_id": "numpy.sort",
-        "title": "numpy.sort",
-        "text": "Return a sorted copy of an array.",
-        "package": "numpy",
+        "_id": EXAMPLE_ID,
+        "title": "An example",
+        "text": "How to sort an array, and how to split a string.",
+        "kind": "example",
     }
 ]
 _SCALAR_SCHEMA: dict[str, Any] = {"type": ["string", "number", "boolean", "null"]}
@@ -114,6 +117,11 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def _with_example(**values: Any) -> ConfigDict:
+    """Return the configuration of a request whose example on the OpenAPI page can be executed."""
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [values]})
+
+
 class BaseSearchRequest(StrictModel):
     """Options that all kinds of search requests have."""
 
@@ -185,11 +193,15 @@ class BaseSearchRequest(StrictModel):
 class SearchRequest(BaseSearchRequest):
     """One search."""
 
+    model_config = _with_example(text="sort an array", k=3)
+
     text: str = Field(description="The query.")
 
 
 class BatchRequest(BaseSearchRequest):
     """Several searches, answered from one generation."""
+
+    model_config = _with_example(texts=["sort an array", "split a string"], k=3)
 
     texts: list[str] = Field(min_length=1, description="The queries.")
 
@@ -224,6 +236,8 @@ class BatchResponse(BaseModel):
 class AddRequest(StrictModel):
     """Documents to add. A document with a known id is updated."""
 
+    model_config = _with_example(documents=EXAMPLE_DOCUMENTS)
+
     documents: list[dict[str, Any]] = Field(
         min_length=1,
         description="Rows as in a JSONL file of the corpus: by default `_id`, `title` and `text`; "
@@ -257,6 +271,8 @@ DocumentId = Annotated[Any, AfterValidator(_require_text), WithJsonSchema({"type
 class DeleteRequest(StrictModel):
     """Documents to delete."""
 
+    model_config = _with_example(ids=[EXAMPLE_ID])
+
     ids: list[DocumentId] = Field(min_length=1)
     source: str = Field(
         default="service",
@@ -267,6 +283,8 @@ class DeleteRequest(StrictModel):
 
 class SyncRequest(StrictModel):
     """Options of a sync with the project's source."""
+
+    model_config = _with_example(dry_run=True)
 
     force: bool = Field(
         default=False,
@@ -279,6 +297,8 @@ class SyncRequest(StrictModel):
 
 class FeedbackRequest(StrictModel):
     """A person's opinion of a hit."""
+
+    model_config = _with_example(query="sort an array", document_id=EXAMPLE_ID, verdict="up")
 
     query: str = Field(
         min_length=1, max_length=MAX_QUERY_CHARACTERS, description="The query that was searched."
@@ -294,7 +314,7 @@ class FeedbackRequest(StrictModel):
     who: str = Field(
         default="",
         max_length=MAX_USER_CHARACTERS,
-        pattern=r"^[A-Za-z0-9._@:+-]*$",
+        pattern=USER_PATTERN,
         description="Identity of the person. The latest verdict per person, query and document "
         "counts; a click does not replace a thumb.",
     )
@@ -304,6 +324,60 @@ class FeedbackResponse(BaseModel):
     """The verdict that counts now."""
 
     verdict: Opinion
+
+
+class WithdrawalRequest(StrictModel):
+    """The opinion to withdraw: of one person, about one hit of one query."""
+
+    model_config = _with_example(query="sort an array", document_id=EXAMPLE_ID)
+
+    query: str = Field(
+        min_length=1, max_length=MAX_QUERY_CHARACTERS, description="The query that was searched."
+    )
+    document_id: str = Field(max_length=MAX_ID_CHARACTERS, description="Id of the hit.")
+    who: str = Field(
+        default="",
+        max_length=MAX_USER_CHARACTERS,
+        pattern=USER_PATTERN,
+        description="Identity of the person, as it was given with the opinion.",
+    )
+
+
+class WithdrawalResponse(BaseModel):
+    """Whether there was an opinion to withdraw."""
+
+    withdrawn: bool
+
+
+class RecentDocumentState(BaseModel):
+    """A document that arrived lately and is searchable."""
+
+    document_id: str
+    title: str
+    received: float = Field(description="Time of arrival, in seconds since 1970.")
+
+
+class LoopStepState(BaseModel):
+    """A step of the freshness loop."""
+
+    name: str
+    state: str = Field(description="done, waits, running or none.")
+    text: str = Field(description="The facts and the reason.")
+    when: float | None = Field(description="Time of the step, in seconds since 1970.")
+
+
+class OverviewResponse(BaseModel):
+    """What a visitor of an empty page may want to know."""
+
+    examples: list[str] = Field(description="Questions that the collection answers.")
+    recent: list[RecentDocumentState] = Field(description="Documents that arrived last.")
+    judgements: dict[str, Any] | None = Field(
+        description="Counts of judged questions, as under `judgements` in `freshet status --json`."
+    )
+    loop: list[LoopStepState] = Field(description="The freshness loop, step by step.")
+    pages: dict[str, str] = Field(
+        description="Addresses of the pages of Dagster and MLflow, while `freshet ui` runs."
+    )
 
 
 class RefusedResponse(BaseModel):

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response, UploadFile
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from freshet.results import (
@@ -39,6 +39,7 @@ from model_code.collection.ledger.events import Feedback, Opinion, Receipt
 from model_code.collection.sync.sync import sync
 from model_code.corpus.reading_notes import sort_notes
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.folder import find_source_file
 from model_code.files import MANIFEST
 from model_code.settings import require
 from model_code.text.documents import Document
@@ -46,6 +47,7 @@ from model_code.text.snippets import require_queries
 from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
 from orchestration.service.ingest_queue import IngestJob
+from orchestration.service.overview import make_overview
 from orchestration.service.service import Service
 from orchestration.service.uploads import READING_LIMITER, read_uploads, upload_name
 
@@ -115,6 +117,13 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
+}
+
+
+FILE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
 }
 
 
@@ -283,6 +292,21 @@ def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
         who=request.who,
     )
     return service.index().ledger.record_feedback(feedback)
+
+
+@router.post("/feedback/withdraw", tags=["search"])
+async def withdraw_feedback(
+    request: models.WithdrawalRequest, service: ServiceDependency
+) -> models.WithdrawalResponse:
+    """Withdraw the opinion that was given about a hit."""
+
+    def withdraw() -> bool:
+        require_queries([request.query])
+        query = " ".join(request.query.split())
+        ledger = service.index().ledger
+        return ledger.withdraw_feedback(request.who, query, request.document_id)
+
+    return models.WithdrawalResponse(withdrawn=await run_sync(withdraw))
 
 
 @router.get("/fields", tags=["search"])
@@ -576,6 +600,23 @@ def _live_state(name: str, searcher: Searcher) -> models.LiveState:
         seconds=age,
         explains=searcher.can_explain,
     )
+
+
+@router.get("/overview", tags=["state"])
+async def overview(service: ServiceDependency) -> models.OverviewResponse:
+    """Return example questions, new documents, counts of judgements, and the freshness loop."""
+    return await run_sync(make_overview, service.project)
+
+
+@router.get("/files/{document_id:path}", tags=["documents"], response_class=FileResponse)
+async def get_file(document_id: str, service: ServiceDependency) -> FileResponse:
+    """Return the file of a document; 404 if the document is no file of the project's folder."""
+    path = await run_sync(find_source_file, service.project, document_id)
+    if path is None:
+        raise NotFound(f"{document_id!r} is no file of the project's source")
+    # A browser shows text and PDF. Everything else is text, so that no file runs as a page.
+    media_type = "application/pdf" if path.suffix.lower() == ".pdf" else "text/plain"
+    return FileResponse(path, media_type=media_type, headers=FILE_HEADERS)
 
 
 @router.get("/health", tags=["state"])

@@ -257,6 +257,13 @@ class Ledger:
             query = sa.select(feedback.c.verdict).where(feedback.c.hash == verdict.key)
             return connection.scalar(query)
 
+    def withdraw_feedback(self, who: str, query: str, document_id: str) -> bool:
+        """Delete the opinion of a person about a hit, and return whether there was one."""
+        key = Feedback(query, document_id, Opinion.UP, who=who).key
+        with self._database.write() as connection:
+            deleted = connection.execute(sa.delete(feedback).where(feedback.c.hash == key))
+        return deleted.rowcount > 0
+
     def feedback(self) -> list[Feedback]:
         """Return all opinions that count, oldest first."""
         columns = [feedback.c[name] for name in Feedback.__dataclass_fields__]

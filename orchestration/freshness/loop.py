@@ -1,0 +1,208 @@
+"""The freshness loop in words: what arrived, what was decided about it, and what that led to.
+
+`freshet status`, Dagster and the search page show the same facts. This module collects them for a
+reader who watches only: each step has a state, a time and a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from model_code.collection.generations.generation import Generation, removed_by_segment
+from model_code.collection.generations.generation_store import (
+    GenerationStore,
+    default_retriever,
+    retrievers,
+)
+from model_code.collection.index.project_ledger import open_ledger_if_exists
+from model_code.collection.index.status import deciding_report, describe_unmeasured
+from model_code.collection.ledger.events import EventKind, EventState
+from model_code.collection.ledger.ledger import Ledger
+from model_code.collection.ledger.states import LedgerView
+from model_code.collection.ledger.tasks import Task, TaskKind, TaskState
+from model_code.collection.segments.refined import RefinedDocuments
+from model_code.files import MANIFEST
+from model_code.project import Project
+from orchestration import parameters
+from orchestration.registry import history
+
+# The newest events of the ledger among which recent documents are looked for.
+MAX_RECENT_EVENTS = 200
+MAX_RECENT_DOCUMENTS = 5
+# Tasks of which the last one of a kind is shown.
+MAX_TASKS = 20
+NOTHING_ARRIVED = "no document arrived since the build"
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """A step of the loop.
+
+    Attributes:
+        name: Name of the step.
+        state: "done", "waits", "running" or "none".
+        text: The facts and the reason, in a few sentences.
+        when: Time of the step, in seconds since 1970; None if it did not happen.
+    """
+
+    name: str
+    state: str
+    text: str
+    when: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the step as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RecentDocument:
+    """A document that arrived lately and is searchable.
+
+    Attributes:
+        document_id: Id of the document.
+        title: Title of the document.
+        received: Time of arrival, in seconds since 1970.
+    """
+
+    document_id: str
+    title: str
+    received: float
+
+
+def loop_steps(project: Project) -> list[LoopStep]:
+    """Return the steps of the loop in their order; an empty list if nothing is live."""
+    if not retrievers(project.live):
+        return []
+    retriever = default_retriever(project.live)
+    generation = GenerationStore(project.live, retriever).current()
+    ledger = open_ledger_if_exists(project, retriever)
+    if ledger is None:
+        nothing = [LoopStep(name, "none", NOTHING_ARRIVED) for name in ("arrived", "added")]
+        return [*nothing, _gate_step(project)]
+
+    with ledger:
+        view = ledger.view_at(generation.cursor)
+        tasks = ledger.tasks.last(retriever, MAX_TASKS)
+        return [
+            _arrived_step(view, ledger),
+            _added_step(view, generation),
+            _drift_step(project, ledger, tasks),
+            _task_step("pilot", TaskKind.PILOT, tasks, "no drift check called for one"),
+            _task_step(
+                "retrain", TaskKind.RETRAIN, tasks, "no drift check or pilot called for one"
+            ),
+            _gate_step(project),
+        ]
+
+
+def recent_documents(project: Project) -> list[RecentDocument]:
+    """Return the searchable documents that arrived last, newest first."""
+    if not retrievers(project.live):
+        return []
+    retriever = default_retriever(project.live)
+    ledger = open_ledger_if_exists(project, retriever)
+    if ledger is None:
+        return []
+    with ledger:
+        last = ledger.position().event
+        view = ledger.view_at(GenerationStore(project.live, retriever).current().cursor)
+        recent: list[RecentDocument] = []
+        for event in reversed(view.events(max(1, last - MAX_RECENT_EVENTS), last)):
+            is_live = event.kind == EventKind.PUT and event.state == EventState.LIVE
+            if is_live and event.document is not None:
+                document = event.document
+                title = document.title or document.document_id
+                recent.append(RecentDocument(document.document_id, title, event.received))
+            if len(recent) == MAX_RECENT_DOCUMENTS:
+                break
+    return recent
+
+
+def _arrived_step(view: LedgerView, ledger: Ledger) -> LoopStep:
+    backlog = view.backlog()
+    last = ledger.position().event
+    if last == 0:
+        return LoopStep("arrived", "none", NOTHING_ARRIVED)
+    events = view.events(last, last)
+    when = events[0].received if events else None
+    text = f"{last:,} changes since the first one"
+    if backlog.number:
+        return LoopStep("arrived", "waits", f"{text}; {backlog.number:,} wait to be added", when)
+    return LoopStep("arrived", "done", f"{text}; none waits", when)
+
+
+def _added_step(view: LedgerView, generation: Generation) -> LoopStep:
+    counts = view.counts()
+    live = counts.get(EventState.LIVE, 0)
+    text = f"{generation.manifest['documents']:,} documents are searchable, {live:,} of them added"
+    refined = _count_refined(generation)
+    if refined:
+        text += f", {refined:,} of them refined"
+    rejected = counts.get(EventState.REJECTED, 0)
+    if rejected:
+        text += f"; {rejected:,} rows were refused"
+    return LoopStep("added", "done", text, (generation.folder / MANIFEST).stat().st_mtime)
+
+
+def _count_refined(generation: Generation) -> int:
+    """Return the number of live documents whose vectors IncDSI has solved."""
+    count = 0
+    for number, removed in removed_by_segment(generation).items():
+        refined = RefinedDocuments.load(generation.sibling(number))
+        count += len(refined.statuses.keys() - removed)
+    return count
+
+
+def _drift_step(project: Project, ledger: Ledger, tasks: list[Task]) -> LoopStep:
+    reports = ledger.recent_drift_reports(1)
+    is_open = any(
+        task.kind == TaskKind.DRIFT_CHECK and task.state == TaskState.OPEN for task in tasks
+    )
+    if not reports:
+        minimum = parameters.load(project.params_file).drift.minimum_batch
+        text = f"not measured yet: a check needs {minimum:,} added documents (drift.minimum_batch)"
+        return LoopStep("drift", "running" if is_open else "none", text)
+
+    newest = reports[0]
+    text = _describe_report(newest["report"])
+    deciding = deciding_report(project)
+    if deciding is not None and deciding.action not in text:
+        text += f". Earlier: {deciding.text.splitlines()[0]}: {'; '.join(deciding.reasons)}"
+    state = "running" if is_open else "done"
+    return LoopStep("drift", state, text, newest["recorded"])
+
+
+def _describe_report(record: Mapping[str, Any]) -> str:
+    decision = record.get("decision") or {}
+    text = f"{decision.get('action', 'measured')}: {'; '.join(decision.get('reasons', ()))}"
+    unmeasured = describe_unmeasured(record.get("report", record).get("unmeasured", ()))
+    if unmeasured:
+        text += f". Not measurable yet: {unmeasured}"
+    return text
+
+
+def _task_step(name: str, kind: TaskKind, tasks: list[Task], otherwise: str) -> LoopStep:
+    """Describe the last task of a kind; `otherwise` says why there is none."""
+    for task in tasks:
+        if task.kind != kind:
+            continue
+        text = task.outcome or task.reason
+        if task.state == TaskState.OPEN:
+            return LoopStep(name, "running", f"requested: {task.reason}", task.requested)
+        return LoopStep(name, "done", f"{task.state}: {text}", task.ended)
+    return LoopStep(name, "none", otherwise)
+
+
+def _gate_step(project: Project) -> LoopStep:
+    last = history.last_verdict(project)
+    if last is None:
+        return LoopStep("gate", "none", "no version asked to be promoted yet")
+    verdict = last["verdict"]
+    outcome = "passed" if verdict["passed"] else "refused"
+    text = f"version {last['to']} {outcome}: {'; '.join(verdict['reasons'])}"
+    when = datetime.fromisoformat(last["when"]).astimezone(UTC).timestamp()
+    return LoopStep("gate", "done", text, when)
