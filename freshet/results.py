@@ -102,6 +102,10 @@ class StoredDocument:
     text: str
     fields: Mapping[str, Any]
     date: str | None = described("Date in ISO format, with time zone.")
+    has_file: bool = field(
+        default=False,
+        metadata={"description": "Whether the service has its file, at /files/ID."},
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import time
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -350,7 +350,9 @@ async def list_documents(
 @router.get("/documents/{document_id:path}", tags=["documents"])
 async def get_document(document_id: str, service: ServiceDependency) -> StoredDocument:
     """Return one document; 404 if there is none with this id."""
-    return await service.pool.run(lambda: _find_document(service, document_id))
+    document = await service.pool.run(lambda: _find_document(service, document_id))
+    path = await run_sync(find_source_file, service.project, document_id)
+    return replace(document, has_file=path is not None)
 
 
 def _find_document(service: Service, document_id: str) -> StoredDocument:

@@ -1,0 +1,109 @@
+"""Guards what a reader is told about the freshness loop: each step with its state and reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.collection.index.project_ledger import open_ledger
+from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
+from model_code.project import Project
+from orchestration.freshness.loop import loop_steps, recent_documents
+from orchestration.registry import history
+from tests.live_example import add, collection_of, make_project, receive, row
+
+DECISION = {"action": "retrain", "reasons": ["growth 0.6 is above 0.5"]}
+QUIET = {"action": "no action", "reasons": ["too few documents to measure: 3 so far"]}
+SKIPPED = [{"name": "domain_auc", "why": "the reference has 2", "scope": "batch"}]
+
+
+@pytest.fixture
+def project(tmp_path):
+    return make_project(tmp_path)
+
+
+def steps_of(project):
+    return {step.name: step for step in loop_steps(project)}
+
+
+def record_report(project, decision, events=(1, 1)):
+    report = {"report": {"measures": [], "unmeasured": SKIPPED}, "decision": decision}
+    with open_ledger(project, "hce") as ledger:
+        ledger.record_drift_report(report, events)
+
+
+def test_nothing_is_told_before_something_is_live(tmp_path):
+    assert loop_steps(Project(tmp_path)) == []
+    assert recent_documents(Project(tmp_path)) == []
+
+
+def test_build_without_arrivals_says_so(project):
+    steps = steps_of(project)
+
+    assert steps["arrived"].state == "none"
+    assert steps["gate"].text == "no version asked to be promoted yet"
+
+
+def test_waiting_change_is_told(project):
+    receive(project, "a")
+
+    step = steps_of(project)["arrived"]
+
+    assert step.state == "waits"
+    assert "1 wait to be added" in step.text
+    assert step.when is not None
+
+
+def test_added_document_is_told_and_listed(project):
+    add(collection_of(project), row("a"), row("b"))
+
+    assert steps_of(project)["added"].text == "4 documents are searchable, 2 of them added"
+    assert [document.title for document in recent_documents(project)] == ["b", "a"]
+
+
+def test_drift_says_why_it_is_not_measured(project):
+    add(collection_of(project), row("a"))
+    assert "a check needs 50 added documents" in steps_of(project)["drift"].text
+
+    record_report(project, QUIET)
+
+    step = steps_of(project)["drift"]
+    assert "no action: too few documents to measure" in step.text
+    assert "Not measurable yet: domain_auc: the reference has 2" in step.text
+
+
+def test_later_report_keeps_the_deciding_one(project):
+    add(collection_of(project), row("a"))
+    record_report(project, DECISION)
+    record_report(project, QUIET, (2, 2))
+
+    text = steps_of(project)["drift"].text
+
+    assert text.startswith("no action: too few documents")
+    assert "Earlier: retrain, by the check of" in text
+    assert "growth 0.6 is above 0.5" in text
+
+
+def test_open_and_ended_tasks_are_told(project):
+    add(collection_of(project), row("a"))
+    with open_ledger(project, "hce") as ledger:
+        events = EventRange(1, 1)
+        ledger.tasks.request(TaskKind.RETRAIN, "hce", events, "growth", requested_by="drift")
+    step = steps_of(project)["retrain"]
+    assert (step.state, step.text) == ("running", "requested: growth")
+
+    with open_ledger(project, "hce") as ledger:
+        (task,) = ledger.tasks.open("hce", TaskKind.RETRAIN)
+        ledger.tasks.end(task, TaskState.REFUSED, "not better")
+
+    step = steps_of(project)["retrain"]
+    assert (step.state, step.text) == ("done", "refused: not better")
+
+
+def test_last_verdict_is_told(project):
+    verdict = {"passed": False, "reasons": ["not better"], "intervals": [], "queries": 3}
+    history.append(project, "refuse", "1", "2", verdict)
+
+    step = steps_of(project)["gate"]
+
+    assert step.text == "version 2 refused: not better"
+    assert step.when is not None
