@@ -25,6 +25,7 @@ SETTINGS = (
     "encoder.max_tokens=32",
     "training.document_max_tokens=32",
     "training.query_max_tokens=32",
+    "training.frozen_layers=null",
     "pseudo_queries.inverse_cloze={per_document: 2, min_words: 3, max_words: 6}",
     "evaluation.variants=false",
     "fusions={}",

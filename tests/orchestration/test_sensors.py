@@ -196,21 +196,21 @@ def test_schedule_is_skipped_if_nothing_is_live(tmp_path, project, instance):
     assert page.look().asset_events == []
 
 
-def test_tick_states_that_work_is_queued(project, instance):
+def test_tick_states_that_work_is_running(project, instance):
     page = Page(project, instance, "drift.minimum_batch=10")
     receive(project, "a")
     (request,) = page.look().run_requests
     instance.create_run_for_job(
         dg.job(name="add_documents")(lambda: None),
         tags={"dagster/run_key": request.run_key},
-        status=dg.DagsterRunStatus.QUEUED,
+        status=dg.DagsterRunStatus.STARTED,
     )
 
     result = page.look()
 
     assert result.run_requests == []
     assert "add_documents: run " in result.skip_reason.skip_message
-    assert " is queued (1 changes are waiting)" in result.skip_reason.skip_message
+    assert " is started (1 changes are waiting)" in result.skip_reason.skip_message
 
 
 def test_failed_run_of_failed_task_is_told_once(project, instance):

@@ -88,7 +88,8 @@ def test_refusal_states_how_many_queries_show_a_gain():
     verdict = judge_promotion(scores("hce", BASE + gain - gain.mean()), champion, SETTINGS)
 
     needed = verdict.intervals[0].queries_for_gain
-    assert needed == pytest.approx(785, rel=0.15)
+    # 1.96 and 0.84 are the quantiles of the normal distribution for 5 % and 80 %.
+    assert needed == pytest.approx(((1.96 + 0.84) * gain.std() / 0.02) ** 2, rel=0.01)
     assert verdict.reasons[0].endswith(
         f"400 queries were judged, and about {needed:,} show a gain of 0.02 with 80% power"
     )

@@ -51,7 +51,7 @@ def project(tmp_path, monkeypatch):
 @pytest.fixture
 def run(project):
     def invoke(*arguments, typed=None):
-        return CliRunner().invoke(app.app, ["judge", *arguments], input=typed)
+        return CliRunner().invoke(app, ["judge", *arguments], input=typed)
 
     return invoke
 

@@ -164,6 +164,7 @@ def build_run(tracker):
     """Record two builds; the second one has another temperature. Returns the run of the second."""
     first = replace(
         RECORD,
+        stage="train@shown",
         key="of the first build",
         build="build shown 1",
         params={"training.temperature": 0.05, "seed": 0},

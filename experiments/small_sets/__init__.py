@@ -1,0 +1,1 @@
+"""What few judged questions bring, by their number."""
