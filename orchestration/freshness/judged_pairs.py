@@ -239,7 +239,8 @@ def judgeable_documents(project: Project) -> set[str]:
     if path.is_file():
         import pyarrow.parquet as pq
 
-        document_ids.update(pq.read_table(path, columns=["document_id"])[0].to_pylist())
+        with pq.ParquetFile(path) as file:
+            document_ids.update(file.read(columns=["document_id"])[0].to_pylist())
     if not document_ids:
         raise FreshetError(
             "no document is built yet, so judgements cannot be checked: "
@@ -391,13 +392,15 @@ def _read_corpus_table(project: Project, name: str) -> list[Row]:
     if not path.is_file():
         return []
     # Imported here because it takes a fifth of a second, which commands without judgements save.
+    # `ParquetFile` does without pandas, which `read_table` imports.
     import pyarrow.parquet as pq
 
     columns = CORPUS_COLUMNS[name]
-    file_columns = set(pq.read_schema(path).names)
-    present = [column for column in columns if column in file_columns]
+    with pq.ParquetFile(path) as file:
+        present = [column for column in columns if column in file.schema_arrow.names]
+        table = file.read(columns=present)
     rows = []
-    for values in pq.read_table(path, columns=present).to_pylist():
+    for values in table.to_pylist():
         rows.append({column: values.get(column) for column in columns})
     return rows
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from model_code.corpus.tables import make_table
+from model_code.files import write_json
 from model_code.project import Project
 from orchestration.cli.status import project_status, status_text
+from tests.live_example import add, collection_of, make_project, row
+
+ROOT = Path(__file__).parents[3]
+SLOW_MODULES = {"torch", "mlflow", "dvc", "dagster", "pandas", "scipy", "faiss", "transformers"}
 
 EMPTY_STATUS: dict[str, Any] = {
     "corpus": None,
@@ -156,3 +166,32 @@ def test_status_names_what_of_files_was_not_read():
     assert "2 files have notes from reading" in text
     assert "a.docx  text was not read (25 % of its words)" in text
     assert "b.png  it is a picture" in text
+
+
+def test_status_imports_nothing_slow(tmp_path):
+    """`freshet status` takes at most one CPU second, which these modules alone would take."""
+    project = make_project(tmp_path)
+    project.judgements.write_text('{"question": "how?", "document_id": "str.split"}\n')
+    write_json(project.corpus_lock, {"source": "files", "content_hash": "0" * 64})
+    folder = project.artifacts / "corpus"
+    folder.mkdir(parents=True)
+    for name in ("queries", "qrels"):
+        make_table(name, []).to_parquet(folder / f"{name}.parquet")
+    add(collection_of(project), row("a"))
+    code = (
+        "import sys; from orchestration.cli.app import app; app(['status'], standalone_mode=False); "
+        f"print(sorted({SLOW_MODULES!r} & sys.modules.keys()))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    lines = done.stdout.splitlines()
+    assert "judgements  1 of about 75 judged questions; 1 train, 30 are needed" in lines
+    assert lines[-1] == "[]"
