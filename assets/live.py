@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # One partition per task.
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
+DRIFT_CHECKS = dg.DynamicPartitionsDefinition(name="drift_checks")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
 
@@ -160,8 +161,9 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
 
 @dg.asset(
     group_name="live",
-    partitions_def=BATCHES,
-    deps=["added_documents"],
+    partitions_def=DRIFT_CHECKS,
+    # A check looks at all documents that no check has measured, whatever additions brought them.
+    deps=[dg.AssetDep("added_documents", partition_mapping=dg.AllPartitionMapping())],
     check_specs=[
         dg.AssetCheckSpec(
             name="within_thresholds",
@@ -170,8 +172,8 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
         )
     ],
     description="The comparison of new documents with those that the retriever was trained on. "
-    "Runs after each addition, and when `drift.minimum_batch` changes are unmeasured. Writes a "
-    "drift report to the ledger, and requests a pilot or a retrain if the report calls for one.",
+    "Runs when `drift.minimum_batch` changes are unmeasured. Writes a drift report to the ledger, "
+    "and requests a pilot or a retrain if the report calls for one.",
 )
 def drift_report(project: ProjectResource) -> Iterator[EventResult]:
     """Check drift, and show the report and the decision."""

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.live import BATCHES, PILOTS, RETRAINS, SYNCED
+from assets.live import BATCHES, DRIFT_CHECKS, PILOTS, RETRAINS, SYNCED
 from assets.stage_assets import asset_key
 from model_code.collection.generations.generation_store import retrievers
 from model_code.project import Project
 from model_code.stages.stage import Stage
 
 DRIFT_ASSETS = ("drift_report",)
-ADDING_ASSETS = ("added_documents", *DRIFT_ASSETS)
+ADDING_ASSETS = ("added_documents",)
 PILOT_ASSETS = ("retrain_pilot",)
 RETRAIN_ASSETS = ("retrained_retriever", "retrained_champion")
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
@@ -25,13 +25,13 @@ add_documents = dg.define_asset_job(
     "add_documents",
     dg.AssetSelection.assets(*ADDING_ASSETS),
     partitions_def=BATCHES,
-    description="Makes the changes that are waiting in the ledger searchable as a new generation, "
-    "and checks their drift. Started by the sensor `freshness` when changes are waiting.",
+    description="Makes the changes that are waiting in the ledger searchable as a new generation. "
+    "Started by the sensor `freshness` when changes are waiting.",
 )
 check_drift = dg.define_asset_job(
     "check_drift",
     dg.AssetSelection.assets(*DRIFT_ASSETS),
-    partitions_def=BATCHES,
+    partitions_def=DRIFT_CHECKS,
     description="Checks the drift of documents that are searchable and not measured yet, and "
     "writes a drift report to the ledger. Started by the sensor `freshness` when "
     "`drift.minimum_batch` changes are unmeasured, for example after a service added them.",
@@ -68,7 +68,9 @@ def build_jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
     Selections are made of objects, because selections as text depend on the installed version of
     ANTLR.
     """
-    not_built = dg.AssetSelection.assets(*ADDING_ASSETS, *PILOT_ASSETS, *RETRAIN_ASSETS, SYNCED)
+    not_built = dg.AssetSelection.assets(
+        *ADDING_ASSETS, *DRIFT_ASSETS, *PILOT_ASSETS, *RETRAIN_ASSETS, SYNCED
+    )
     evaluation_keys = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
 
     full_build = dg.define_asset_job(

@@ -5,6 +5,7 @@ MLflow, DVC and torch are not imported: they would make `freshet status` take se
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -35,6 +36,8 @@ from orchestration.running_service import service_registration
 
 SHOWN_ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
 MAX_PAST_MOVES = 5
+# State of a stage that a changed setting or source runs again.
+OUT_OF_DATE = "out of date"
 LABEL_WIDTH = 12
 
 
@@ -76,9 +79,15 @@ def _judgement_counts(project: Project) -> dict[str, Any]:
 def _stage_states(project: Project) -> dict[str, str]:
     settings = parameters.load(project.params_file)
     finished = dvc.stages_that_ran(project.root)
+    changed = dvc.changed_stages(project.root, parameters.read_mapping(project.params_file))
     states = {}
     for stage in stages.expand(settings.retrievers, settings.fusions):
-        states[stage.address] = "built" if stage.address in finished else "not built"
+        if stage.address not in finished:
+            states[stage.address] = "not built"
+        elif stage.address in changed:
+            states[stage.address] = OUT_OF_DATE
+        else:
+            states[stage.address] = "built"
     return states
 
 
@@ -189,10 +198,11 @@ def _corpus_line(corpus: dict[str, Any] | None) -> str:
 
 
 def _stages_line(states: dict[str, str]) -> str:
-    built = list(states.values()).count("built")
-    return _line(
-        "stages", f"{built} of {len(states)} built (freshet plan shows which are out of date)"
-    )
+    counts = Counter(states.values())
+    text = f"{counts['built']} of {len(states)} built"
+    if counts[OUT_OF_DATE]:
+        text += f", {counts[OUT_OF_DATE]} out of date"
+    return _line("stages", f"{text} (freshet plan shows which are out of date)")
 
 
 def _version_line(role: str, version: dict[str, Any] | None) -> str:

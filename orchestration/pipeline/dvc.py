@@ -6,11 +6,13 @@ this file half-written, and notes about outputs in use. Both are repaired before
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,9 @@ from ruamel.yaml.error import YAMLError
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
-from model_code.project import Project
+from model_code.project import PARAMS, Project
 from model_code.stages.stage import Stage
+from orchestration.parameters import get_by_path
 from orchestration.pipeline import code_lock
 
 # DVC's configuration files, in the folder `.dvc`.
@@ -35,6 +38,9 @@ RECORDER = "FRESHET_RECORDER"
 LOCK = "dvc.lock"
 # DVC's notes about which process reads or writes which output.
 NOTES = Path(".dvc", "tmp", "rwlock")
+
+# The file with the state of the source, which the stage `corpus` depends on.
+SOURCE_LOCK = "corpus.lock.json"
 
 
 def command_line(*arguments: str) -> list[str]:
@@ -167,6 +173,49 @@ def stages_that_ran(root: Path) -> set[str]:
     return set(_read_lock(root))
 
 
+def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
+    """Return the addresses of the stages that a changed setting or source runs again.
+
+    This reads `dvc.lock` and hashes one small file, which takes milliseconds. DVC itself also
+    hashes code and outputs.
+
+    Args:
+        root: Root of the project.
+        settings: Content of `params.yaml`.
+
+    Raises:
+        FreshetError: If `dvc.lock` is cut off.
+    """
+    recorded = _read_lock(root)
+    changed = {name for name, stage in recorded.items() if _has_changed(root, stage, settings)}
+
+    # A stage that reads the output of a changed one may run again. The lock has no order.
+    while True:
+        outputs = {out["path"] for name in changed for out in recorded[name].get("outs", ())}
+        readers = set()
+        for name, stage in recorded.items():
+            paths = [dep["path"] for dep in stage.get("deps", ())]
+            if any(path.startswith(output) for path in paths for output in outputs):
+                readers.add(name)
+        if readers <= changed:
+            return changed
+        changed |= readers
+
+
+def _has_changed(root: Path, stage: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Return whether the lock of the source, or a setting of the stage, is another one now."""
+    for dep in stage.get("deps", ()):
+        path = root / dep["path"]
+        if dep["path"] == SOURCE_LOCK and path.is_file():
+            content = path.read_bytes()
+            if hashlib.md5(content, usedforsecurity=False).hexdigest() != dep.get("md5"):
+                return True
+    for key, value in stage.get("params", {}).get(PARAMS, {}).items():
+        if get_by_path(settings, key) != value:
+            return True
+    return False
+
+
 def copy_lock(root: Path, copy: Path) -> None:
     """Copy `dvc.lock`, so that `restore_lock` can restore it."""
     if (root / LOCK).exists():
@@ -191,7 +240,7 @@ def restore_lock(root: Path, copy: Path) -> bool:
     return True
 
 
-def _read_lock(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
+def _read_lock(root: Path) -> dict[str, dict[str, Any]]:
     path = root / LOCK
     if not path.exists():
         return {}

@@ -38,6 +38,16 @@ MEASURES = [
 ]
 
 
+def test_stages_out_of_date_are_counted():
+    status = {**EMPTY_STATUS, "stages": {"corpus": "out of date", "index@hce": "built"}}
+
+    line = status_text(status).splitlines()[1]
+
+    assert line == (
+        "stages      1 of 2 built, 1 out of date (freshet plan shows which are out of date)"
+    )
+
+
 def live_retriever(name: str, default: bool, **changes) -> dict[str, Any]:
     state = {
         "retriever": name,

@@ -4,6 +4,7 @@ DVC cut off.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 
@@ -82,3 +83,47 @@ def test_broken_dvc_lock_is_reported_with_remedy(tmp_path, content):
         dvc.stages_that_ran(tmp_path)
     assert dvc.restore_lock(tmp_path, tmp_path / "copy")
     assert not (tmp_path / "dvc.lock").exists()
+
+
+SOURCE = b'{"source": "files"}'
+LOCK_TEXT = f"""\
+schema: '2.0'
+stages:
+  corpus:
+    deps: [{{path: corpus.lock.json, md5: {hashlib.md5(SOURCE).hexdigest()}}}]
+    params: {{params.yaml: {{corpus: {{path: notes}}}}}}
+    outs: [{{path: artifacts/corpus, md5: a}}]
+  hierarchy:
+    deps: [{{path: artifacts/corpus, md5: a}}]
+    params: {{params.yaml: {{hierarchy: {{branching: 8}}, retrievers.hce: {{}}}}}}
+    outs: [{{path: artifacts/hierarchy, md5: b}}]
+  other:
+    deps: [{{path: data, md5: c}}]
+    outs: [{{path: artifacts/other, md5: d}}]
+"""
+CURRENT = {"corpus": {"path": "notes"}, "hierarchy": {"branching": 8}, "retrievers": {"hce": {}}}
+
+
+@pytest.fixture
+def locked(tmp_path):
+    (tmp_path / "dvc.lock").write_text(LOCK_TEXT)
+    (tmp_path / "corpus.lock.json").write_bytes(SOURCE)
+    return tmp_path
+
+
+def test_equal_settings_change_no_stage(locked):
+    assert dvc.changed_stages(locked, CURRENT) == set()
+
+
+def test_changed_setting_changes_stages_behind_it(locked):
+    other_path = {**CURRENT, "corpus": {"path": "others"}}
+    assert dvc.changed_stages(locked, other_path) == {"corpus", "hierarchy"}
+
+    other_tree = {**CURRENT, "hierarchy": {"branching": 9}}
+    assert dvc.changed_stages(locked, other_tree) == {"hierarchy"}
+
+
+def test_changed_source_changes_stages_behind_it(locked):
+    (locked / "corpus.lock.json").write_bytes(b"{}")
+
+    assert dvc.changed_stages(locked, CURRENT) == {"corpus", "hierarchy"}
