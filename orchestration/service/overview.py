@@ -69,15 +69,11 @@ def example_questions(project: Project) -> list[str]:
     if not questions:
         questions = [title for _, title in live_rows(generation, "document_id", "title")]
 
-    readable = [text for text in dict.fromkeys(questions) if _is_readable(text)]
+    short = [text for text in dict.fromkeys(questions) if len(text) <= MAX_EXAMPLE_CHARACTERS]
+    readable = [text for text in short if len(text.split()) >= MIN_EXAMPLE_WORDS] or short
     # Spread over the list, because neighbours ask for similar documents.
     step = max(1, len(readable) // MAX_EXAMPLES)
     return readable[::step][:MAX_EXAMPLES]
-
-
-def _is_readable(text: str) -> bool:
-    is_short = len(text) <= MAX_EXAMPLE_CHARACTERS
-    return is_short and len(text.split()) >= MIN_EXAMPLE_WORDS
 
 
 def open_pages(project: Project) -> dict[str, str]:

@@ -137,8 +137,12 @@ def test_init_keeps_an_existing_project(built):
     assert "is a project already" in freshet(built, "init", "search", check=False).stderr
 
 
-def write_judgements(project: Path, path: Path, per_document: int) -> None:
-    """A CSV with questions about each document, in words of its text, and one bad row."""
+def write_judgements(project: Path, path: Path, per_document: int) -> int:
+    """A CSV with questions about each document, in words of its text, and one bad row.
+
+    Returns:
+        The number of good rows.
+    """
     draw = random.Random(0)
     code = (
         "import json, pandas as pd; d = pd.read_parquet('artifacts/corpus/documents.parquet'); "
@@ -148,10 +152,14 @@ def write_judgements(project: Path, path: Path, per_document: int) -> None:
     lines = ["question,document"]
     for document_id, text in texts.items():
         words = [word for word in text.split() if word.isalpha()]
+        if not words:
+            continue
         for _ in range(per_document):
             lines.append(f"{' '.join(draw.sample(words, min(4, len(words))))},{document_id}")
+    good_rows = len(lines) - 1
     lines.append("asks for nothing,nowhere.md")
     path.write_text("\n".join(lines) + "\n")
+    return good_rows
 
 
 def test_judgements_train_and_are_judged_by_gate(built):
@@ -163,14 +171,14 @@ def test_judgements_train_and_are_judged_by_gate(built):
     refused = freshet(project, "retrain", check=False)
     assert "no retrain is possible yet: 0 of about 75 judged questions" in refused.stderr
 
-    write_judgements(project, project / "judged.csv", per_document=3)
+    rows = write_judgements(project, project / "judged.csv", per_document=3)
     judged = freshet(project, "judge", "judged.csv").stdout
     trained = freshet(project, "retrain").stdout
     results = freshet(project, "results").stdout
 
-    assert "judged.csv:104  dangling qrel: there is no document 'nowhere.md'" in judged
-    assert "judgements.jsonl: 102 new, 0 changed, 0 unchanged" in judged
+    assert f"judged.csv:{rows + 2}  dangling qrel: there is no document 'nowhere.md'" in judged
+    assert f"judgements.jsonl: {rows} new, 0 changed, 0 unchanged" in judged
     assert "stage train@hce ran" in trained
     assert re.search(r"nDCG@10 \d\.\d+ -> \d\.\d+", trained)
-    assert "Judgements for the next training: 102 judged questions: " in results
+    assert f"Judgements for the next training: {rows} judged questions: " in results
     assert "Last change: " in results

@@ -383,8 +383,8 @@ def test_empty_page_tells_the_freshness_loop(visit, added):
 def test_document_is_added_on_the_page(visit, url):
     page = visit()
     page.get_by_text("Add a document").click()
-    page.get_by_label("Title").fill("Gyokuro")
-    page.get_by_label("Text").fill("Shaded leaves taste of umami.")
+    page.get_by_role("textbox", name="Title").fill("Gyokuro")
+    page.get_by_role("textbox", name="Text").fill("Shaded leaves taste of umami.")
 
     page.get_by_role("button", name="Add", exact=True).click()
 

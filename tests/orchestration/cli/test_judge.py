@@ -73,7 +73,7 @@ def test_file_is_recorded_and_refused_rows_are_listed(project, run, table):
         "1 rows refused:",
         "  judged.csv:3  dangling qrel: there is no document 'nothing'",
         "judgements.jsonl: 1 new, 0 changed, 0 unchanged",
-        "1 of about 75 judged questions; 0 train, 30 are needed",
+        "1 of about 75 judged questions; 1 train, 30 are needed",
     ]
 
 
