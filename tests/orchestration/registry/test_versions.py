@@ -186,6 +186,8 @@ def test_unchanged_build_keeps_champion_in_dagster(tracked_project, build, monke
     (shown,) = result.asset_materializations_for_node("champion")
     assert shown.metadata["passed"].value
     assert shown.metadata["champion"].value == "version 1 (hce)"
+    assert "passed: there is no champion yet" in shown.metadata["gate's last verdict"].value
+    assert shown.metadata["registry version"].value.endswith("/#/models/freshet/versions/1")
     assert shown.tags["dagster/data_version"] == build.key
     (live,) = result.asset_materializations_for_node("live_generation")
     assert live.metadata["retriever"].value == "hce"
@@ -210,12 +212,12 @@ def test_challenger_that_is_not_better_is_refused(tracked_project, build):
     assert versions.version_with_alias(tracked_project, "challenger").version == "2"
 
 
-def test_refused_version_loses_alias(tracked_project):
+def test_refused_version_keeps_alias(tracked_project):
     second, by = versions.version_with_alias(tracked_project, "challenger"), rules(tracked_project)
     release.promote(tracked_project, by, second, release.judge(tracked_project, by, second))
     first, again = history.read(tracked_project)[-2:]
     assert first | {"when": ""} == again | {"when": ""}, "asked beforehand, as Dagster's check does"
-    assert versions.version_with_alias(tracked_project, "challenger") is None
+    assert versions.version_with_alias(tracked_project, "challenger").version == "2"
     move = release.promote(tracked_project, by, challenger=second)
     assert move.summary.startswith("version 2 (contrastive) is refused: not better")
 
