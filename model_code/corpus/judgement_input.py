@@ -17,6 +17,7 @@ from model_code.corpus.quarantine import Quarantine
 from model_code.corpus.rows import RefusedRow, Row, RowError, printable
 from model_code.corpus.settings import SPLITS
 from model_code.corpus.sources.readers import SUFFIXES, open_text, read_rows
+from model_code.corpus.sources.trec import read_topics
 from model_code.errors import FreshetError
 
 # Names of columns that are recognised, without regard to case.
@@ -75,7 +76,7 @@ def read_judgement_input(
             with `queries`, qrels in TREC's format or as a table; or a BEIR folder.
         document_ids: Ids of the documents that may be judged. A row with another id is refused.
         max_characters: Largest length of a question.
-        queries: The queries of qrels: a table with ids and texts, or lines "ID<tab>TEXT".
+        queries: The queries of qrels: TREC topics, lines "ID<tab>TEXT", or a table of ids and texts.
         columns: Names of the columns of a table.
 
     Raises:
@@ -234,14 +235,13 @@ def _read_queries(path: Path) -> dict[str, str]:
 
     texts: dict[str, str] = {}
     if not _has_header(path):
-        for location, line in _lines(path):
-            query_id, separator, text = line.partition("\t")
-            if not separator:
+        for row in read_topics(path):
+            if isinstance(row, RefusedRow):
                 raise FreshetError(
-                    f"{location} has no tab: a file of queries has lines ID<tab>TEXT, or a header "
-                    "with the columns id and text"
+                    f"{row.location} is no query ({row.message}): a file of queries is TREC topics, "
+                    "lines ID<tab>TEXT, or a table with the columns id and text"
                 )
-            texts[query_id.strip()] = text
+            texts[row.values["id"]] = row.values["text"]
         return texts
 
     for row in read_rows(path, "queries", path.name):

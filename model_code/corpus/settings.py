@@ -213,8 +213,8 @@ SOURCES = {
 
 # Keys of `corpus` that only some sources read, with these sources.
 KEYS_OF_SOURCES: dict[str, tuple[str, ...]] = {
-    "columns": ("beir", "files", "hub"),
-    "files": ("files",),
+    "columns": ("beir", "files", "hub", "trec"),
+    "files": ("files", "trec"),
     "hub": ("hub",),
     "qrels": ("beir",),
 }

@@ -92,6 +92,23 @@ def test_trec_qrels_are_read_with_queries(tmp_path):
     ]
 
 
+def test_queries_of_qrels_may_be_trec_topics(tmp_path):
+    (tmp_path / "topics.xml").write_text(
+        "<top>\n<num> Number: q1\n<title> how hot\n<desc> Description:\nmore\n</top>\n"
+    )
+
+    judged = read(tmp_path / "qrels.txt", "q1 0 tea.md 1\n", queries=tmp_path / "topics.xml")
+
+    assert judged.pairs == (JudgedPair("how hot", "tea.md"),)
+
+
+def test_line_that_is_no_query_is_named(tmp_path):
+    (tmp_path / "topics.tsv").write_text("q1 without a tab\n")
+
+    with pytest.raises(FreshetError, match=r"topics.tsv:1 is no query .*lines ID<tab>TEXT"):
+        read(tmp_path / "qrels.txt", "q1 0 tea.md 1\n", queries=tmp_path / "topics.tsv")
+
+
 def test_queries_of_qrels_may_be_a_table(tmp_path):
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q1", "text": "how hot"}) + "\n")
 
