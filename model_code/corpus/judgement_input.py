@@ -76,7 +76,8 @@ def read_judgement_input(
             with `queries`, qrels in TREC's format or as a table; or a BEIR folder.
         document_ids: Ids of the documents that may be judged. A row with another id is refused.
         max_characters: Largest length of a question.
-        queries: The queries of qrels: TREC topics, lines "ID<tab>TEXT", or a table of ids and texts.
+        queries: The queries of qrels: TREC topics, lines "ID<tab>TEXT", or a table of ids and
+            texts.
         columns: Names of the columns of a table.
 
     Raises:
@@ -238,8 +239,8 @@ def _read_queries(path: Path) -> dict[str, str]:
         for row in read_topics(path):
             if isinstance(row, RefusedRow):
                 raise FreshetError(
-                    f"{row.location} is no query ({row.message}): a file of queries is TREC topics, "
-                    "lines ID<tab>TEXT, or a table with the columns id and text"
+                    f"{row.location} is no query ({row.message}): a file of queries is TREC "
+                    "topics, lines ID<tab>TEXT, or a table with the columns id and text"
                 )
             texts[row.values["id"]] = row.values["text"]
         return texts
