@@ -340,7 +340,7 @@ def test_column_heads_stay_while_scrolling(visit):
     head = page.get_by_role("heading", name="contrastive")
     head.wait_for()
 
-    page.locator(".hit").last.scroll_into_view_if_needed()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
 
     box = head.bounding_box()
     assert 0 <= box["y"] < 400
@@ -416,10 +416,11 @@ def test_examples_of_the_openapi_page_can_be_executed(url):
     operations = httpx.get(f"{url}/openapi.json").json()
     examples = {}
     for path, methods in operations["paths"].items():
-        body = methods.get("post", {}).get("requestBody")
-        if body is None:
+        body = methods.get("post", {}).get("requestBody", {"content": {}})["content"]
+        # An upload of files has no example.
+        if "application/json" not in body:
             continue
-        name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        name = body["application/json"]["schema"]["$ref"].rpartition("/")[2]
         (examples[path],) = operations["components"]["schemas"][name]["examples"]
     # The source of this project does not exist.
     del examples["/sync"]
