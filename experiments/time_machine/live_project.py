@@ -22,6 +22,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.retrain_plan import plan_retrain, read_planned_generation
 from model_code.collection.ledger.events import Position
 from model_code.collection.ledger.tasks import TaskKind, TaskState
+from model_code.corpus.judgement_file import text_query_id
 from model_code.corpus.sources.files import write_snapshot
 from model_code.evaluation.promotion import Verdict, judge_pilot, judge_retrain
 from model_code.evaluation.scores import load_gate_scores
@@ -32,7 +33,6 @@ from orchestration import parameters
 from orchestration.freshness.drift import DriftCheck, check_drift
 from orchestration.freshness.pilot import SAMPLE_SETTINGS, sample_documents
 from orchestration.freshness.snapshot import (
-    arrival_query_id,
     export_snapshot,
     gate_queries_for,
     live_documents,
@@ -79,7 +79,7 @@ def write_judged_snapshot(folder: Path, documents: Iterable[Mapping[str, Any]]) 
         row["fields"] = "{}"
         rows.append(row)
         for text in document["queries"]:
-            query_id = arrival_query_id(text)
+            query_id = text_query_id(text)
             queries[query_id] = text
             qrels.append(
                 {
