@@ -14,7 +14,7 @@ batch nor ranks documents by their best passage. It also lets small projects do 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +30,10 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.retrieval.id_map import IdMap, IdMaps, RowGroups
+from model_code.retrieval.id_map import AllowedDocuments, IdMap, IdMaps, RowGroups
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
-from model_code.retrieval.top_k import EXTRA_DOCUMENTS, nearest_rows, search_filtered, top_k
+from model_code.retrieval.top_k import nearest_rows, top_k
 
 FORMAT = 2
 MIN_NORM = 1e-12
@@ -49,11 +49,11 @@ EXACT_SETTINGS = IndexSettings(flat_below=ALWAYS_EXACT)
 EXTRA_CANDIDATES = 16
 """Candidate passages fetched beyond those needed for k documents."""
 
-MIN_EXHAUSTIVE_DOCUMENTS = 1000
-"""Allowed documents up to which a filtered search scores all of them."""
+MAX_EXHAUSTIVE_ROWS = 4096
+"""Allowed passages up to which a filtered search scores all of them."""
 
-EXHAUSTIVE_SHARE = 0.1
-"""Share of all documents up to which a filtered search scores all allowed ones."""
+MAX_PROBE_FACTOR = 8
+"""Factor of the lists that a filtered search visits, at most."""
 
 MAX_ROWS_SCORED_AT_ONCE = 65_536
 """Passages whose vectors are held in float64 at a time."""
@@ -168,19 +168,29 @@ class DenseIndex:
         Raises:
             FingerprintMismatch: If the queries come from another encoder.
         """
-        queries = self._check_queries(queries, fingerprint)
+        return self._search(self._check_queries(queries, fingerprint), k)
+
+    def _search(
+        self, queries: np.ndarray, k: int, allowed: AllowedRows | None = None
+    ) -> list[Ranking]:
+        """Return the k best documents, or the k best allowed ones, for each query (q, H)."""
         rankings: list[Ranking] = [[] for _ in queries]
-        live_rows = len(self.ids) - len(self.ids.removed_rows)
+        if allowed is None:
+            live_rows = len(self.ids) - len(self.ids.removed_rows)
+            documents = self.ids.documents
+        else:
+            live_rows = len(allowed.rows)
+            documents = allowed.documents
         if not live_rows:
             return rankings
 
         # Enough candidates for k documents if all documents have the same number of passages.
-        rows_per_document = -(-live_rows // max(1, self.ids.documents))
+        rows_per_document = -(-live_rows // max(1, documents))
         count = k * max(1, rows_per_document) + EXTRA_CANDIDATES
         unsettled = np.arange(len(queries))
         while len(unsettled):
             count = min(count, live_rows)
-            candidates = self._candidate_rows(queries[unsettled], count)
+            candidates = self._candidate_rows(queries[unsettled], count, allowed)
             has_all_rows = count == live_rows
             still_unsettled = []
 
@@ -191,10 +201,16 @@ class DenseIndex:
                 scores = self._scores(queries[numbers], rows)
                 for i, number in enumerate(numbers):
                     ranking = top_k(scores[i], self.ids.document_ids, k, rows[i])
+                    ranking = [hit for hit in ranking if hit[1] > -np.inf]
                     rankings[number] = ranking
-                    if not has_all_rows and not self._is_settled(
-                        queries[number], ranking, rows[i], k
-                    ):
+                    # `search_among` scores such a query exhaustively.
+                    gives_up = (
+                        allowed is not None
+                        and len(ranking) < k
+                        and self._is_exhausted(rows[i], count)
+                    )
+                    is_final = has_all_rows or gives_up
+                    if not is_final and not self._is_settled(queries[number], ranking, rows[i], k):
                         still_unsettled.append(number)
 
             unsettled = np.array(still_unsettled, dtype=np.intp)
@@ -240,9 +256,9 @@ class DenseIndex:
     ) -> list[Ranking]:
         """Return the k best of the allowed documents for each query.
 
-        Small sets are scored exhaustively. For large ones the whole index is searched and filtered.
-        Queries for which an approximate index misses allowed documents fall back to exhaustive
-        scoring.
+        Few passages are scored exhaustively. Among many, candidates are proposed as in `search`,
+        from the allowed passages only. Queries for which an approximate index misses allowed
+        documents fall back to exhaustive scoring.
 
         Args:
             queries: Query vectors, shape (q, H).
@@ -254,36 +270,21 @@ class DenseIndex:
             FreshetError: If an allowed document is not in the index.
         """
         queries = self._check_queries(queries, fingerprint)
-        allowed = frozenset(allowed)
-        self.ids.require_known(allowed)
-
-        exhaustive_limit = max(MIN_EXHAUSTIVE_DOCUMENTS, EXHAUSTIVE_SHARE * self.ids.documents)
-        if len(allowed) <= exhaustive_limit:
-            rows = self.ids.rows_of(allowed)
+        allowed_documents = allowed if isinstance(allowed, AllowedDocuments) else frozenset(allowed)
+        rows = self.ids.rows_of(allowed_documents)
+        if len(rows) <= MAX_EXHAUSTIVE_ROWS:
             return [self._rank_rows(query, k, rows) for query in queries]
 
-        rankings = self._search_and_filter(queries, k, allowed)
-        wanted = min(k, len(allowed))
-        incomplete = [i for i, ranking in enumerate(rankings) if len(ranking) < wanted]
-        if incomplete:
-            rows = self.ids.rows_of(allowed)
-            for i in incomplete:
+        allowed_rows = AllowedRows(rows, len(self.ids), len(allowed_documents))
+        rankings = self._search(queries, k, allowed_rows)
+        wanted = min(k, allowed_rows.documents)
+        for i, ranking in enumerate(rankings):
+            if len(ranking) < wanted:
                 rankings[i] = self._rank_rows(queries[i], k, rows)
         return rankings
 
     def _rank_rows(self, query: np.ndarray, k: int, rows: np.ndarray) -> Ranking:
         return top_k(self._scores(query, rows), self.ids.document_ids, k, rows)
-
-    def _search_and_filter(
-        self, queries: np.ndarray, k: int, allowed: frozenset[str]
-    ) -> list[Ranking]:
-        search = partial(self.search, fingerprint=self.fingerprint)
-        all_documents = self.ids.documents
-        # The expected depth of k allowed documents, if the filter is independent of the query.
-        first_depth = EXTRA_DOCUMENTS + k * all_documents // len(allowed)
-        return search_filtered(
-            search, queries, k, allowed.__contains__, first_depth, max_depth=all_documents
-        )
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
         """Return the number of the document's passage nearest to a query, the first of equals.
@@ -370,17 +371,36 @@ class DenseIndex:
         _check_vectors(vectors, len(vectors), self.dimension)
         return vectors
 
-    def _candidate_rows(self, queries: np.ndarray, count: int) -> np.ndarray:
+    def _candidate_rows(
+        self, queries: np.ndarray, count: int, allowed: AllowedRows | None = None
+    ) -> np.ndarray:
         """Return the rows that may be the best for each query, shape (q, count), best first.
 
         No row that was left out is better than the last one. A last row of -1 says that no more
         candidates can be fetched.
         """
         if self.approximate is None:
-            _, rows = nearest_rows(queries, [self.vectors], count)
+            excluded = None if allowed is None else allowed.excluded_rows()
+            _, rows = nearest_rows(queries, [self.vectors], count, excluded)
             return rows
-        _, rows = self.approximate.search(queries, count)
+        _, rows = self.approximate.search(queries, count, params=self._faiss_parameters(allowed))
         return _append_end_marker(rows)
+
+    def _faiss_parameters(self, allowed: AllowedRows | None) -> Any:
+        """Return FAISS's search parameters for the allowed rows of the inverted file, or None.
+
+        The fewer rows are allowed, the more lists are visited, so that about as many candidates
+        are compared as without a filter.
+        """
+        if allowed is None:
+            return None
+        faiss = _import_faiss()
+        mask = allowed.mask[: self.approximate.ntotal]
+        bits = np.packbits(mask, bitorder="little")
+        share = max(1, int(np.count_nonzero(mask))) / len(mask)
+        factor = min(MAX_PROBE_FACTOR, round(1 / share))
+        probed_lists = min(self.approximate.nlist, self.approximate.nprobe * factor)
+        return faiss.SearchParametersIVF(sel=faiss.IDSelectorBitmap(bits), nprobe=probed_lists)
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors (..., H) of rows (...) in float64; those of row -1 are arbitrary."""
@@ -407,6 +427,15 @@ class DenseIndex:
             vectors = self._wide_vectors(rows[..., start : start + MAX_ROWS_SCORED_AT_ONCE])
             products.append(inner_products(vectors, queries[..., None, :]))
         return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1))
+
+    def _is_exhausted(self, rows: np.ndarray, count: int) -> bool:
+        """Whether the inverted file found fewer candidates than it was asked for.
+
+        Args:
+            rows: Candidates (c,) of a query. Those of the inverted file come first.
+            count: Number of candidates that it was asked for.
+        """
+        return self.approximate is not None and bool((rows[:count] < 0).any())
 
     def _is_settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.
@@ -459,12 +488,14 @@ class JoinedIndex(DenseIndex):
             base.vectors_per_passage,
         )
 
-    def _candidate_rows(self, queries: np.ndarray, count: int) -> np.ndarray:
+    def _candidate_rows(
+        self, queries: np.ndarray, count: int, allowed: AllowedRows | None = None
+    ) -> np.ndarray:
         base, *others = [index.vectors for index in self.indexes]
         # An inverted file searches the rows of the base; all later rows are scanned.
         first_scanned_row = 0 if self.approximate is None else len(base)
-        removed_rows = self.ids.removed_rows
-        excluded_rows = removed_rows[removed_rows >= first_scanned_row] - first_scanned_row
+        excluded_rows = self.ids.removed_rows if allowed is None else allowed.excluded_rows()
+        excluded_rows = excluded_rows[excluded_rows >= first_scanned_row] - first_scanned_row
 
         scores, scanned_rows = nearest_rows(
             queries, [base[first_scanned_row:], *others], count, excluded_rows
@@ -473,13 +504,19 @@ class JoinedIndex(DenseIndex):
         if self.approximate is None:
             return rows
 
-        _, base_rows = self.approximate.search(queries, count, params=self._faiss_parameters)
+        parameters = self._faiss_parameters(allowed)
+        _, base_rows = self.approximate.search(queries, count, params=parameters)
         candidates = np.concatenate([base_rows, rows], axis=1)
         has_all_scanned_rows = count >= len(self.ids) - first_scanned_row
         return _append_end_marker(candidates) if has_all_scanned_rows else candidates
 
+    def _faiss_parameters(self, allowed: AllowedRows | None) -> Any:
+        if allowed is None:
+            return self._parameters_without_filter
+        return super()._faiss_parameters(allowed)
+
     @cached_property
-    def _faiss_parameters(self) -> Any:
+    def _parameters_without_filter(self) -> Any:
         """FAISS's search parameters that leave out the removed rows of the first index, or None."""
         removed_rows = self.ids.removed_rows
         removed_base_rows = removed_rows[removed_rows < len(self.indexes[0].vectors)]
@@ -521,6 +558,31 @@ class JoinedIndex(DenseIndex):
     @cached_property
     def _largest_norm(self) -> float:
         return max(index._largest_norm for index in self.indexes if index.approximate is None)
+
+
+class AllowedRows(NamedTuple):
+    """The rows that a filter leaves.
+
+    Attributes:
+        rows: The rows, ascending.
+        total: Number of all rows.
+        documents: Number of different documents of the rows.
+    """
+
+    rows: np.ndarray
+    total: int
+    documents: int
+
+    @property
+    def mask(self) -> np.ndarray:
+        """Which rows are allowed, shape (total,), bool."""
+        mask = np.zeros(self.total, bool)
+        mask[self.rows] = True
+        return mask
+
+    def excluded_rows(self) -> np.ndarray:
+        """Return all other rows, ascending."""
+        return np.flatnonzero(~self.mask)
 
 
 class CandidateVectors(NamedTuple):

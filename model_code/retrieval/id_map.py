@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import NamedTuple, NoReturn, Self
@@ -53,6 +53,65 @@ class RowGroups(NamedTuple):
         return np.maximum.reduceat(scores, self.starts)[self.group_index]
 
 
+class AllowedDocuments(Collection[str]):
+    """The documents that a filter leaves, as one mask per segment of a collection.
+
+    A search takes them like a set of ids, but finds their rows without looking up any id.
+
+    >>> ids = IdMap(["b", "a", "b", "c"])
+    >>> allowed = AllowedDocuments([(ids, np.array([False, True, True]))])
+    >>> sorted(allowed), ids.rows_of(allowed).tolist()
+    (['b', 'c'], [0, 2, 3])
+
+    Attributes:
+        segments: Passages of each segment, and which of its documents are allowed, by ascending
+            id, shape (n,), bool. Removed documents are not allowed.
+    """
+
+    def __init__(self, segments: Sequence[tuple[IdMap, np.ndarray]]) -> None:
+        for ids, mask in segments:
+            if len(mask) != ids.documents:
+                raise FreshetError(
+                    f"a filter of {len(mask)} documents does not fit a segment of {ids.documents}; "
+                    "the segment is damaged: freshet repair"
+                )
+        self.segments = tuple(segments)
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return sum(int(np.count_nonzero(mask)) for _, mask in self.segments)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the ids, segment after segment."""
+        for ids, mask in self.segments:
+            for position in np.flatnonzero(mask[::-1]).tolist():
+                yield ids.descending_ids[position]
+
+    def __contains__(self, document_id: object) -> bool:
+        """Whether the document is allowed."""
+        for ids, mask in self.segments:
+            rows = ids.rows_by_document.get(document_id)  # type: ignore[call-overload]
+            if rows is not None and mask[::-1][ids.descending_positions[rows[0]]]:
+                return True
+        return False
+
+    def in_segment(self, number: int) -> AllowedDocuments:
+        """Return the documents in one segment."""
+        return AllowedDocuments([self.segments[number]])
+
+    def masks(self, count: int) -> list[np.ndarray]:
+        """Return the mask of each of `count` segments.
+
+        Raises:
+            FreshetError: If the documents are those of another number of segments.
+        """
+        if len(self.segments) != count:
+            raise FreshetError(
+                f"a filter of {len(self.segments)} segments does not fit an index of {count}"
+            )
+        return [mask for _, mask in self.segments]
+
+
 class IdMap:
     """An immutable list with the document id of each row.
 
@@ -86,12 +145,16 @@ class IdMap:
         return len(self.rows_by_document)
 
     @cached_property
-    def _descending_documents(self) -> tuple[list[str], np.ndarray]:
-        """The different ids in descending order, and for each row (n,) the position of its id."""
-        documents = sorted(self.rows_by_document, reverse=True)
-        position = {document: i for i, document in enumerate(documents)}
+    def descending_ids(self) -> list[str]:
+        """The different ids in descending order."""
+        return sorted(self.rows_by_document, reverse=True)
+
+    @cached_property
+    def descending_positions(self) -> np.ndarray:
+        """For each row the position of its id among `descending_ids`, shape (n,), uint64."""
+        position = {document: i for i, document in enumerate(self.descending_ids)}
         positions = map(position.__getitem__, self.document_ids)
-        return documents, np.fromiter(positions, np.uint64, len(self))
+        return np.fromiter(positions, np.uint64, len(self))
 
     def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
         """Return the k best documents with a score above 0.
@@ -101,7 +164,8 @@ class IdMap:
             k: Number of documents.
             rows: Rows that were scored. None: all.
         """
-        documents, positions = self._descending_documents
+        documents = self.descending_ids
+        positions = self.descending_positions
         has_repeated_documents = len(documents) < len(self)
         if rows is not None:
             positions = positions[rows]
@@ -117,11 +181,26 @@ class IdMap:
         Raises:
             FreshetError: If a document has no row.
         """
+        if isinstance(document_ids, AllowedDocuments):
+            (mask,) = document_ids.masks(1)
+            return self.rows_of_mask(mask)
         documents = set(document_ids)
         if not documents <= self.rows_by_document.keys():
             self.require_known(documents)
         rows = chain.from_iterable(self.rows_by_document[document] for document in documents)
         return np.array(sorted(rows), dtype=np.int64)
+
+    def rows_of_mask(self, mask: np.ndarray) -> np.ndarray:
+        """Return the rows of some documents, ascending.
+
+        Args:
+            mask: Which documents, by ascending id, shape (n,), bool.
+        """
+        if len(mask) != self.documents:
+            raise FreshetError(
+                f"a filter of {len(mask)} documents does not fit an index of {self.documents}"
+            )
+        return np.flatnonzero(mask[::-1][self.descending_positions])
 
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents, grouped by document.
@@ -193,6 +272,12 @@ class IdMaps:
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """Return the rows of these documents, ascending; see `IdMap.rows_of`."""
+        if isinstance(document_ids, AllowedDocuments):
+            masks = document_ids.masks(len(self.maps))
+            rows = []
+            for (ids, _), mask, first_row in zip(self.maps, masks, self.first_rows, strict=False):
+                rows.append(ids.rows_of_mask(mask) + first_row)
+            return np.concatenate(rows)
         return np.sort(self.group_rows(list(set(document_ids))).rows)
 
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.id_map import AllowedDocuments, IdMap
 from model_code.retrieval.protocol import (
     Queries,
     Ranking,
@@ -235,9 +235,11 @@ def find_segment(segments: Sequence[RetrieverSegment], document_id: str) -> Retr
 
 def _group_by_segment(
     segments: Sequence[RetrieverSegment], document_ids: Collection[str]
-) -> dict[RetrieverSegment, list[str]]:
+) -> dict[RetrieverSegment, Any]:
     """Group documents by the segment that contains them; FreshetError if one is in no segment."""
-    groups: dict[RetrieverSegment, list[str]] = {}
+    if isinstance(document_ids, AllowedDocuments):
+        return _allowed_by_segment(segments, document_ids)
+    groups: dict[RetrieverSegment, Collection[str]] = {}
     missing = set(document_ids)
     for segment in reversed(segments):
         documents = segment.rows.intersection(missing) - segment.removed
@@ -248,6 +250,19 @@ def _group_by_segment(
     if missing:
         # Raises the error that names the document.
         find_segment(segments, min(missing))
+    return groups
+
+
+def _allowed_by_segment(
+    segments: Sequence[RetrieverSegment], allowed: AllowedDocuments
+) -> dict[RetrieverSegment, Any]:
+    """Return the allowed documents of each segment that has some."""
+    allowed.masks(len(segments))
+    groups = {}
+    for number, segment in enumerate(segments):
+        documents = allowed.in_segment(number)
+        if len(documents):
+            groups[segment] = documents
     return groups
 
 

@@ -21,7 +21,7 @@ from model_code.files import (
 )
 from model_code.text.passages import TextRules
 
-FORMAT = 4
+FORMAT = 5
 REMOVED = "removed.json"
 REPAIR = "mend it: freshet repair"
 OTHER_FORMAT_REMEDY = (

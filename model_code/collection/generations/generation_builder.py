@@ -203,7 +203,7 @@ class GenerationDraft:
         names = set(self.current.manifest.get("known_fields", ()))
         for view in self._views_after_removal:
             if view.removed and view.segment.number not in kept:
-                names.update(view.segment.fields)
+                names.update(view.segment.field_index.value_ranges)
         return sorted(names)[:MAX_KNOWN_FIELDS]
 
     def _write_removed(self, shared: Sequence[SegmentView], number: int) -> int | None:

@@ -37,6 +37,7 @@ from model_code.collection.segments.segment import (
 )
 from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
+from model_code.retrieval.id_map import AllowedDocuments
 from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
@@ -50,7 +51,7 @@ from model_code.text.words import split_search_words
 
 if TYPE_CHECKING:
     from model_code.collection.segments.conditions import FieldValue, Filters
-    from model_code.collection.segments.filters import Index
+    from model_code.collection.segments.filters import CollectionFields
 
 # Values of a field that a search counts.
 MAX_FACET_VALUES = 20
@@ -189,8 +190,9 @@ class Searcher:
         """
         require_queries(texts)
         with verify_checksums_on_error(self.generation):
-            self._require_known(options.fields())
-            allowed = self._matching(options.filters)
+            if options.fields():
+                self._fields.require_known(options.fields())
+            allowed = self.matching_documents(options.filters)
             if allowed is not None and not allowed:
                 no_values: dict[str, dict[str, int]] = {name: {} for name in options.facets}
                 return [self._make_page([], 0, no_values) for _ in texts]
@@ -257,11 +259,13 @@ class Searcher:
             return self.retriever.encode_typed(queries)
         return self.retriever.encode_queries([query.text for query in queries])
 
-    def _meeting(self, query: ParsedQuery, allowed: Set[str] | None) -> Set[str] | None:
+    def _meeting(
+        self, query: ParsedQuery, allowed: Collection[str] | None
+    ) -> Collection[str] | None:
         """Return the allowed documents that meet a query's conditions; None allows all."""
         if not query.conditions:
             return allowed
-        documents = self._document_ids if allowed is None else allowed
+        documents = self._document_ids if allowed is None else set(allowed)
         return documents_meeting(
             query.conditions,
             documents,
@@ -276,7 +280,7 @@ class Searcher:
         return bool(self.generation.manifest["text"]) and self.generation.text.include_title
 
     def _rank(
-        self, queries: Any, depth: int, allowed_sets: Sequence[Set[str] | None]
+        self, queries: Any, depth: int, allowed_sets: Sequence[Collection[str] | None]
     ) -> list[Ranking]:
         """Return the best documents for each query.
 
@@ -297,20 +301,18 @@ class Searcher:
             rankings.extend(self._rank(queries[i : i + 1], depth, [allowed]))
         return rankings
 
-    def _matching(self, filters: Filters) -> Set[str] | None:
-        """Return the documents that match filters; None if there are no filters."""
+    def matching_documents(self, filters: Filters) -> AllowedDocuments | None:
+        """Return the documents that meet a filter; None if there is no filter.
+
+        Raises:
+            FreshetError: If no document ever had a field whose values the filter compares.
+            SettingsError: If the filter is malformed.
+        """
         if not filters:
             return None
-        # Imported when needed, as most searches have no filter.
-        from model_code.collection.segments.filters import matching_documents
-
-        return matching_documents(self._fields, filters, lambda: self._document_ids)
-
-    def _require_known(self, fields: Sequence[str]) -> None:
-        if fields:
-            from model_code.collection.segments.filters import require_known_fields
-
-            require_known_fields(self._fields, fields)
+        masks = self._fields.find(filters)
+        rows = [view.segment.rows for view in self.views]
+        return AllowedDocuments(list(zip(rows, masks, strict=True)))
 
     def _answer(
         self, text: str, query: Any, ranking: Ranking, matching: int, options: QueryOptions
@@ -398,10 +400,16 @@ class Searcher:
         self, field: str, document_ids: Sequence[str]
     ) -> list[Sequence[FieldValue]]:
         """Return the values that each of some documents has in a field."""
-        values: list[Sequence[FieldValue]] = []
-        for document_id in document_ids:
+        places: dict[LoadedSegment, list[int]] = {}
+        for place, document_id in enumerate(document_ids):
             segment = self.view_of(document_id).segment
-            values.append(segment.values_of(field).get(document_id, ()))
+            places.setdefault(segment, []).append(place)
+
+        values: list[Sequence[FieldValue]] = [()] * len(document_ids)
+        for segment, segment_places in places.items():
+            ids = [document_ids[place] for place in segment_places]
+            for place, found in zip(segment_places, segment.values_of(field, ids), strict=True):
+                values[place] = found
         return values
 
     @cached_property
@@ -428,11 +436,12 @@ class Searcher:
         )
 
     @cached_property
-    def _fields(self) -> Index:
-        from model_code.collection.segments.filters import MergedFields
+    def _fields(self) -> CollectionFields:
+        # Imported when needed, as most searches have no filter.
+        from model_code.collection.segments.filters import CollectionFields
 
-        segments = [(view.segment.fields, view.removed) for view in self.views]
-        return MergedFields(segments, self.generation.manifest.get("known_fields", ()))
+        segments = [(view.segment.field_index, view.is_live) for view in self.views]
+        return CollectionFields(segments, self.generation.manifest.get("known_fields", ()))
 
     @cached_property
     def _document_ids(self) -> Set[str]:
@@ -449,7 +458,8 @@ class Searcher:
         """
         from model_code.collection.segments.filters import commonest
 
-        return {name: commonest(self._fields[name], limit) for name in sorted(self._fields)}
+        fields = self._fields
+        return {name: commonest(fields.count(name), limit) for name in fields.names()}
 
     def documents(self, document_ids: Collection[str]) -> dict[str, Document]:
         """Return documents by their ids; those that cannot be found are left out."""

@@ -87,12 +87,19 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:
-    """Write rows that `document_row` made, by ascending id."""
+    """Write rows that `document_row` made, by ascending id, and the index of their fields.
+
+    The index has the same order and lies in the same folder.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex, fields_of_row
+
     schema = pa.schema([(name, pa.string()) for name in COLUMNS])
     sorted_rows = sorted(rows, key=lambda row: row["document_id"])
+    index = FieldIndex.build(fields_of_row(row["fields"], row["date"]) for row in sorted_rows)
+    index.save(target.with_name(FIELD_INDEX))
     table = pa.Table.from_pylist(sorted_rows, schema)
     with atomic_write(target) as path:
         pq.write_table(table, path, row_group_size=ROW_GROUP)

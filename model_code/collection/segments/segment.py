@@ -6,12 +6,14 @@ later. A segment is written once, and merged with others into a new one.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from model_code.collection.segments.documents import (
     COLUMNS,
@@ -44,7 +46,7 @@ from model_code.text.passages import TextRules
 
 if TYPE_CHECKING:
     from model_code.collection.segments.conditions import FieldValue
-    from model_code.collection.segments.filters import Index
+    from model_code.collection.segments.field_index import FieldIndex
     from model_code.retrieval.dense import DenseRetriever
     from model_code.retrieval.relevance_floor import RelevanceFloor
 
@@ -72,7 +74,6 @@ class LoadedSegment:
         self.lock = SharedFolderLock(folder)
         self.folder = folder
         self.retriever = retriever
-        self._values: dict[str, dict[str, list[FieldValue]]] = {}
         self.rows = rows
         self.number = int(folder.name) if folder.name.isdigit() else None
 
@@ -106,7 +107,7 @@ class LoadedSegment:
     @cached_property
     def sorted_ids(self) -> list[str]:
         """Ids of all documents, ascending."""
-        return sorted(set(self.rows.document_ids))
+        return self.rows.descending_ids[::-1]
 
     @cached_property
     def kind(self) -> str:
@@ -130,22 +131,16 @@ class LoadedSegment:
         return row_queries(self.documents)
 
     @cached_property
-    def fields(self) -> Index:
-        """Documents by the values of their fields."""
-        # Filters are imported when they are needed, as most searches have none.
-        from model_code.collection.segments.filters import read_fields
+    def field_index(self) -> FieldIndex:
+        """Index of the documents' fields, whose numbers follow `sorted_ids`."""
+        from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex
 
-        return read_fields(self.documents)
+        return FieldIndex.load(self.folder / FIELD_INDEX)
 
-    def values_of(self, field: str) -> Mapping[str, Sequence[FieldValue]]:
-        """Return the values that each document has in a field, by document id."""
-        if field not in self._values:
-            values: dict[str, list[FieldValue]] = {}
-            for value, document_ids in self.fields.get(field, {}).items():
-                for document_id in document_ids:
-                    values.setdefault(document_id, []).append(value)
-            self._values[field] = values
-        return self._values[field]
+    def values_of(self, field: str, document_ids: Sequence[str]) -> list[list[FieldValue]]:
+        """Return the values that each of some documents of the segment has in a field."""
+        numbers = [bisect_left(self.sorted_ids, document_id) for document_id in document_ids]
+        return self.field_index.values_of(field, numbers)
 
 
 class BaseSegment(LoadedSegment):
@@ -217,6 +212,15 @@ class SegmentView:
     def __contains__(self, document_id: object) -> bool:
         """Return whether the segment holds the document, and it is not removed."""
         return document_id in self.segment.rows.rows_by_document and document_id not in self.removed
+
+    @cached_property
+    def is_live(self) -> np.ndarray:
+        """Which documents are not removed, by ascending id, shape (n,), bool."""
+        ids = self.segment.sorted_ids
+        is_live = np.ones(len(ids), bool)
+        for document_id in self.removed:
+            is_live[bisect_left(ids, document_id)] = False
+        return is_live
 
     @cached_property
     def documents(self) -> int:

@@ -184,8 +184,7 @@ def test_search_among_equals_filtered_search(
     memory at a time.
     """
     index, chance = build(vectors, document_ids, flat_below), np.random.default_rng(3)
-    monkeypatch.setattr(dense_index, "MIN_EXHAUSTIVE_DOCUMENTS", few)
-    monkeypatch.setattr(dense_index, "EXHAUSTIVE_SHARE", 0)
+    monkeypatch.setattr(dense_index, "MAX_EXHAUSTIVE_ROWS", few)
     monkeypatch.setattr(dense_index, "MAX_ROWS_SCORED_AT_ONCE", 7)
     whole = index.search(queries, 60, "f")
     for share in (0.05, 0.5, 1):
@@ -308,8 +307,8 @@ def test_empty_index_returns_no_hits(vectors, document_ids, queries):
 def test_large_allowed_sets_are_not_scored_exhaustively(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    vectors = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)
-    names, scored = [f"d{i:04d}" for i in range(3000)], []
+    vectors = np.random.default_rng(0).normal(size=(6000, 8)).astype(np.float32)
+    names, scored = [f"d{i:04d}" for i in range(6000)], []
     index, scores = build(vectors, names), DenseIndex._scores
 
     def counted(self: DenseIndex, query: np.ndarray, rows: np.ndarray) -> np.ndarray:

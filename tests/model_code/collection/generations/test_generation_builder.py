@@ -144,6 +144,7 @@ def test_generation_stores_only_its_additions(
     assert added_since_training(added) == {"d00x"}
     assert names_below(added.folder) == {
         "documents.parquet",
+        "fields.safetensors",
         "hierarchy/document_ids.json",
         "placements.safetensors",
         "manifest.json",

@@ -16,7 +16,6 @@ from freshet.results import SearchResult
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.filters import MergedFields, index_fields, matching_documents
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.text.documents import Document, Remove
@@ -194,12 +193,6 @@ def test_empty_or_non_utf8_query_is_refused(searcher: Searcher) -> None:
             searcher.search_batch(["split", text])
     with pytest.raises(FreshetError, match="no UTF-8"):
         searcher.search("caf\udce9")
-
-
-def test_filter_merges_only_the_requested_field() -> None:
-    fields = MergedFields([(index_fields([("a", {"kind": "new", "other": "x"})]), ())])
-    assert matching_documents(fields, ["kind=new"], set) == {"a"}
-    assert set(fields._merged) == {"kind"}
 
 
 def test_a_dense_retriever_explains_why_it_cannot(searcher: Searcher) -> None:

@@ -7,16 +7,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from model_code.collection.segments.filters import (
-    MergedFields,
-    commonest,
-    index_fields,
-    matching_documents,
-)
+from model_code.collection.segments.field_index import FieldIndex
+from model_code.collection.segments.filters import CollectionFields, commonest
 from model_code.errors import FreshetError
 from model_code.text.documents import parse_date
 
@@ -61,10 +58,27 @@ def test_a_filter_leaves_what_a_plain_reading_leaves(documents, filters, removed
     ]
     rows.append(("last", dict.fromkeys(NAMES, "there")))  # so that every field is known
     gone = {str(i) for i in removed if i < len(documents)}
-    index = MergedFields([(index_fields(rows[::2]), gone), (index_fields(rows[1::2]), gone)])
     left = {name: fields for name, fields in rows if name not in gone}
     fitting = {name for name, fields in left.items() if fits(fields, filters)}
-    assert matching_documents(index, filters, left.keys) == fitting
+    assert filter_rows([rows[::2], rows[1::2]], filters, gone) == fitting
+
+
+def filter_rows(
+    segments: list[list[tuple[str, dict[str, Any]]]], filters: Any, removed: set[str] | None = None
+) -> set[str]:
+    """Filter segments of rows by their indexes."""
+    indexes = []
+    ids = []
+    for rows in segments:
+        ordered = sorted(rows, key=lambda row: row[0])
+        names = [name for name, _ in ordered]
+        is_live = np.array([name not in (removed or ()) for name in names], bool)
+        indexes.append((FieldIndex.build([fields for _, fields in ordered]), is_live))
+        ids.append(names)
+    found = set()
+    for names, mask in zip(ids, CollectionFields(indexes).find(filters), strict=True):
+        found.update(names[i] for i in np.flatnonzero(mask))
+    return found
 
 
 def fits(fields: dict[str, Any], filters: dict[str, Any]) -> bool:
@@ -146,13 +160,11 @@ def measure(value: Any) -> Any:
         return None
 
 
-INDEX = index_fields(
-    [
-        ("a", {"year": 2023, "tags": ["x", "y"]}),
-        ("b", {"year": 2024}),
-        ("c", {"date": "2024-05-01"}),
-    ]
-)
+ROWS = [
+    ("a", {"year": 2023, "tags": ["x", "y"]}),
+    ("b", {"year": 2024}),
+    ("c", {"date": "2024-05-01"}),
+]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +183,7 @@ INDEX = index_fields(
     ],
 )
 def test_filters_as_one_writes_them(filters, found):
-    assert "".join(sorted(matching_documents(INDEX, filters, lambda: set("abc")))) == found
+    assert "".join(sorted(filter_rows([ROWS], filters))) == found
 
 
 @pytest.mark.parametrize(
@@ -184,7 +196,7 @@ def test_filters_as_one_writes_them(filters, found):
 )
 def test_what_a_filter_does_not_mean_is_told(filters, message):
     with pytest.raises(FreshetError, match=message):
-        matching_documents(INDEX, filters, lambda: set("abc"))
+        filter_rows([ROWS], filters)
 
 
 def test_too_deeply_nested_filter_is_refused():
@@ -192,19 +204,21 @@ def test_too_deeply_nested_filter_is_refused():
     for _ in range(20):
         nested = {"not": nested}
     with pytest.raises(FreshetError, match="nested more than 16 deep"):
-        matching_documents(INDEX, nested, set)
+        filter_rows([ROWS], nested)
 
 
 def test_field_of_deleted_documents_matches_nothing():
-    index = MergedFields([(INDEX, {"a"})])
+    index = FieldIndex.build([fields for _, fields in ROWS])
+    fields = CollectionFields([(index, np.array([False, True, True]))])
 
-    assert matching_documents(index, {"tags": "x"}, lambda: set("bc")) == set()
-    assert matching_documents(index, ["tags=x"], lambda: set("bc")) == set()
-    assert matching_documents(index, {"not": {"tags": "x"}}, lambda: set("bc")) == set("bc")
-    assert "tags" not in list(index)
+    assert fields.find({"tags": "x"})[0].tolist() == [False, False, False]
+    assert fields.find(["tags=x"])[0].tolist() == [False, False, False]
+    assert fields.find({"not": {"tags": "x"}})[0].tolist() == [False, True, True]
+    assert fields.names() == ["date", "year"]
 
 
 def test_number_and_text_written_alike_are_counted_together():
-    index = index_fields([("a", {"year": 2020.0}), ("b", {"year": "2020"}), ("c", {"year": 2020})])
+    index = FieldIndex.build([{"year": 2020.0}, {"year": "2020"}, {"year": 2020}])
+    fields = CollectionFields([(index, np.ones(3, bool))])
 
-    assert commonest(index["year"], 5) == {"2020": 3}
+    assert commonest(fields.count("year"), 5) == {"2020": 3}

@@ -1,0 +1,68 @@
+"""Arrays of a safetensors file, mapped into memory instead of read.
+
+safetensors' own reader for numpy copies every array. A mapped array costs no memory until it is
+read, and processes share its pages.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.errors import Damaged
+from model_code.files import BUILD
+
+HEADER_LENGTH_BYTES = 8
+
+DTYPES = {
+    "BOOL": np.bool_,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "U16": np.uint16,
+    "I16": np.int16,
+    "F16": np.float16,
+    "U32": np.uint32,
+    "I32": np.int32,
+    "F32": np.float32,
+    "U64": np.uint64,
+    "I64": np.int64,
+    "F64": np.float64,
+}
+"""numpy's types by their names in the format."""
+
+
+def map_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Map the arrays of a safetensors file, read-only.
+
+    The file may be deleted or replaced meanwhile: the arrays keep its content.
+
+    Args:
+        path: File that `safetensors.numpy.save_file` wrote.
+
+    Raises:
+        Damaged: If the file is cut off.
+    """
+    with path.open("rb") as stream:
+        content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    header_length = int.from_bytes(content[:HEADER_LENGTH_BYTES], "little")
+    data_start = HEADER_LENGTH_BYTES + header_length
+    try:
+        header: dict[str, Any] = json.loads(content[HEADER_LENGTH_BYTES:data_start])
+    except ValueError:
+        raise Damaged(f"{path} is torn", BUILD) from None
+    header.pop("__metadata__", None)
+
+    arrays = {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        if data_start + end > len(content):
+            raise Damaged(f"{path} is torn: it ends within {name}", BUILD)
+        dtype = np.dtype(DTYPES[entry["dtype"]])
+        count = (end - start) // dtype.itemsize
+        array = np.frombuffer(content, dtype, count, data_start + start)
+        arrays[name] = array.reshape(entry["shape"])
+    return arrays
