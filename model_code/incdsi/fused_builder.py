@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from model_code.collection.generations.generation import Removed
 from model_code.collection.generations.generation_builder import (
     ApplyResult,
@@ -24,6 +26,7 @@ from model_code.collection.segments.segment import (
     write_segment,
 )
 from model_code.collection.segments.solved import SolvedDocuments
+from model_code.encoding.token_signs import TokenSigns
 from model_code.incdsi.constraints import Constraints, build_constraints, segment_constraints
 from model_code.incdsi.fused import Arrival, FusedSolver
 from model_code.incdsi.fused_scores import FusedScore
@@ -165,13 +168,18 @@ def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolv
     index: Any = score.dense_of(segment).index
     folder = segment.folder / INDEX
     component = folder if score.dense_name is None else folder / score.dense_name
+
+    # The tokens may be mapped from the very file that is written below.
+    tokens = index.tokens
+    if tokens is not None:
+        tokens = TokenSigns(np.array(tokens.bits), tokens.starts)
     solved = DenseIndex.build(
         solver.vectors,
         index.document_ids,
         index.fingerprint,
         EXACT_SETTINGS,
         index.vectors_per_passage,
-        index.tokens,
+        tokens,
     )
     solved.save(component)
     retriever: Any = segment.retriever

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +14,17 @@ from scipy.optimize import minimize as scipy_minimize
 
 from model_code.collection.generations.refinements import documents_solved_with, solved_documents
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.documents import INDEX
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
+from model_code.encoding.token_signs import TokenSigns, pack_signs
+from model_code.files import deferred_fsync
 from model_code.incdsi.constraints import Constraints, limit_queries
 from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, minimize
-from model_code.incdsi.fused_builder import FusedIncDsiBuilder
+from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.store import statuses
+from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.text.documents import Change, Document, Remove
 from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
 
@@ -326,3 +332,25 @@ def test_solved_documents_survive_a_file(tmp_path: Path, live: Path) -> None:
 
     assert loaded.documents.keys() == solved.documents.keys()
     assert loaded.documents["n3"].vectors.tolist() == solved.documents["n3"].vectors.tolist()
+
+
+def test_tokens_survive_new_vectors_in_the_same_file(tmp_path: Path) -> None:
+    # The tokens fill several pages of memory, as those of a few real documents do.
+    random = np.random.default_rng(0)
+    signs = [pack_signs(random.normal(size=(400, 64))) for _ in range(5)]
+    vectors = np.eye(5, 64, dtype=np.float32)
+    names = [f"d{number}" for number in range(5)]
+    index = DenseIndex.build(vectors, names, "fingerprint", EXACT_SETTINGS, 1, TokenSigns.of(signs))
+    index.save(tmp_path / INDEX)
+    loaded = DenseIndex.load(tmp_path / INDEX)
+    score: Any = SimpleNamespace(dense_of=lambda _: SimpleNamespace(index=loaded), dense_name=None)
+    segment: Any = SimpleNamespace(folder=tmp_path, retriever=None)
+    solver: Any = SimpleNamespace(vectors=vectors[::-1].copy())
+
+    with deferred_fsync(tmp_path):
+        replace_vectors(score, segment, solver)
+
+    written = DenseIndex.load(tmp_path / INDEX)
+    assert written.tokens is not None
+    assert written.tokens.bits.tolist() == TokenSigns.of(signs).bits.tolist()
+    assert written.vectors.tolist() == vectors[::-1].tolist()
