@@ -33,7 +33,10 @@ NEW_NOTE = (
     "# Grow tomatoes\n\nSow tomatoes indoors in March. Plant them out after the last frost.\n",
 )
 # Lines of `freshet demo` that the README shows.
-SHOWN_IN_DEMO = re.compile(r"freshet search|^ +\d  |^ {12}|is the champion|^Live is|^Done in")
+SHOWN_IN_DEMO = re.compile(
+    r"^Running stage 'corpus'|is the champion: |^freshet search|^ +\d  |^ {12}"
+)
+SEARCH = "freshet search "
 
 
 def run_command(command: str, folder: Path) -> list[str]:
@@ -53,10 +56,12 @@ def run_command(command: str, folder: Path) -> list[str]:
 
 
 def shorten(lines: list[str], shown: re.Pattern[str]) -> list[str]:
-    """Keep the lines that match, and put `...` in place of the others."""
+    """Keep the lines that match, up to the first search, and put `...` in place of the others."""
     kept: list[str] = []
+    searches = 0
     for line in lines:
-        if shown.search(line):
+        searches += line.startswith(SEARCH)
+        if shown.search(line) and searches <= 1:
             kept.append(line[:WIDTH])
         elif kept[-1:] != ["..."]:
             kept.append("...")

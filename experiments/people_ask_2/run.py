@@ -2,8 +2,9 @@
 
 `python -m experiments.people_ask_2.run dev docstrings=PROJECT tldr=PROJECT` needs the stage
 `baselines` in each PROJECT. It writes the half `dev` or `final` of `result.json` and the tables of
-the page. Weights are those of a corpus that nobody judged. Documents are complete, as in the live
-collection. An answer counts under any name of its document.
+the page. `final people_ask=PROJECT` asks the fifty questions of that experiment. Weights are those
+of a corpus that nobody judged. Documents are complete, as in the live collection. An answer counts
+under any name of its document.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ METRIC = "nDCG@10"
 # Questions at even positions choose, the others report.
 HALVES = {"dev": 0, "final": 1}
 ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")
+# The fifty questions of that experiment about the docstrings, all of which report.
+FIFTY = "people_ask"
 BASELINE = "fusion without headlines"
 SYSTEM = "fusion with headlines"
 BOOTSTRAP_SAMPLES = 4000
@@ -60,10 +63,14 @@ def read_questions(corpus: str, half: str, names: Mapping[str, str]) -> Question
         half: A key of `HALVES`.
         names: Document by each of its names.
     """
+    if corpus == FIFTY:
+        rows = read_json(HERE.parent / FIFTY / "questions.json")
+    else:
+        rows = read_json(HERE / "questions.json")[corpus]
     texts = {}
     qrels = {}
-    for number, (text, answers) in enumerate(read_json(HERE / "questions.json")[corpus]):
-        if number % len(HALVES) == HALVES[half]:
+    for number, (text, answers) in enumerate(rows):
+        if corpus == FIFTY or number % len(HALVES) == HALVES[half]:
             question = f"{corpus}-{number:03}"
             texts[question] = text
             qrels[question] = {names[name]: 1 for name in answers if name in names}
@@ -161,7 +168,8 @@ def tables(result: Mapping[str, Any]) -> str:
             lines.append("")
             lines.append("| system | first | among three | nDCG@10 |")
             lines.append("|---|---|---|---|")
-            for system, means in report["systems"].items():
+            for system in (*UNTRAINED.of, BASELINE, SYSTEM):
+                means = report["systems"][system]
                 first = round(means["hit@1"] * count)
                 three = round(means["hit@3"] * count)
                 lines.append(f"| {system} | {first} | {three} | {means[METRIC]:.3f} |")

@@ -741,14 +741,16 @@ def save_base_encoder(settings: EncoderSettings, folder: Path) -> None:
         settings: The group `encoder`.
         folder: Folder to write to.
     """
-    encoder = Encoder.from_settings(settings)
-    if is_packaged(settings.base):
-        reference = EncoderReference(
-            settings.base, encoder.pooling, encoder.max_tokens, encoder.prompts
-        )
-        reference.save(folder)
-    else:
-        encoder.save(folder)
+    if not is_packaged(settings.base):
+        Encoder.from_settings(settings).save(folder)
+        return
+
+    # Loaded for search, because that needs no transformers.
+    encoder = Encoder.from_settings(settings, for_search=True)
+    reference = EncoderReference(
+        settings.base, encoder.pooling, encoder.max_tokens, encoder.prompts
+    )
+    reference.save(folder)
 
 
 class _TokenRole(NamedTuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DOCSTRING_QUERIES = (
     "How do I read a table from a CSV file?",
     "How can I solve a system of linear equations?",
-    "What keeps the results of a function, so that it is not called again?",
+    "How do I compare two texts and show what changed?",
 )
 EXAMPLE_COUNT = 3
 NEXT_STEPS = """\

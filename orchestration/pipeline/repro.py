@@ -72,9 +72,10 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     table, missing_keys = _table_and_missing_keys(project)
     recorded = dvc.stages_that_ran(project.root)
 
-    # DVC cannot be asked while params.yaml lacks keys that a build would write into it.
+    # DVC cannot be asked while params.yaml lacks keys that a build would write into it. It need not
+    # be asked about stages that never ran.
     status: dict[str, Any] = {}
-    if not missing_keys:
+    if recorded and not missing_keys:
         completed = dvc.run_dvc(project, "--wait-for-lock", "status", "--json")
         status = json.loads(completed.stdout or "{}")
 

@@ -16,6 +16,7 @@ from experiments.incdsi_fused import run as incdsi_fused
 from experiments.late_interaction import compact
 from experiments.late_interaction import run as late_interaction
 from experiments.parts import run as parts
+from experiments.people_ask_2 import run as people_ask_2
 from model_code.files import read_json
 from orchestration import parameters
 
@@ -38,7 +39,16 @@ def test_settings_are_still_valid(path: Path) -> None:
     assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
 
 
-MEASURED = [asked, clicks, composed, fused_live, incdsi_fused, late_interaction, parts]
+MEASURED = [
+    asked,
+    clicks,
+    composed,
+    fused_live,
+    incdsi_fused,
+    late_interaction,
+    parts,
+    people_ask_2,
+]
 
 
 @pytest.mark.parametrize("experiment", MEASURED, ids=lambda module: module.HERE.name)
