@@ -23,8 +23,15 @@ _MARKS = (
 # The most frequent encoding among files that are not Unicode.
 FALLBACK_ENCODING = "cp1252"
 
-# A guess with less confidence is replaced by the fallback. Short texts have little.
+# A guess of another encoding than the fallback needs this confidence. Short texts have little.
 MIN_CONFIDENCE = 0.085
+
+# A text of which a larger share is beyond ASCII is refused if its encoding cannot be told. In other
+# texts a wrong guess costs a few letters.
+MAX_UNSURE_SHARE = 0.1
+
+# Share of kana and full-width signs in a text in UTF-16 without a mark.
+MIN_SIGN_SHARE = 0.05
 
 # Bytes that a guess looks at.
 SAMPLE_BYTES = 200_000
@@ -45,6 +52,11 @@ _WESTERN_LETTERS = frozenset("àáâãäåæçèéêëìíîïñòóôõöøùú
 _SIGN_IN_WORD = re.compile(
     r"\w[\u00a1-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u2020-\u2022\u201a\u201e\u2030\ufffd]\w"
 )
+
+_EAST_ASIAN = re.compile(
+    r"[\t\n\r\x20-\x7e\u2010-\u2030\u3000-\u30ff\u3400-\u9fff\uac00-\ud7a3\uff00-\uffef]"
+)
+_KANA_OR_SIGN = re.compile(r"[\u3001-\u30ff\uff01-\uffef]")
 
 # Encodings that write all ASCII as ASCII and that old programs wrote files in.
 _GUESSABLE = frozenset(
@@ -258,23 +270,54 @@ def _guess_encoding(sample: bytes) -> str:
     """
     import chardet
 
+    unmarked = _east_asian_utf16(sample)
+    if unmarked is not None:
+        return unmarked
     if _is_binary(sample):
         raise RowError("binary file", "holds bytes that no text has: this is no text")
     if _is_western(sample.decode(FALLBACK_ENCODING, "replace")):
         return FALLBACK_ENCODING
 
     result = chardet.detect(sample)
-    name = result.get("encoding")
+    encoding = _lookup_encoding(result.get("encoding"))
     confidence = result.get("confidence") or 0.0
-    if name is None or confidence < MIN_CONFIDENCE:
-        return FALLBACK_ENCODING
-    try:
-        encoding = codecs.lookup(name).name
-    except LookupError:
-        return FALLBACK_ENCODING
-    if encoding in _GUESSABLE and _can_decode(sample, encoding, errors="ignore"):
+    if encoding == FALLBACK_ENCODING:
         return encoding
+    is_sure = confidence >= MIN_CONFIDENCE and encoding in _GUESSABLE
+    if encoding is not None and is_sure and _can_decode(sample, encoding, errors="ignore"):
+        return encoding
+    if _share_beyond_ascii(sample) > MAX_UNSURE_SHARE:
+        raise RowError("invalid UTF-8", "its encoding cannot be told; save the file as UTF-8")
     return FALLBACK_ENCODING
+
+
+def _share_beyond_ascii(sample: bytes) -> float:
+    return sum(1 for byte in sample if byte > 127) / max(1, len(sample))
+
+
+def _lookup_encoding(name: str | None) -> str | None:
+    """Return Python's name of an encoding; None if Python does not know it."""
+    if name is None:
+        return None
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return None
+
+
+def _east_asian_utf16(sample: bytes) -> str | None:
+    """Return the variant of UTF-16 of a Chinese, Japanese or Korean text without a mark, or None.
+
+    Such a text has kana or full-width signs, and nothing else than East Asian letters.
+    """
+    sample = sample[: len(sample) // 2 * 2]
+    for encoding in ("utf-16-le", "utf-16-be"):
+        text = sample.decode(encoding, "replace")
+        letters = len(_EAST_ASIAN.findall(text))
+        signs = len(_KANA_OR_SIGN.findall(text))
+        if letters == len(text) and signs >= MIN_SIGN_SHARE * len(text):
+            return encoding
+    return None
 
 
 def _is_western(text: str) -> bool:

@@ -23,7 +23,8 @@ MAX_LEVELS = 50
 
 _YAML_BLOCK = re.compile(r"\A\s*?---[ \t]*\n(?P<block>(?:[^\n]*\n)*?)(?:---|\.\.\.)[ \t]*(?:\n|\Z)")
 _TOML_BLOCK = re.compile(r"\A\s*?\+\+\+[ \t]*\n(?P<block>(?:[^\n]*\n)*?)\+\+\+[ \t]*(?:\n|\Z)")
-_KEY_LINE = re.compile(r"(?P<key>[^\W\d][\w .-]{0,60}?)\s*[:=](?:\s+(?P<value>.*)|\s*)")
+# A key is one word here, because a sentence may begin with some words and a colon.
+_KEY_LINE = re.compile(r"(?P<key>[^\W\d][\w.-]{0,60}?)\s*[:=](?!//)\s*(?P<value>.*)")
 _ITEM_LINE = re.compile(r"\s*-\s+(?P<value>.+)")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|<%.*?%>|\$\{.*?\}")
 
@@ -72,6 +73,10 @@ def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | N
     if not block.strip():
         return {}, []
     value = _parse_yaml(block) if language == "YAML" else _parse_toml(block)
+    if isinstance(value, Mapping) and block.startswith("\n"):
+        # Sentences with a colon between two rules, as slides have them, are YAML by chance.
+        if any(" " in str(key).strip() for key in value):
+            return None
     if isinstance(value, Mapping):
         if _is_small(value):
             return {str(key): item for key, item in value.items()}, []
@@ -148,9 +153,13 @@ def _parse_lines(block: str) -> dict[str, Any] | None:
         is_indented = line[0] in " \t"
         key_match = _KEY_LINE.fullmatch(line.strip())
         item_match = _ITEM_LINE.fullmatch(line)
-        if key_match is not None and key_match["key"].strip() not in values:
-            key = key_match["key"].strip()
+        if key_match is not None and key_match["key"] not in values:
+            key = key_match["key"]
             values[key] = _unquote(key_match["value"] or "")
+            key_lines += 1
+        elif key_match is not None and not is_indented:
+            # Of equal keys, the first one counts.
+            key = None
             key_lines += 1
         elif item_match is not None and key is not None:
             _append_item(values, key, _unquote(item_match["value"]))
@@ -160,9 +169,11 @@ def _parse_lines(block: str) -> dict[str, Any] | None:
                 values[key] = f"{values[key]} {line.strip()}".strip()
         else:
             other_lines += 1
-    if not key_lines or other_lines > key_lines:
+            if key is not None and isinstance(values[key], str):
+                values[key] = f"{values[key]} {line.strip()}".strip()
+    if other_lines >= max(1, key_lines):
         return None
-    return values
+    return values if key_lines else None
 
 
 def _append_item(values: dict[str, Any], key: str, item: str) -> None:

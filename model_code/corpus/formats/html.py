@@ -269,7 +269,9 @@ class _Page:
         if self._hidden_at is not None:
             self._hidden_text.append(text)
         elif self._open_elements[-2:] == ["head", "title"]:
-            if not self._has_title:
+            if self._has_title:
+                self.left_out.append(text)
+            else:
                 self.title_pieces.append(text)
         elif self._pre_elements and self._heading is None:
             self.pieces.append(_HEADING_LIKE_CODE.sub(r"\\\1", text))
@@ -388,7 +390,8 @@ _CODE_BEGIN = re.compile(r"<(script|style)\b[^<>]*>", re.I)
 _ALT = re.compile(r"<(?:img|area)\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
 INLINE_TAG = re.compile(
     r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span"
-    r"|strike|strong|sub|sup|time|tt|u|var|wbr|mi|mn|mo|tspan|acronym)\b[^<>]*>",
+    r"|strike|strong|sub|sup|time|tt|u|var|wbr|mi|mn|mo|tspan|acronym)"
+    r"(?:\s+[\w:@.-]+(?:\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))?)*\s*/?>",
     re.I,
 )
 ANY_TAG = re.compile(

@@ -168,7 +168,7 @@ def read_markdown_text(source: str) -> Extraction:
     page = read_markup(markup)
     left_out = [*page.left_out, *environment[_CODE]]
     extraction = Extraction(page.text, all_text=all_text, left_out=left_out)
-    _append_dropped_lines(extraction)
+    _append_dropped_lines(extraction, source)
     lost_share = sum(
         remark.share or 0.0
         for remark in measure_completeness(extraction)
@@ -179,15 +179,16 @@ def read_markdown_text(source: str) -> Extraction:
     return extraction
 
 
-def _append_dropped_lines(extraction: Extraction) -> None:
+def _append_dropped_lines(extraction: Extraction, source: str) -> None:
     """Append the lines of the source that hold words which rendering drops.
 
     A table drops the cells beyond its columns, for example.
     """
     found = count_words([extraction.text, *extraction.left_out])
+    dropped_words = count_words([source]).keys() - found.keys()
     dropped: list[str] = []
     for line in extraction.all_text or ():
-        if any(word not in found for word in count_words([line])):
+        if not dropped_words.isdisjoint(count_words([line])):
             dropped.append(line)
     if 0 < len(dropped) <= MAX_DROPPED_LINES:
         extraction.text = "\n".join([extraction.text, "", *dropped])

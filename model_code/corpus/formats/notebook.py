@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,9 +30,12 @@ def read_notebook(data: bytes) -> Extraction:
         notebook = nbformat.reads(decoded.text, as_version=4)
         cells = list(notebook.cells)
     except Exception as error:
-        # Converters of old versions raise errors of any kind.
-        message = " ".join(str(error).split())[:200]
-        raise RowError("unreadable file", f"it is no notebook: {message}") from None
+        # The library raises errors of any kind, also for keys that reading can do without.
+        notebook = _parse_cells(decoded.text)
+        if notebook is None:
+            message = " ".join(str(error).split())[:200]
+            raise RowError("unreadable file", f"it is no notebook: {message}") from None
+        cells = notebook["cells"]
 
     blocks: list[str] = []
     all_text: list[str] = []
@@ -59,6 +63,19 @@ def read_notebook(data: bytes) -> Extraction:
     extraction.text = "\n\n".join(block for block in blocks if block.strip())
     extraction.all_text = all_text
     return extraction
+
+
+def _parse_cells(text: str) -> dict[str, Any] | None:
+    """Return a notebook that breaks the rules of its format; None if it has no cells."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not isinstance(value.get("cells"), list):
+        return None
+    if not all(isinstance(cell, dict) for cell in value["cells"]):
+        return None
+    return value
 
 
 def _output_texts(output: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:

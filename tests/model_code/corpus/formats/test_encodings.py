@@ -29,6 +29,8 @@ POLISH = "Źródło rzeki leży w górach, a ujście wpływa do morza. Każda ł
         ("plain words", "utf-32-le"),
         ("Река течёт на север и впадает в море.", "utf-16-le"),
         ("Ο ποταμός κυλάει προς τον βορρά.", "utf-16-be"),
+        ("川は北へ流れて、海に注ぎます。", "utf-16-le"),
+        ("河流向北流，入大海。沿岸有村庄。", "utf-16-be"),
     ],
 )
 def test_unmarked_encoding_is_guessed_and_told(text, encoding):
@@ -49,7 +51,14 @@ def test_declared_encoding_is_no_guess():
 
 
 @pytest.mark.parametrize(
-    "data", [b"a\0b", b"\x00\x01\x02\xff", bytes(range(1, 32)) * 20 + b"\xff", b"\xff\xfea"]
+    "data",
+    [
+        b"a\0b",
+        b"\x00\x01\x02\xff",
+        bytes(range(1, 32)) * 20 + b"\xff",
+        b"\xff\xfea",
+        b"\x80\x81\x83" * 30,
+    ],
 )
 def test_bytes_that_are_no_text_are_refused(data):
     with pytest.raises(RowError):

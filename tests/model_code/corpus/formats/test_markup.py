@@ -83,6 +83,10 @@ def test_lost_text_of_a_page_is_measured():
         ("<style>\np {}\n</style>\nshown", "shown"),
         ("word[^1]\n\n[^1]: gloss", "word[^1]\n\n[^1]: gloss"),
         ("a `<b>` c", "a <b> c"),
+        (
+            "List<String>, a <T>, </p>, x <- y, a<b && c>d",
+            "List<String>, a <T>, </p>, x <- y, a<b && c>d",
+        ),
         ("Let $a_1 < b_2$ hold.", "Let $a_1 < b_2$ hold."),
     ],
 )
@@ -109,6 +113,7 @@ def test_deeply_nested_markdown_is_kept_as_its_source():
         ("+++\ntitle = 'Tides'\ndate = 2023-04-05\n[extra]\nx = 1\n+++\n", "Tides", "2023-04-05"),
         ("+++\ntitle = Tides\ndate = 2023-04-05\n+++\n", "Tides", "2023-04-05"),
         ("---\n# only a comment\n---\n", "", ""),
+        ("---\ntitle:Tides\ndate:2023-04-05\n---\n", "Tides", "2023-04-05"),
         ("---\nTitle: Tides\nDate: 2023-04-05\n---\n", "Tides", "2023-04-05"),
         ("---\ntitle: Tides\n date: 2023-04-05\n---\n", "Tides", "2023-04-05"),
         ("---\ntitle: @Tides\ntags: [a, b\n---\n", "@Tides", ""),
@@ -123,7 +128,15 @@ def test_front_matter_is_never_text(block, title, date):
     assert str(extraction.date or "") == date
 
 
-@pytest.mark.parametrize("source", ["---\n\nWords.\n\n---\n\nMore.", "---\ntitle: x\n\nNo end."])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "---\n\nWords.\n\n---\n\nMore.",
+        "---\ntitle: x\n\nNo end.",
+        "---\n\nA remark: quiet.\n\n---\n\nMore.",
+        "---\n\nNote: quiet.\n\nAnother sentence here.\n\n---\n\nMore.",
+    ],
+)
 def test_rules_around_text_are_text(source):
     extraction = read_markdown(source.encode())
     assert measure_completeness(extraction) == []

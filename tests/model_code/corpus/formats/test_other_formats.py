@@ -177,6 +177,12 @@ def test_notebook_keeps_texts_code_and_outputs():
     assert extraction.text == "# Catch\n\nUse <net> here.\n\nprint(catch)\n\ntons: 4\n"
 
 
+def test_notebook_that_breaks_its_format_is_read():
+    cells = [{"cell_type": "markdown", "source": "Words."}]
+    content = json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5, "metadata": {}})
+    assert read_notebook(content.encode()).text == "Words."
+
+
 @pytest.mark.parametrize("content", ["{}", "[]", "[" * 100_000, "words"])
 def test_json_that_is_no_notebook_is_refused(content):
     with pytest.raises(RowError, match="it is no notebook"):
