@@ -50,7 +50,8 @@ _ALPHABET_BLOCKS = frozenset((0, 1, 2, 3, 4, 5, 6, 0x0E, 0x10, 0x1E, 0x1F, 0x20,
 _WESTERN_LETTERS = frozenset("àáâãäåæçèéêëìíîïñòóôõöøùúûüßœÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜŒªº")
 # Signs of the fallback encoding that stand inside of words only if another encoding was meant.
 _SIGN_IN_WORD = re.compile(
-    r"\w[\u00a1-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u2020-\u2022\u201a\u201e\u2030\ufffd]\w"
+    r"\w[\u00a1-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u2020-\u2022\u2030\ufffd]\w"
+    r"|\w[\u201a\u201e]"
 )
 
 _EAST_ASIAN = re.compile(
@@ -275,6 +276,8 @@ def _guess_encoding(sample: bytes) -> str:
         return unmarked
     if _is_binary(sample):
         raise RowError("binary file", "holds bytes that no text has: this is no text")
+    if _is_escaped_japanese(sample):
+        return "iso2022_jp"
     if _is_western(sample.decode(FALLBACK_ENCODING, "replace")):
         return FALLBACK_ENCODING
 
