@@ -23,7 +23,6 @@ POLISH = "Źródło rzeki leży w górach, a ujście wpływa do morza. Każda ł
         ("川は北へ流れて冷たい海に注ぎます。", "shift_jis"),
         ("川は北へ流れて冷たい海に注ぎます。", "euc_jp"),
         ("川は北へ流れて", "iso2022_jp"),
-        ("Un café à côté de la forêt", "cp850"),
         ("河流向北流入寒冷的大海，沿岸有许多村庄。", "gb18030"),
         ("강은 북쪽으로 흘러 차가운 바다로 들어갑니다.", "euc_kr"),
         ("plain words and a Ł", "utf-16-le"),
