@@ -108,12 +108,13 @@ def _fused(
     from model_code.retrieval import bm25
     from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
     from model_code.retrieval.index_settings import Bm25Settings
+    from model_code.retrieval.indexed import NewPassages
 
     words, made = (
         (build / "bm25_encoder", build / "bm25_index"),
         (build / "fused_encoder", build / "fused_index"),
     )
-    bm25.build_folders(texts, ids, Bm25Settings(), *words)
+    bm25.build_folders(NewPassages(texts, ids), Bm25Settings(), *words)
     fusion = Fusion(
         {"dense": 1.0, "bm25": 5.0, "dense.late": 1.0},
         {"dense": ScoreNormalizer.fit(vectors)},

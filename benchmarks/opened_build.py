@@ -30,6 +30,7 @@ def open_generation_zero(
     provenance: Mapping[str, Any],
     text: TextRules | None = None,
     cursor: LedgerCursor = NOWHERE,
+    known_queries: Path | None = None,
 ) -> Generation:
     """Make a finished build the current generation of `retriever`, and `retriever` the default one.
 
@@ -37,7 +38,7 @@ def open_generation_zero(
     generation again, with its additions.
     """
     collection = GenerationStore(root / LIVE, retriever)
-    parts = BuildArtifacts(encoder, index, documents, hierarchy)
+    parts = BuildArtifacts(encoder, index, documents, hierarchy, known_queries)
 
     def newest(copies: Sequence[Generation]) -> Generation | None:
         """Return the current generation, else the last copy; None without copies."""

@@ -11,9 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def described(text: str) -> Any:
-    """Return a dataclass field with a description, which the OpenAPI page shows."""
-    return field(metadata={"description": text})
+def described(text: str, **default: Any) -> Any:
+    """Return a dataclass field with a description, which the OpenAPI page shows.
+
+    Args:
+        text: The description.
+        default: `default` or `default_factory`, as `field` takes them; nothing if the value is
+            required.
+    """
+    return field(metadata={"description": text}, **default)
 
 
 @dataclass(frozen=True)
@@ -24,11 +30,14 @@ class TokenMatch:
         token: The token, or the name of the component.
         weight: The contribution to the score.
         expanded: Whether the encoder added the token to the query.
+        known: Whether the document has the token only in queries that it is known to answer. For a
+            component: whether this holds for one of its tokens.
     """
 
     token: str
     weight: float
     expanded: bool = False
+    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,13 @@ class StoredDocument:
     has_file: bool = field(
         default=False,
         metadata={"description": "Whether the service has its file, at /files/ID."},
+    )
+    known_queries: list[str] = described(
+        "Queries that the document is known to answer, from judgements and from its row.",
+        default_factory=list,
+    )
+    hidden_queries: int = described(
+        "Number of known queries from feedback, whose texts are not shown.", default=0
     )
 
 

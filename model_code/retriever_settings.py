@@ -13,6 +13,10 @@ from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.settings import Field
 from model_code.training.settings import TrainingSettings
 
+# The baselines without and with known queries as words of their documents.
+BM25 = "bm25"
+BM25_KNOWN = "bm25_known"
+
 _KINDS = all_trained_kinds()
 _KIND_DESCRIPTIONS = ", ".join(f"{kind.name} ({kind.description})" for kind in _KINDS)
 _KIND_NAMES = tuple(kind.name for kind in _KINDS)
@@ -61,8 +65,8 @@ class FusionSettings(settings.Settings):
     """One fusion. Its score is the weighted sum of its components' normalised scores."""
 
     of: tuple[str, ...] = Field(
-        description="Components: names under `retrievers`, bm25, zero_shot (the base encoder), or "
-        "headline (titles and first sentences, by the base encoder)."
+        description="Components: names under `retrievers`, bm25, bm25_known, zero_shot (the base "
+        "encoder), or headline (titles and first sentences, by the base encoder)."
     )
     weights: dict[str, float] = Field(
         default_factory=dict,
@@ -84,6 +88,15 @@ class FusionSettings(settings.Settings):
         "scoring again. "
         "0: not at all.",
     )
+
+    def with_known_queries(self) -> FusionSettings:
+        """Return the settings with bm25_known in place of bm25, unless both are components."""
+        if BM25 not in self.of or BM25_KNOWN in self.of:
+            return self
+        renamed = {BM25: BM25_KNOWN}
+        components = [renamed.get(name, name) for name in self.of]
+        weights = {renamed.get(name, name): weight for name, weight in self.weights.items()}
+        return self.replace(of=tuple(components), weights=weights)
 
     def check(self) -> None:
         """Refuse fewer than two components, repeated ones, and weights that do not fit them."""

@@ -37,13 +37,19 @@ from model_code.project import (
     read_utf8,
 )
 from model_code.queries.settings import PseudoQuerySettings
-from model_code.retrieval.index_settings import Bm25Settings, IndexSettings
-from model_code.retriever_settings import FusionSettings, RetrieverSettings, parse_retriever
+from model_code.retrieval.index_settings import Bm25Settings, IndexSettings, KnownQuerySettings
+from model_code.retriever_settings import (
+    BM25,
+    BM25_KNOWN,
+    FusionSettings,
+    RetrieverSettings,
+    parse_retriever,
+)
 from model_code.settings import Field, SettingDescription, Settings, describe_settings, require
 from model_code.text.settings import PassageSettings
 from model_code.training.settings import TrainingSettings
 
-BASELINES = ("bm25", "zero_shot", "untrained")
+BASELINES = (BM25, BM25_KNOWN, "zero_shot", "untrained")
 FUSED_BASELINE = "untrained"
 # BM25 over documents and their generated queries. Only built if a model writes queries.
 BM25_GENERATED = "bm25_generated"
@@ -103,6 +109,7 @@ class Parameters(Settings):
     fusions: dict[str, FusionSettings] = Field(default_factory=dict)
     index: IndexSettings = Field(default_factory=IndexSettings)
     bm25: Bm25Settings = Field(default_factory=Bm25Settings)
+    known_queries: KnownQuerySettings = Field(default_factory=KnownQuerySettings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     promotion: PromotionSettings = Field(default_factory=PromotionSettings)
     drift: DriftSettings = Field(default_factory=DriftSettings)
@@ -115,6 +122,13 @@ class Parameters(Settings):
     def built(self) -> tuple[str, ...]:
         """Names of all retrievers, followed by the names of all fusions."""
         return (*self.retrievers, *self.fusions)
+
+    @property
+    def searchable_baselines(self) -> tuple[str, ...]:
+        """Baselines that may be registered; bm25_known only if known queries are used."""
+        if self.known_queries.use:
+            return BASELINES
+        return tuple(name for name in BASELINES if name != BM25_KNOWN)
 
     def build_folders(self, artifacts: Path, name: str) -> tuple[Path, Path]:
         """Return the encoder folder and the index folder of a system.

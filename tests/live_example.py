@@ -192,6 +192,7 @@ def make_generation(
             "build": before.build if before else number,
             "segments": [*parts[1:], *([number] if rows else [])] if before else [],
             "removed": number,
+            "known": None,
         }
         collection.write_manifest(folder, facts, cursor, before and before.number)
         return collection.commit(folder, number)

@@ -53,7 +53,7 @@ ORDER = (
     within("model_code", "incdsi"),
     within("model_code.collection", "index"),
     within("model_code.collection", "sync backup"),
-    within("model_code.collection", "erase"),
+    within("model_code.collection", "erase forget"),
     within("orchestration", "parameters running_service"),
     within("orchestration", "pipeline"),
     within("orchestration", "registry"),

@@ -31,7 +31,7 @@ from model_code.retrieval import bm25
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
-from model_code.retrieval.indexed import IndexedRetriever
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.retriever_settings import FusionSettings
@@ -63,7 +63,7 @@ class Corpus:
         self.texts = passage_texts(passages, settings.encoder.include_title)
         self.ids, self.aside, self.sizes = passages["document_id"].tolist(), aside, dict[str, int]()
         folders = aside / "bm25" / "encoder", aside / "bm25" / "index"
-        bm25.build_folders(self.texts, self.ids, settings.bm25, *folders)
+        bm25.build_folders(NewPassages(self.texts, self.ids), settings.bm25, *folders)
         self.bm25 = open_retriever(*folders)
         trained = root / "artifacts/train/hce/encoder"
         self.encoders = {"untrained": None} | ({"hce": trained} if trained.is_dir() else {})

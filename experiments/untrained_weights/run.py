@@ -75,7 +75,9 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
     )
     Encoder.from_settings(settings.encoder).save(encoder)
     ids = corpus.passages["document_id"].tolist()
-    bm25.build_folders(texts, ids, settings.bm25, by_words / "encoder", by_words / "index")
+    bm25.build_folders(
+        NewPassages(texts, ids), settings.bm25, by_words / "encoder", by_words / "index"
+    )
     parts = {
         DENSE: open_retriever(encoder, index),
         WORDS: open_retriever(by_words / "encoder", by_words / "index"),

@@ -11,6 +11,7 @@ import pandera.pandas as pa
 from pandera.errors import SchemaError, SchemaErrors
 
 from model_code.checks.rules import require
+from model_code.corpus.known_queries import JUDGING_SPLITS, CorpusQueries, query_hash
 from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL
 from model_code.errors import FreshetError
@@ -103,6 +104,29 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
 
     if "queries" in tables and "qrels" in tables:
         _check_splits(tables["queries"], tables["qrels"])
+
+
+def check_known_queries(known: CorpusQueries, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Require that known queries belong to documents, and that no query that judges is known.
+
+    Args:
+        known: The known queries of the corpus.
+        tables: The tables `documents` and `queries`.
+    """
+    documents = set(tables["documents"]["document_id"])
+    queries = tables["queries"]
+    judging = queries[queries["split"].isin(JUDGING_SPLITS)]
+    held_out = {query_hash(text) for text in judging["text"]}
+    require(known.held_out == held_out, "known queries must name the queries of dev, gate and test")
+    for query in known.queries:
+        require(
+            query.document_id in documents,
+            f"known queries must belong to documents; there is no {query.document_id!r}",
+        )
+        require(
+            query_hash(query.text) not in held_out,
+            f"no query of dev, gate or test may be known, as {query.text!r} is",
+        )
 
 
 def validate(schema: pa.DataFrameSchema, table: pd.DataFrame) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
+from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.index.changes import ChangeReport, delete_documents
 from model_code.collection.index.live_index import DAMAGED, LiveIndex
 from model_code.collection.index.project_ledger import ledger_file
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
+from model_code.collection.segments.known_overrides import KNOWN_OVERRIDES, load_overrides
 from model_code.collection.segments.solved import SolvedDocuments
 from model_code.corpus.clean_rows import clean_rows, read_file
 from model_code.corpus.settings import CorpusSettings
@@ -50,15 +52,15 @@ def erase_documents(
     erased_ids = set(report.erased)
 
     remains: list[str] = []
-    for live_index in _all_indexes(index):
+    for live_index in all_indexes(index):
         remains.extend(_erase_from_generations(live_index, erased_ids))
-    _delete_drift_references(index)
+    delete_drift_references(index)
     remains.extend(_find_inbox_files(index, erased_ids))
     remains.extend(_find_retrain_copies(index, erased_ids))
     remains.extend(_find_imported_copies(index, erased_ids))
     remains.extend(_find_synced_sources(index, erased_ids))
     index.ledger.erase(report.erased)
-    remains.extend(_find_damaged_copies(index))
+    remains.extend(find_damaged_copies(index))
 
     if remains:
         raise FreshetError(
@@ -67,7 +69,7 @@ def erase_documents(
     return report
 
 
-def _all_indexes(index: LiveIndex) -> Iterator[LiveIndex]:
+def all_indexes(index: LiveIndex) -> Iterator[LiveIndex]:
     """Yield the live index of every retriever, the given one first."""
     yield index
     for name in retrievers(index.project.live):
@@ -77,22 +79,10 @@ def _all_indexes(index: LiveIndex) -> Iterator[LiveIndex]:
 
 def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
     """Delete the generations of a retriever that hold a text; yield the ones that have to stay."""
-    # `freshet add` imports this module as well, and needs no plan of a retrain.
-    from model_code.collection.index.retrain_plan import planned_generations
-
     index.apply()
     # Vectors that were solved with queries of these documents must not depend on them any more.
     index.solve_again(documents_solved_with(index.generation, document_ids))
-    index.compact()
-
-    holders = _generations_with(index, document_ids)
-    protected = set(planned_generations(index.project, index.retriever))
-    for generation in index.store.generations():
-        if not generation.needs & holders:
-            protected.add(generation.number)
-    index.collect_garbage(1, protected)
-
-    for number in sorted(_generations_with(index, document_ids)):
+    for number in erase_generations(index, lambda one: _holds_document(one, document_ids)):
         reason = "which is read just now: do the same again later"
         if number in index.generation.needs:
             reason = (
@@ -101,26 +91,56 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
         yield f"generation {number} of {index.retriever}, {reason}"
 
 
-def _generations_with(index: LiveIndex, document_ids: Set[str]) -> set[int]:
-    """Return the numbers of the generations whose own files hold one of the documents.
+def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]) -> list[int]:
+    """Delete the generations of a retriever whose own files hold a text.
+
+    The added segments are merged first, so that no removed document is left in them.
+
+    Args:
+        index: Live index of the retriever, which has applied all changes.
+        holds_text: Returns whether the own files of a generation hold the text.
+
+    Returns:
+        Numbers of the generations that hold the text and have to stay, ascending.
+    """
+    # `freshet add` imports this module as well, and needs no plan of a retrain.
+    from model_code.collection.index.retrain_plan import planned_generations
+
+    index.compact()
+
+    holders = _generations_with(index, holds_text)
+    protected = set(planned_generations(index.project, index.retriever))
+    for generation in index.store.generations():
+        if not generation.needs & holders:
+            protected.add(generation.number)
+    index.collect_garbage(1, protected)
+    return sorted(_generations_with(index, holds_text))
+
+
+def _generations_with(index: LiveIndex, holds_text: Callable[[Generation], bool]) -> set[int]:
+    return {generation.number for generation in index.store.generations() if holds_text(generation)}
+
+
+def _holds_document(generation: Generation, document_ids: Set[str]) -> bool:
+    """Return whether the own files of a generation hold one of the documents, or its queries.
 
     The record of a solved document holds known queries of the documents that it was solved beside.
     """
-    numbers: set[int] = set()
-    for generation in index.store.generations():
-        file = generation.folder / DOCUMENTS
-        if file.is_file():
-            (ids,) = read_columns(file, "document_id")
-            if not document_ids.isdisjoint(ids):
-                numbers.add(generation.number)
-        for document in SolvedDocuments.load(generation.folder).documents.values():
-            member_ids = [member.document_id for member in document.members]
-            if not document_ids.isdisjoint(member_ids):
-                numbers.add(generation.number)
-    return numbers
+    for document in SolvedDocuments.load(generation.folder).documents.values():
+        member_ids = [member.document_id for member in document.members]
+        if not document_ids.isdisjoint(member_ids):
+            return True
+    documents = generation.folder / DOCUMENTS
+    if documents.is_file():
+        (ids,) = read_columns(documents, "document_id")
+        if not document_ids.isdisjoint(ids):
+            return True
+    if (generation.folder / KNOWN_OVERRIDES).is_file():
+        return not document_ids.isdisjoint(load_overrides(generation.folder))
+    return False
 
 
-def _delete_drift_references(index: LiveIndex) -> None:
+def delete_drift_references(index: LiveIndex) -> None:
     """Delete the references of drift checks, which quote documents and are made when needed."""
     folder = index.project.state / "drift"
     with file_lock(index.project.state / "drift.lock"):
@@ -198,7 +218,7 @@ def _find_synced_sources(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
             )
 
 
-def _find_damaged_copies(index: LiveIndex) -> Iterator[str]:
+def find_damaged_copies(index: LiveIndex) -> Iterator[str]:
     """Yield the ledgers and generations that a repair has set aside."""
     copies = list(index.project.live.glob(f"*/{DAMAGED}"))
     file = ledger_file(index.project)

@@ -18,6 +18,7 @@ import pandas as pd
 from freshet.results import ReadingNote
 from model_code.corpus.clean_rows import clean_rows
 from model_code.corpus.cleaning import SourceQuery, clean_query, merge_duplicates
+from model_code.corpus.known_queries import CorpusQueries, collect_known_queries
 from model_code.corpus.leaks import count_leaks
 from model_code.corpus.qrels import Qrels, QrelTargets, admit_qrels
 from model_code.corpus.quarantine import Quarantine
@@ -43,11 +44,13 @@ class BuiltCorpus:
         tables: The tables by name, quarantine included.
         report: Counts of rows, splits and reasons.
         notes: What was not read of the source's files, or was guessed.
+        known_queries: The known queries of the documents.
     """
 
     tables: dict[str, pd.DataFrame]
     report: dict[str, Any]
     notes: list[ReadingNote]
+    known_queries: CorpusQueries
 
 
 def build_corpus(
@@ -111,7 +114,20 @@ def build_corpus(
     unread_answers = sum(query.has_unread_answers for query in queries)
     if unread_answers:
         report["queries_with_unread_answers"] = unread_answers
-    return BuiltCorpus(tables, report, notes)
+    known_queries = _collect_known_queries(documents, queries, qrels)
+    report["known_queries"] = len(known_queries.queries)
+    return BuiltCorpus(tables, report, notes, known_queries)
+
+
+def _collect_known_queries(
+    documents: Sequence[Document], queries: Sequence[SourceQuery], qrels: Qrels
+) -> CorpusQueries:
+    texts = {query.query_id: query.text for query in queries}
+    grades = dict(qrels.pairs)
+    for query_id, document_ids in qrels.judged_not_relevant.items():
+        for document_id in document_ids:
+            grades[query_id, document_id] = 0
+    return collect_known_queries(documents, texts, qrels.splits, grades)
 
 
 def _query_check(max_characters: int) -> Callable[[Row], SourceQuery]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from model_code.corpus.near_duplicates import near_duplicates
 from model_code.corpus.tables import Corpus, find_query_lines, strip_query_lines
+from model_code.text.known_queries import jaccard, normalize_query
 from model_code.text.phrases import documents_containing, normalize_phrase
+
+MIN_SIMILAR_JACCARD = 0.7
+"""Word Jaccard above which a test query nearly repeats a training query."""
 
 
 def count_leaks(corpus: Corpus) -> dict[str, int]:
@@ -17,17 +23,66 @@ def count_leaks(corpus: Corpus) -> dict[str, int]:
           asks for by a line of their own are left out.
         - "test_queries_near_training": test queries with a relevant document that is a
           near-duplicate of a document that training asks for.
+        - "test_queries_equal_to_training": test queries that a training query repeats, apart from
+          case and punctuation.
+        - "test_queries_similar_to_training": other test queries whose word Jaccard with a training
+          query is above .7.
         - "test_queries_word_for_word": test queries that another, unjudged document contains word
           for word.
     """
     test = corpus.judgements("test")
     documents = strip_query_lines(corpus).documents
     texts = dict(zip(documents["document_id"], documents["text"], strict=True))
+    equal, similar = _count_repetitions(test.queries, corpus.judgements("train").queries)
     return {
+        "test_queries_equal_to_training": equal,
+        "test_queries_similar_to_training": similar,
         "documents_searched": len(texts) - len(_documents_left_out(corpus)),
         "test_queries_near_training": _count_near_training(corpus, test.qrels, texts),
         "test_queries_word_for_word": _count_word_for_word(test.queries, test.qrels, texts),
     }
+
+
+def _count_repetitions(test: dict[str, str], train: dict[str, str]) -> tuple[int, int]:
+    """Return the numbers of test queries that equal, and that nearly equal, a training query."""
+    training_texts = {normalize_query(text) for text in train.values()}
+    training_words = [frozenset(text.split()) for text in sorted(training_texts)]
+    queries_with: dict[str, list[int]] = {}
+    for number, words in enumerate(training_words):
+        for word in words:
+            queries_with.setdefault(word, []).append(number)
+
+    equal = 0
+    similar = 0
+    for query in test.values():
+        text = normalize_query(query)
+        if text in training_texts:
+            equal += 1
+        elif _is_similar_to_one(frozenset(text.split()), training_words, queries_with):
+            similar += 1
+    return equal, similar
+
+
+def _is_similar_to_one(
+    words: frozenset[str],
+    others: Sequence[frozenset[str]],
+    others_with: Mapping[str, Sequence[int]],
+) -> bool:
+    """Return whether the Jaccard with one of several sets of words is above the limit.
+
+    A similar set lacks few of the words, so it has one of the rarest.
+
+    Args:
+        words: The words.
+        others: The sets.
+        others_with: Numbers of the sets that have a word, by word.
+    """
+    rarest_first = sorted(words, key=lambda word: (len(others_with.get(word, ())), word))
+    may_lack = int(len(words) * (1 - MIN_SIMILAR_JACCARD))
+    candidates: set[int] = set()
+    for word in rarest_first[: may_lack + 1]:
+        candidates.update(others_with.get(word, ()))
+    return any(jaccard(words, others[number]) > MIN_SIMILAR_JACCARD for number in candidates)
 
 
 def _documents_left_out(corpus: Corpus) -> set[str]:

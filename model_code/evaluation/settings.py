@@ -21,14 +21,20 @@ METRICS = (
     "hit@10",
 )
 # Systems that are not trained: another seed gives the same scores.
-UNTRAINED_SYSTEMS = ("bm25", "bm25_generated", "zero_shot", "untrained")
+UNTRAINED_SYSTEMS = ("bm25", "bm25_known", "bm25_generated", "zero_shot", "untrained")
 
 
 class EvaluationSettings(Settings):
     """The metrics, the number of queries, and the confidence of intervals."""
 
     # Every system is tested against these systems.
-    references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")
+    references: ClassVar[tuple[str, ...]] = (
+        "bm25",
+        "bm25_known",
+        "zero_shot",
+        "untrained",
+        "contrastive",
+    )
 
     metrics: tuple[str, ...] = Field(
         METRICS,

@@ -241,7 +241,8 @@ def _encode_documents(searcher: Searcher, puts: Mapping[int, Document]) -> dict[
         return {}
     dense = searcher.base.dense
     numbered = [replace(document, document_id=str(number)) for number, document in puts.items()]
-    new = new_passages(numbered, searcher.generation.text)
+    held_out = searcher.base.build_queries.held_out
+    new = new_passages(numbered, searcher.generation.text, held_out=held_out)
     numbers, vectors = dense.encode_new_passages(new)
     encoded = single_rows(numbers, vectors, dense.encode_known_queries(new, numbers))
     return {int(number): value for number, value in encoded.items()}

@@ -11,7 +11,7 @@ replaced without reading its text again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +31,7 @@ from model_code.retrieval.bm25_index import (
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Retriever
-from model_code.text.known_queries import KnownQuery, KnownQueryLimits
+from model_code.text.known_queries import KnownQueryLimits
 
 SETTINGS = "bm25.json"
 
@@ -68,14 +68,41 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         self.segment = segment
         self.known_segment = known
 
+    @classmethod
+    def index(
+        cls, new: NewPassages, settings: Bm25Settings, words: KnownWords | None = None
+    ) -> Self:
+        """Index passages in memory, with the known queries of their documents if they count.
+
+        Args:
+            new: The passages.
+            settings: Parameters of the formula, and the language.
+            words: How known queries count; None ignores them.
+        """
+        segment = Bm25Segment.build(new.texts, new.document_ids, settings.language)
+        known = None
+        if words is not None:
+            known = KnownSegment.build(new.known, segment.ids, words.limits, settings.language)
+        return cls(segment, settings, words, known)
+
+    def with_words(self, words: KnownWords) -> Self:
+        """Return a retriever over the same postings in which known queries count differently.
+
+        Args:
+            words: How they count. The limits must be those of this retriever.
+        """
+        return type(self)(self.segment, self.settings, words, self.known_segment)
+
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages in `folder`, with the known queries of their documents."""
-        segment = Bm25Segment.build(new.texts, new.document_ids, self.settings.language)
-        if self.words is not None:
-            known = self._index_known_queries(new.known, segment)
-            self.save_segment(known.queries, folder / KNOWN)
+        self.index(new, self.settings, self.words).save(folder)
+
+    def save(self, folder: Path) -> None:
+        """Write the index to a folder."""
+        if self.known_segment is not None:
+            self.save_segment(self.known_segment.queries, folder / KNOWN)
         # The manifest of the folder has the checksums of all files below it.
-        self.save_segment(segment, folder)
+        self.save_segment(self.segment, folder)
 
     def reopen(self, folder: Path) -> Self:
         """Return a retriever with the same settings over the segment in another folder."""
@@ -140,15 +167,11 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         replaced = segment.known.keys()
         parts = [KnownPart(number, self.known_segment, segment.removed.union(replaced))]
         if replaced:
-            known = self._index_known_queries(segment.known, self.segment)
+            known = KnownSegment.build(
+                segment.known, self.segment.ids, self.words.limits, self.settings.language
+            )
             parts.append(KnownPart(number, known, segment.removed))
         return parts
-
-    def _index_known_queries(
-        self, known: Mapping[str, Sequence[KnownQuery]], segment: Bm25Segment
-    ) -> KnownSegment:
-        assert self.words is not None
-        return KnownSegment.build(known, segment.ids, self.words.limits, self.settings.language)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """Return the term counts of each passage, hashed to a few components with random signs.
@@ -178,38 +201,26 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
 
 
 def build_folders(
-    texts: Sequence[str],
-    document_ids: Sequence[str],
+    passages: NewPassages,
     settings: Bm25Settings,
     encoder: Path,
     index: Path,
     words: KnownWords | None = None,
-    known: Mapping[str, Sequence[KnownQuery]] | None = None,
 ) -> None:
     """Build a retriever and write it to two new folders.
 
     Args:
-        texts: The passages.
-        document_ids: Document of each passage.
+        passages: The passages, and the known queries of their documents.
         settings: Parameters of the formula, and the language.
         encoder: Folder that receives the settings.
         index: Folder that receives the segment.
         words: How known queries count; None ignores them.
-        known: Known queries by document id; documents without passages are ignored.
     """
     encoder.mkdir(parents=True)
     write_json(encoder / SETTINGS, settings.model_dump())
     if words is not None:
         write_json(encoder / KNOWN_WORDS, asdict(words))
-
-    indexed_ids = set(document_ids)
-    indexed_known: dict[str, Sequence[KnownQuery]] = {}
-    for document_id, queries in (known or {}).items():
-        if document_id in indexed_ids:
-            indexed_known[document_id] = queries
-    empty = Bm25Segment.build([], [], settings.language)
-    retriever = Bm25Retriever(empty, settings, words)
-    retriever.write_segment(index, NewPassages(texts, document_ids, known=indexed_known))
+    Bm25Retriever.index(passages, settings, words).save(index)
 
 
 def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:

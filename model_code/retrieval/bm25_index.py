@@ -770,6 +770,14 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             highest += query.completion_weight * rarity
         return highest
 
+    def without_known_words(self) -> Bm25Index:
+        """Return the same index in which known queries do not count; itself if none count."""
+        if self._known_counts is None:
+            return self
+        removed = [removed for _, removed in self.ids.maps]
+        segments = list(zip(self.segments, removed, strict=True))
+        return Bm25Index(segments, self.settings, self.reference)
+
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
         """Return the number of the document's best passage, the first of equals."""
         rows = self.ids.rows_of([document_id])
@@ -789,13 +797,20 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             best_passage = self.best_passage_encoded(query, document_id)
             best_rows.append(int(self.ids.rows_of([document_id])[best_passage]))
 
+        plain = self.without_known_words()
         explanations: list[list[TokenMatch]] = [[] for _ in document_ids]
         for term, count in encoded.terms.items():
-            weights = self._sum_weights(Bm25Query(Counter({term: count})))
+            term_query = Bm25Query(Counter({term: count}))
+            weights = self._sum_weights(term_query)
+            plain_weights = weights
+            if plain is not self:
+                plain_weights = plain._sum_weights(term_query)
             is_corrected = term in encoded.corrections
             for matches, row in zip(explanations, best_rows, strict=True):
                 if weights[row]:
-                    matches.append(TokenMatch(term, float(weights[row]), is_corrected))
+                    is_known = not plain_weights[row]
+                    weight = float(weights[row])
+                    matches.append(TokenMatch(term, weight, is_corrected, is_known))
         if encoded.completions:
             completing = replace(encoded, terms=Counter(), scores={})
             weights = self._sum_weights(completing)
@@ -830,12 +845,15 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             return float(self.score_encoded(query, [[document_id]])[0][0])
         return float(self._score_less_words(query[0].terms, document_id, left_out))
 
+    def known_queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
+        """Yield segments with the rows of a document's known queries that count as words."""
+        if self._known_counts is not None:
+            yield from self._known_counts.queries_of(document_id)
+
     def _near_duplicate_counts(self, terms: Counter[str], document_id: str) -> Counter[str]:
         """Return the terms of a document's known queries that nearly equal a query."""
         counts: Counter[str] = Counter()
-        if self._known_counts is None:
-            return counts
-        for known, rows in self._known_counts.queries_of(document_id):
+        for known, rows in self.known_queries_of(document_id):
             shared = np.zeros(len(known.queries.ids), np.int64)
             for term in terms:
                 shared[known.queries.rows[known.queries.postings(term)]] += 1

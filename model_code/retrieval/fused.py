@@ -300,6 +300,15 @@ class FusedSearch(Retriever[FusedQueries]):
                 return component.keyword_index
         return None
 
+    def without_known_words(self) -> FusedSearch:
+        """Return the fusion in which known queries do not count; itself if none count."""
+        components = {
+            name: component.without_known_words() for name, component in self.components.items()
+        }
+        if all(components[name] is component for name, component in self.components.items()):
+            return self
+        return FusedSearch(components, self.fusion)
+
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
         """Encode query texts for every component, find their candidates, and score these."""
 
@@ -618,12 +627,24 @@ class FusedSearch(Retriever[FusedQueries]):
         (component_shares,) = self._candidate_shares(query, [document_ids])
         explanations = []
         for i in range(len(document_ids)):
-            shares = [
-                TokenMatch(name, float(values[i])) for name, values in component_shares.items()
-            ]
+            known_components = self._components_with_known_words(text, document_ids[i])
+            shares = []
+            for name, values in component_shares.items():
+                is_known = name in known_components
+                shares.append(TokenMatch(name, float(values[i]), known=is_known))
             shares.sort(key=lambda share: -share.weight)
             explanations.append(shares)
         return explanations
+
+    def _components_with_known_words(self, text: str, document_id: str) -> set[str]:
+        """Return the components in which a known query gave the document a word of the query."""
+        names = set()
+        for name, component in self.components.items():
+            if component.without_known_words() is component:
+                continue
+            if any(match.known for match in component.explain(text, document_id)):
+                names.add(name)
+        return names
 
 
 def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import Stemmer
 
@@ -72,3 +73,37 @@ class Bm25Settings(Settings):
             self.language in languages,
             f"bm25.language is {self.language!r}, but must be null or one of {languages}",
         )
+
+
+class KnownQuerySettings(Settings):
+    """How queries that a document is known to answer count as its words."""
+
+    use: bool = Field(
+        False,
+        description="Fusions use bm25_known in place of bm25. bm25_known is built and evaluated in "
+        "either case.",
+    )
+    weight: Literal[0.0, 0.25, 0.5, 1.0] | None = Field(
+        None,
+        description="Weight of a word of a known query; a word of the text has weight 1. null: "
+        "chosen on the judged dev queries if there are at least 30, else 0.25.",
+    )
+    in_length: bool | None = Field(
+        None,
+        description="Whether the words count towards the length of a document. null: chosen with "
+        "the weight, else true.",
+    )
+    max_queries: int = Field(
+        16, ge=1, description="Largest number of known queries whose words count for one document."
+    )
+    max_words: int = Field(
+        64,
+        ge=1,
+        description="Largest number of words that the known queries of one document add. A query "
+        "that does not fit is passed over.",
+    )
+    show: bool = Field(
+        False,
+        description="Show the texts of queries from feedback and clicks with their documents. "
+        "false: only their number. Queries from judgements and rows are always shown.",
+    )

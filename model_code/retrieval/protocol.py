@@ -186,6 +186,10 @@ class Retriever(ABC, Generic[Queries]):
         """
         return self.search_and_rerank(self.encode_queries(texts), k, allowed)
 
+    def without_known_words(self) -> Retriever[Queries]:
+        """Return the same search in which known queries do not count as words."""
+        return self
+
     def variants(self) -> Mapping[str, Search]:
         """Return other searches of the same build by name; the evaluation compares them."""
         return {}

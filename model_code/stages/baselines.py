@@ -1,9 +1,10 @@
 """Stage `baselines`: build and evaluate the systems that need no training.
 
 - `bm25`: BM25 over the texts that the encoder sees.
+- `bm25_known`: BM25 that also counts the words of known queries, by weights chosen on dev queries.
 - `zero_shot`: the base encoder without training.
-- `untrained`: the fusion of these two with a search of headlines, which is built but not
-  evaluated alone.
+- `untrained`: the fusion of the base encoder and BM25, with known queries if they are used, with a
+  search of headlines, which is built but not evaluated alone.
 - `bm25_generated`, if a model writes queries: BM25 over documents with the queries that were
   written for them (docT5query, Nogueira and Lin, 2019).
 
@@ -27,22 +28,38 @@ from model_code.stages.stage import (
     artifact_paths,
     code_paths,
 )
+from model_code.text.known_queries import KnownQueryLimits
 
 if TYPE_CHECKING:
     from model_code.corpus.tables import Judgements
-    from model_code.retrieval.indexed import IndexedRetriever
+    from model_code.retrieval.bm25_index import KnownWords
+    from model_code.retrieval.indexed import IndexedRetriever, NewPassages
     from model_code.retrieval.protocol import Ranking, Search
     from model_code.stages.evaluation_set import EvaluationSet
     from model_code.stages.fusion import Folders
+    from model_code.stages.known_words import KnownWordsChoice
 
 STAGE = Stage(
     name="baselines",
     description="BM25, with generated queries too if there are any, "
     "the base encoder, and their fusion with headlines.",
-    groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
+    groups=(
+        "bm25",
+        "encoder",
+        "evaluation",
+        "known_queries.use",
+        "known_queries.weight",
+        "known_queries.in_length",
+        "known_queries.max_queries",
+        "known_queries.max_words",
+        "pseudo_queries.generators",
+    ),
     inputs=artifact_paths("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/baselines",
-    code=(*RETRIEVER_CODE, *code_paths("stages/evaluation_set.py", "stages/fusion.py")),
+    code=(
+        *RETRIEVER_CODE,
+        *code_paths("stages/evaluation_set.py", "stages/fusion.py", "stages/known_words.py"),
+    ),
 )
 NEAREST_QUERY = "nearest_query"
 # The component of fusions that searches the titles and first sentences of documents.
@@ -66,9 +83,11 @@ def run(context: StageContext) -> dict[str, Any]:
 
     output = context.output
     evaluation_set = EvaluationSet.load(context)
+    choice = _choose_known_words(context, evaluation_set)
     folders = {
         "zero_shot": _build_zero_shot(context, output / "zero_shot"),
         "bm25": _build_bm25(context, output / "bm25"),
+        "bm25_known": _build_bm25(context, output / "bm25_known", words=choice.words),
     }
     retrievers = {
         name: open_retriever(encoder, index, settings=context.settings["encoder"])
@@ -86,8 +105,17 @@ def run(context: StageContext) -> dict[str, Any]:
     }
 
     folders[HEADLINE] = _build_headlines(context, folders["zero_shot"], output / HEADLINE)
+    bm25_known = evaluation_set.strip_query_lines(retrievers["bm25_known"])
+    known_runs = evaluation_set.search(bm25_known.search)
+    report["bm25_known"] = evaluation_set.evaluate("bm25_known", known_runs, output / "bm25_known")
+    report["bm25_known"]["known_words"] = choice.report
+
+    settings = UNTRAINED
+    if context.settings["known_queries.use"]:
+        settings = UNTRAINED.with_known_queries()
+    components = {name: folders[name] for name in settings.of}
     report["untrained"] = evaluate_fusion(
-        evaluation_set, "untrained", folders, UNTRAINED, context, output / "untrained"
+        evaluation_set, "untrained", components, settings, context, output / "untrained"
     )
     _evaluate_nearest_query(context, evaluation_set, retrievers["zero_shot"], report)
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
@@ -104,7 +132,7 @@ def check(context: StageContext) -> None:
     from model_code.checks.indexes import check_build
     from model_code.checks.rules import require_same_names
 
-    live_baselines = ["bm25", "untrained", "zero_shot"]
+    live_baselines = ["bm25", "bm25_known", "untrained", "zero_shot"]
     expected = list(live_baselines)
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
         expected.append("bm25_generated")
@@ -259,10 +287,51 @@ def _build_headlines(context: StageContext, zero_shot: Folders, folder: Path) ->
     return encoder_folder, index_folder
 
 
+def _choose_known_words(context: StageContext, evaluation_set: EvaluationSet) -> KnownWordsChoice:
+    from model_code.retrieval.bm25 import Bm25Retriever
+    from model_code.stages.known_words import choose_known_words, known_word_variants
+
+    variants = known_word_variants(
+        context.settings["known_queries.weight"],
+        context.settings["known_queries.in_length"],
+        KnownQueryLimits(
+            context.settings["known_queries.max_queries"],
+            context.settings["known_queries.max_words"],
+        ),
+    )
+
+    passages = _bm25_passages(context)
+    retriever = Bm25Retriever.index(passages, context.settings["bm25"], variants[0])
+    return choose_known_words(evaluation_set, variants, retriever)
+
+
+def _bm25_passages(
+    context: StageContext, generated_queries: Mapping[str, Sequence[str]] | None = None
+) -> NewPassages:
+    """Return the texts that the encoder sees, with or without titles, and known queries.
+
+    Args:
+        context: Context of the stage.
+        generated_queries: Generated queries by document id, which are appended to the texts.
+    """
+    from model_code.corpus.known_queries import CorpusQueries
+    from model_code.corpus.tables import load_corpus, passage_texts
+    from model_code.queries.pseudo_queries import expand_texts
+    from model_code.retrieval.indexed import NewPassages
+
+    passages = load_corpus(context.inputs["corpus"]).passages
+    document_ids = passages["document_id"].tolist()
+    texts = passage_texts(passages, context.settings["encoder"].include_title)
+    texts = expand_texts(texts, document_ids, generated_queries or {})
+    known = CorpusQueries.of_corpus(context.inputs["corpus"]).by_document()
+    return NewPassages(texts, document_ids, known=known)
+
+
 def _build_bm25(
     context: StageContext,
     folder: Path,
     generated_queries: Mapping[str, Sequence[str]] | None = None,
+    words: KnownWords | None = None,
 ) -> Folders:
     """Write BM25 over the texts that the encoder sees, with or without titles.
 
@@ -270,18 +339,13 @@ def _build_bm25(
         context: Context of the stage.
         folder: The folder to write below.
         generated_queries: Generated queries by document id, which are appended to the texts.
+        words: How known queries count; None ignores them.
     """
-    from model_code.corpus.tables import load_corpus, passage_texts
-    from model_code.queries.pseudo_queries import expand_texts
     from model_code.retrieval import bm25
     from model_code.stages.fusion import BUILD
 
-    passages = load_corpus(context.inputs["corpus"]).passages
-    document_ids = passages["document_id"].tolist()
-    texts = passage_texts(passages, context.settings["encoder"].include_title)
-    texts = expand_texts(texts, document_ids, generated_queries or {})
-
     encoder = folder / BUILD / "encoder"
     index = folder / BUILD / "index"
-    bm25.build_folders(texts, document_ids, context.settings["bm25"], encoder, index)
+    passages = _bm25_passages(context, generated_queries)
+    bm25.build_folders(passages, context.settings["bm25"], encoder, index, words)
     return encoder, index

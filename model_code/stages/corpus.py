@@ -19,7 +19,7 @@ STAGE = Stage(
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write documents, passages, queries, qrels and quarantine as Parquet, and reading notes.
+    """Write the tables as Parquet, reading notes and known queries.
 
     Returns:
         Counts of rows and of the reasons for quarantine.
@@ -29,6 +29,7 @@ def run(context: StageContext) -> dict[str, Any]:
     """
     from model_code.corpus.build import build_corpus
     from model_code.corpus.judgement_file import open_judged_source
+    from model_code.corpus.known_queries import KNOWN_QUERIES
     from model_code.corpus.reading_notes import READING_NOTES, notes_to_json
     from model_code.corpus.tables import write_table
     from model_code.files import read_json, write_json
@@ -43,6 +44,7 @@ def run(context: StageContext) -> dict[str, Any]:
     for name, table in built.tables.items():
         write_table(context.output, name, table)
     write_json(context.output / READING_NOTES, notes_to_json(built.notes))
+    built.known_queries.save(context.output / KNOWN_QUERIES)
 
     report = built.report
     if source.missing:
@@ -51,18 +53,23 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require all five tables, as they are on disk, to match their schemas and each other."""
+    """Require all five tables, as they are on disk, to match their schemas and each other.
+
+    No query of dev, gate or test may be known.
+    """
     import pandas as pd
 
     from model_code.checks.rules import require_files
-    from model_code.checks.tables import check_tables
+    from model_code.checks.tables import check_known_queries, check_tables
+    from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
     from model_code.corpus.reading_notes import READING_NOTES, notes_from_json
     from model_code.corpus.tables import TABLES
     from model_code.files import read_json
 
     names = (*TABLES, "quarantine")
     files = [f"{name}.parquet" for name in names]
-    require_files(context.output, [*files, READING_NOTES])
+    require_files(context.output, [*files, KNOWN_QUERIES, READING_NOTES])
     notes_from_json(read_json(context.output / READING_NOTES))
     tables = {name: pd.read_parquet(context.output / f"{name}.parquet") for name in names}
     check_tables(tables)
+    check_known_queries(CorpusQueries.load(context.output / KNOWN_QUERIES), tables)

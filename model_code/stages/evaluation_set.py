@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.context import StageContext
+from model_code.corpus.known_queries import CorpusQueries
 from model_code.corpus.tables import (
     Corpus,
     Judgements,
@@ -35,6 +36,7 @@ from model_code.retrieval.fused import FusedRetriever, FusedSearch
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Ranking, Retriever, Search
+from model_code.text.known_queries import KnownQuery
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,12 @@ class StrippedDocuments:
 
     @classmethod
     def from_corpus(
-        cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path
+        cls,
+        corpus: Corpus,
+        relevant: frozenset[str],
+        include_title: bool,
+        folder: Path,
+        known: Mapping[str, Sequence[KnownQuery]],
     ) -> StrippedDocuments:
         """Collect the documents of `corpus` that contain their own queries.
 
@@ -66,6 +73,7 @@ class StrippedDocuments:
             relevant: Documents that queries of dev, gate or test ask for.
             include_title: Whether passages begin with the title of their document.
             folder: See the attribute.
+            known: Known queries by document id, none of which judges.
         """
         with_own_queries = frozenset(find_query_lines(corpus))
         stripped_corpus = strip_query_lines(corpus)
@@ -74,10 +82,15 @@ class StrippedDocuments:
         passages = passages[passages["document_id"].isin(replaced)]
         documents = stripped_corpus.documents
         documents = documents[documents["document_id"].isin(replaced)]
+        stripped_known: dict[str, Sequence[KnownQuery]] = {}
+        for document in replaced:
+            if document in known:
+                stripped_known[document] = known[document]
         stripped = NewPassages(
             passage_texts(passages, include_title),
             passages["document_id"].tolist(),
             headlines=headlines_of(documents),
+            known=stripped_known,
         )
         return cls(stripped, with_own_queries - relevant, folder)
 
@@ -107,7 +120,7 @@ class StrippedDocuments:
             removed_here = {document for document in removed if document in segment.rows}
             searched.append(replace(segment, removed=segment.removed | removed_here))
         if replaced:
-            searched.append(self._stripped_segment(first, replaced))
+            searched.append(self._stripped_segment(first, replaced, segments))
         return type(first).join_segments(searched)
 
     def _replaced_documents(self, segments: Sequence[RetrieverSegment]) -> set[str]:
@@ -123,9 +136,18 @@ class StrippedDocuments:
         return documents
 
     def _stripped_segment(
-        self, retriever: IndexedRetriever, documents: set[str]
+        self,
+        retriever: IndexedRetriever,
+        documents: set[str],
+        segments: Sequence[RetrieverSegment],
     ) -> RetrieverSegment:
-        """Return a segment with the stripped passages of `documents`, from disk if it exists."""
+        """Return a segment with the stripped passages of `documents`, from disk if it exists.
+
+        Args:
+            retriever: Indexes the passages.
+            documents: The documents.
+            segments: Segments with the original passages, which may replace known queries.
+        """
         texts = []
         document_ids = []
         for text, document in zip(self.passages.texts, self.passages.document_ids, strict=True):
@@ -137,14 +159,29 @@ class StrippedDocuments:
         for document, headline in self.passages.headlines.items():
             if document in documents:
                 headlines[document] = headline
-        content = (type(retriever).__name__, retriever.fingerprint, *texts, *headlines.values())
+        known = {name: self.passages.known[name] for name in self.passages.known.keys() & documents}
+        known_texts = [query.text for name in sorted(known) for query in known[name]]
+        content = (
+            type(retriever).__name__,
+            retriever.fingerprint,
+            *texts,
+            *headlines.values(),
+            *known_texts,
+        )
         folder = self.folder / hash_text("\0".join(content))
         if not folder.is_dir():
             staging = folder.with_name(f"{folder.name}.making")
             shutil.rmtree(staging, ignore_errors=True)
-            retriever.write_segment(staging, NewPassages(texts, document_ids, headlines=headlines))
+            new = NewPassages(texts, document_ids, headlines=headlines, known=known)
+            retriever.write_segment(staging, new)
             replace_folder(staging, folder)
-        return RetrieverSegment(retriever.reopen(folder), IdMap(document_ids))
+
+        replaced_known: dict[str, Sequence[KnownQuery]] = {}
+        for segment in segments:
+            for document in segment.known.keys() & documents:
+                if document in segment:
+                    replaced_known[document] = segment.known[document]
+        return RetrieverSegment(retriever.reopen(folder), IdMap(document_ids), known=replaced_known)
 
 
 @dataclass(frozen=True)
@@ -174,6 +211,7 @@ class EvaluationSet:
             _relevant_documents(corpus),
             context.settings["encoder"].include_title,
             context.checkpoints / "held_out",
+            CorpusQueries.of_corpus(context.inputs["corpus"]).by_document(),
         )
         documents = IdMap(corpus.passages["document_id"])
         return cls(sample_judgements(corpus, settings), settings, documents, stripped)

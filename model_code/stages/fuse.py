@@ -20,7 +20,7 @@ STAGE = Stage(
     name="fuse",
     description="Several retrievers as one: weights learned on dev, and its ranking of every "
     "dev, gate and test query.",
-    groups=("encoder", "evaluation", "fusions.{retriever}"),
+    groups=("encoder", "evaluation", "fusions.{retriever}", "known_queries.use"),
     inputs=artifact_paths(
         "corpus", "hierarchy", "baselines", trained="artifacts/train", indexes="artifacts/index"
     ),
@@ -33,6 +33,7 @@ STAGE = Stage(
 def run(context: StageContext) -> dict[str, Any]:
     """Fuse and evaluate the components that `settings["fusion"].of` names.
 
+    If known queries are used, bm25_known takes the place of bm25.
     Components are found in `inputs["baselines"]`, or else in `inputs["trained"]` and
     `inputs["indexes"]`.
 
@@ -40,6 +41,8 @@ def run(context: StageContext) -> dict[str, Any]:
         The metrics of each split, the weights, and what they were learned from.
     """
     settings: FusionSettings = context.settings["fusion"]
+    if context.settings["known_queries.use"]:
+        settings = settings.with_known_queries()
     for name in settings.of:
         reason = left_out_reason(context.inputs["trained"] / name)
         if reason:

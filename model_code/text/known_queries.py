@@ -25,7 +25,6 @@ class QuerySource(StrEnum):
     QRELS = "qrels"
     ROW = "row"
     FEEDBACK = "feedback"
-    CLICK = "click"
 
 
 PUBLIC_SOURCES = frozenset({QuerySource.QRELS, QuerySource.ROW})

@@ -35,6 +35,7 @@ COMMANDS: dict[str, list[Callable[..., Any]]] = {
         documents.add,
         documents.update,
         documents.delete,
+        documents.forget,
         documents.sync,
         documents.export,
         documents.import_,

@@ -108,6 +108,29 @@ def delete(
     _print_report(report, as_json)
 
 
+def forget(
+    query: Annotated[str, typer.Option("--query", help="The query, whatever its case.")],
+    retriever: Retriever = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a query that documents are known to answer.
+
+    Use it for personal data. The query finds nothing any more, feedback on it is deleted, and its
+    text is removed from documents, indexes and the ledger.
+
+    Example: freshet forget --query "who is Jane Doe"
+    """
+    from model_code.collection.forget import forget_query
+    from model_code.collection.index.live_index import LiveIndex
+
+    index = LiveIndex(Project.find(), retriever, find_service=find_running_service)
+    report = forget_query(index, query)
+    if as_json:
+        print_message(json.dumps(dataclasses.asdict(report), indent=2, ensure_ascii=False))
+    else:
+        print_message(str(report))
+
+
 def sync(
     source: Annotated[
         str | None,

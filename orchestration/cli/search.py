@@ -201,18 +201,24 @@ def _without_title(snippet: str, title: str) -> str:
 
 
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:
-    """Return matched tokens with their weights; + marks a token that the encoder added.
+    """Return matched tokens with their weights.
+
+    A + marks a token that the encoder added. A token that the document has only in queries that it
+    is known to answer is marked as well.
 
     >>> from model_code.retrieval.protocol import TokenMatch
     >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])
     'split 1.25  +divide 0.50'
+    >>> tokens_text([TokenMatch("cut", 0.75, known=True)])
+    'cut 0.75 (known query)'
     """
     if not tokens:
         return "no token matched"
     parts = []
     for token in tokens[:MAX_SHOWN_TOKENS]:
         sign = "+" if token.expanded else ""
-        parts.append(f"{sign}{token.token} {token.weight:.2f}")
+        origin = " (known query)" if token.known else ""
+        parts.append(f"{sign}{token.token} {token.weight:.2f}{origin}")
 
     omitted = len(tokens) - len(parts)
     if omitted:

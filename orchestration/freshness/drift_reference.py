@@ -274,7 +274,9 @@ def score_protected_queries(
         current_questions.append(_make_question(query.text, answers))
 
     ranks_before = np.array([query.rank for query in unchanged], np.int64)
-    ranks_now = probes.first_ranks(searcher.retriever.search, current_questions, PROTECTED_DEPTH)
+    ranks_now = probes.first_ranks(
+        searcher.plain_retriever.search, current_questions, PROTECTED_DEPTH
+    )
 
     live_documents = sum(view.documents for view in searcher.views)
     old_share = reference.trained / max(reference.trained, live_documents)

@@ -37,7 +37,7 @@ from orchestration.freshness.probes import gate_judgements
 from orchestration.freshness.snapshot import export_snapshot, live_documents
 from orchestration.freshness.workspace import make_workspace
 from orchestration.pipeline import ingest, repro
-from orchestration.registry.gate import evaluate_segments
+from orchestration.registry.gate import evaluate_segments, judging_queries
 
 Show = Callable[[str], Any]
 """Prints a line of progress."""
@@ -219,7 +219,7 @@ def _train_and_compare(
 
     targets = _build_corpus_and_find_targets(workspace, new, show)
     _build(workspace, last_stage, show)
-    live_segments = [view.searchable for view in live.views]
+    live_segments = live.segments_without(judging_queries(workspace))
     evaluate_segments(workspace, plan.retriever, live_segments, folder / "searched")
 
     trained_scores = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)

@@ -142,7 +142,7 @@ def document_scores(searcher: Searcher, questions: Sequence[Question]) -> np.nda
     Returns:
         One score per document in the order of their ids, (n,) float32.
     """
-    scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions))
+    scores = reciprocal_ranks(first_ranks(searcher.plain_retriever.search, questions))
 
     scores_by_document: dict[str, list[float]] = {}
     for question, score in zip(questions, scores.tolist(), strict=True):

@@ -15,6 +15,7 @@ import model_code
 from model_code.collection.backup.backup import link
 from model_code.collection.ledger.events import Position
 from model_code.context import left_out_reason
+from model_code.corpus.known_queries import KNOWN_QUERIES
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.project import Project
@@ -45,6 +46,7 @@ ARTIFACT_NAMES = {
     "index": "index",
     "hierarchy": "hierarchy",
     "documents": "documents.parquet",
+    "known_queries": KNOWN_QUERIES,
 }
 """Names in the model's artifact folder, by the attribute of `BuiltRetriever`."""
 
@@ -64,6 +66,7 @@ class BuiltRetriever:
         corpus: The hash of the corpus.
         text: The rules by which documents were cut into passages, as JSON (see `TextRules`).
         snapshot: The ledger position of the documents that it was trained on.
+        known_queries: The file of known queries; None if the build knows none.
     """
 
     retriever: str
@@ -76,6 +79,7 @@ class BuiltRetriever:
     corpus: str
     text: str
     snapshot: Position = Position()
+    known_queries: Path | None = None
 
 
 def log_retriever(build: BuiltRetriever) -> str:
@@ -102,6 +106,8 @@ def log_retriever(build: BuiltRetriever) -> str:
         # Hard links, because MLflow follows no symbolic links.
         for attribute, name in ARTIFACT_NAMES.items():
             source = getattr(build, attribute)
+            if source is None:
+                continue
             if source.is_dir():
                 shutil.copytree(source, folder / name, copy_function=link)
             else:
@@ -158,8 +164,9 @@ def find_build(
 
     encoder, index = settings.build_folders(artifacts, retriever)
     documents = artifacts / "corpus" / "documents.parquet"
+    known_queries = artifacts / "corpus" / KNOWN_QUERIES
     hierarchy = artifacts / "hierarchy"
-    for path in (documents, hierarchy, encoder, index, evaluation):
+    for path in (documents, known_queries, hierarchy, encoder, index, evaluation):
         if not path.exists():
             raise FreshetError(
                 f"{path.relative_to(project.root)} is missing: "
@@ -172,6 +179,7 @@ def find_build(
         encoder=encoder,
         index=index,
         documents=documents,
+        known_queries=known_queries,
         hierarchy=hierarchy,
         evaluation=evaluation,
         key=stage_key.read_stage_inputs(evaluation_stage, project.root).key,
@@ -253,7 +261,7 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
 
 def best_untrained(project: Project, settings: Parameters) -> str:
     """Choose the baseline with the best promotion metric on dev, or the fusion if dev is empty."""
-    scores = {name: _dev_scores(project, name) for name in parameters.BASELINES}
+    scores = {name: _dev_scores(project, name) for name in settings.searchable_baselines}
     if not all(dev.get("queries") for dev in scores.values()):
         return parameters.BASELINES[-1]
     metric = settings.promotion.metric

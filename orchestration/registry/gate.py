@@ -12,6 +12,7 @@ from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
 from model_code.context import StageContext
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
 from model_code.corpus.settings import GATE
 from model_code.evaluation.promotion import Verdict, judge_promotion, judge_retrain
 from model_code.evaluation.scores import load_gate_scores
@@ -22,6 +23,7 @@ from model_code.project import Project
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.indexed import RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
+from model_code.text.known_queries import KnownQuery
 from orchestration import parameters
 from orchestration.registry import versions
 from orchestration.registry.versions import Version
@@ -163,11 +165,30 @@ def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
     return Searcher.open(project.live, champion.retriever)
 
 
+def judging_queries(project: Project) -> frozenset[str]:
+    """Return the hashes of the queries that judge in the corpus below `artifacts/`."""
+    return CorpusQueries.of_corpus(project.artifacts / "corpus").held_out
+
+
 def _champion_segments(project: Project, champion: Version) -> list[RetrieverSegment]:
+    held_out = judging_queries(project)
     searcher = open_live_searcher(project, champion)
     if searcher is not None:
-        return [view.searchable for view in searcher.views]
+        return searcher.segments_without(held_out)
 
     files = versions.download_files(project, champion)
     document_ids = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))
-    return [RetrieverSegment(open_retriever(files / ENCODER, files / INDEX), document_ids)]
+    retriever = open_retriever(files / ENCODER, files / INDEX)
+    known = _known_without(files / KNOWN_QUERIES, held_out)
+    return [RetrieverSegment(retriever, document_ids, known=known)]
+
+
+def _known_without(path: Path, held_out: frozenset[str]) -> dict[str, list[KnownQuery]]:
+    """Return the known queries of a build's documents of which some judge, without these."""
+    changed: dict[str, list[KnownQuery]] = {}
+    if path.is_file():
+        for document_id, evidence in CorpusQueries.load(path).by_document().items():
+            kept = drop_held_out(evidence, held_out)
+            if len(kept) < len(evidence):
+                changed[document_id] = kept
+    return changed

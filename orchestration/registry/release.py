@@ -20,6 +20,7 @@ from model_code.collection.generations.generation_store import (
 )
 from model_code.collection.index.builds import MODEL_VERSION, open_build
 from model_code.collection.ledger.events import Position
+from model_code.corpus.known_queries import KNOWN_QUERIES
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.project import Project
@@ -308,8 +309,13 @@ def open_version(project: Project, version: Version) -> Generation:
     versions.require_own_version(project, version)
     # Outside of the registry's lock: a promotion holds it and waits for the writer.
     files = versions.download_files(project, version)
+    known_queries = files / KNOWN_QUERIES
     parts = BuildArtifacts(
-        files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy"
+        files / "encoder",
+        files / "index",
+        files / "documents.parquet",
+        files / "hierarchy",
+        known_queries if known_queries.is_file() else None,
     )
     provenance = {
         MODEL_VERSION: version.version,

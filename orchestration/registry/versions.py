@@ -401,7 +401,8 @@ def download_files(project: Project, version: Version) -> Path:
     """Return a local folder with the version's files; they must not be changed.
 
     Returns:
-        A folder with `encoder/`, `index/`, `hierarchy/` and `documents.parquet`.
+        A folder with `encoder/`, `index/`, `hierarchy/`, `documents.parquet` and the known
+            queries.
     """
     with open_registry(project) as registry:
         from mlflow.artifacts import download_artifacts

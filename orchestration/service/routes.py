@@ -41,6 +41,7 @@ from model_code.corpus.reading_notes import sort_notes
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.folder import find_source_file
 from model_code.files import MANIFEST
+from model_code.retrieval.index_settings import KnownQuerySettings
 from model_code.settings import require
 from model_code.text.documents import Document
 from model_code.text.snippets import require_queries
@@ -284,12 +285,16 @@ def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
     require("\0" not in request.query, "the query contains a character 0; remove it")
     # NotFound is raised here if there is no such document.
     _find_document(service, request.document_id)
+    query = " ".join(request.query.split())
+    searcher = service.searchers.current()
+    raised = searcher.is_raised_by_known_queries(query, request.document_id, request.rank)
     feedback = Feedback(
-        query=" ".join(request.query.split()),
+        query=query,
         document_id=request.document_id,
         verdict=str(request.verdict),
         rank=request.rank,
         who=request.who,
+        raised=raised,
     )
     return service.index().ledger.record_feedback(feedback)
 
@@ -340,7 +345,10 @@ async def list_documents(
         return DocumentPage(
             generation=searcher.generation.number,
             total=searcher.generation.manifest["documents"],
-            documents=[_stored_document(documents[document_id]) for document_id in page_ids],
+            documents=[
+                _stored_document(service, searcher, documents[document_id])
+                for document_id in page_ids
+            ],
             next=next_id,
         )
 
@@ -356,15 +364,31 @@ async def get_document(document_id: str, service: ServiceDependency) -> StoredDo
 
 
 def _find_document(service: Service, document_id: str) -> StoredDocument:
-    documents = service.searchers.current().documents([document_id])
+    searcher = service.searchers.current()
+    documents = searcher.documents([document_id])
     if not documents:
         raise NotFound(f"there is no document {document_id!r}")
-    return _stored_document(documents[document_id])
+    return _stored_document(service, searcher, documents[document_id])
 
 
-def _stored_document(document: Document) -> StoredDocument:
+def _stored_document(service: Service, searcher: Searcher, document: Document) -> StoredDocument:
+    """Return a document with the texts of its known queries that may be shown."""
+    settings = service.project.settings("known_queries", KnownQuerySettings)
+    texts: list[str] = []
+    hidden = 0
+    for query in searcher.known_queries([document.document_id]):
+        if settings.show or query.is_public:
+            texts.append(query.text)
+        else:
+            hidden += 1
     return StoredDocument(
-        document.document_id, document.title, document.text, document.fields, document.date
+        document_id=document.document_id,
+        title=document.title,
+        text=document.text,
+        fields=document.fields,
+        date=document.date,
+        known_queries=texts,
+        hidden_queries=hidden,
     )
 
 

@@ -225,6 +225,8 @@ def _feedback_fault(values: Mapping[str, Any]) -> str | None:
     rank = values.get("rank", 1)
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         return f"bad rank: {printable(rank)} is not a whole number from 1"
+    if not isinstance(values.get("raised", False), bool):
+        return f"wrong type: raised is {printable(values['raised'])}, not true or false"
     received = values.get("received", 0.0)
     is_number = isinstance(received, int | float) and not isinstance(received, bool)
     if not is_number or not math.isfinite(received):

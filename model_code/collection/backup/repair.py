@@ -48,6 +48,7 @@ from model_code.collection.ledger.salvage import (
     salvage_changes,
     salvage_document_sources,
     salvage_feedback,
+    salvage_forgotten_queries,
 )
 from model_code.collection.segments.documents import DOCUMENTS, INDEX, PASSAGES, read_columns
 from model_code.errors import Damaged, FreshetError
@@ -419,6 +420,8 @@ def _open_or_replace_ledger(project: Project, after: int, done: list[str]) -> _O
     ledger = open_ledger(project)
     for feedback in salvage_feedback(damaged_path):
         ledger.record_feedback(feedback, feedback.received)
+    for forgotten, received in salvage_forgotten_queries(damaged_path).items():
+        ledger.record_forgotten(forgotten, received)
     changes = salvage_changes(damaged_path, after)
     return _OpenedLedger(ledger, changes, salvage_document_sources(damaged_path))
 

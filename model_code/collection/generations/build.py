@@ -24,6 +24,7 @@ from model_code.collection.segments.documents import (
     write_documents,
 )
 from model_code.collection.segments.placements import Placements, recenter_hierarchy
+from model_code.corpus.known_queries import KNOWN_QUERIES
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
@@ -41,12 +42,14 @@ class BuildArtifacts:
         index: Folder of the index.
         documents: The file `documents.parquet` of the corpus.
         hierarchy: Folder of the hierarchy.
+        known_queries: File of the known queries; None if the build knows none.
     """
 
     encoder: Path
     index: Path
     documents: Path
     hierarchy: Path
+    known_queries: Path | None = None
 
 
 def add_build(
@@ -84,6 +87,7 @@ def add_build(
         facts["build"] = number
         facts["segments"] = []
         facts["removed"] = None
+        facts["known"] = None
         facts["provenance"] = dict(provenance)
         manifest = store.write_manifest(folder, facts, cursor)
         chosen = choose(store.find_copies(manifest))
@@ -114,6 +118,8 @@ def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) 
             raise FreshetError(f"{hierarchy} has no {name}; run the stage hierarchy again")
     shutil.copytree(artifacts.encoder, folder / ENCODER)
     shutil.copytree(artifacts.index, folder / INDEX)
+    if artifacts.known_queries is not None:
+        shutil.copyfile(artifacts.known_queries, folder / KNOWN_QUERIES)
     (folder / HIERARCHY).mkdir()
     shutil.copyfile(hierarchy / DOCUMENT_IDS, folder / PASSAGES)
     # Topics are optional: without them, hits name none.

@@ -10,6 +10,7 @@ from typing import Any
 
 from model_code.collection.ledger.events import LedgerCursor, Position
 from model_code.collection.segments.documents import COLUMNS, DOCUMENTS, DocumentFile, read_columns
+from model_code.collection.segments.known_overrides import load_overrides
 from model_code.errors import Damaged, FreshetError
 from model_code.files import (
     MANIFEST,
@@ -19,6 +20,7 @@ from model_code.files import (
     verify_file_checksum,
     write_json,
 )
+from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
 FORMAT = 5
@@ -36,7 +38,7 @@ class Generation:
 
     The folder of a build holds encoder, index, documents and hierarchy. The folder of an addition
     holds index and documents of the added documents. A generation that removed documents has a file
-    `removed.json`.
+    `removed.json`, and one that changed known queries a file `known_overrides.json`.
 
     Besides the attributes below, the manifest holds: the format; `parent`, the number of the
     generation that this one was made from, or None; `documents` and `passages`, the numbers of all
@@ -56,6 +58,8 @@ class Generation:
         segments: Numbers of the generations whose added documents are searched, oldest first.
         removed: Number of the generation whose `removed.json` applies; None if no document is
             removed.
+        known: Number of the generation whose `known_overrides.json` applies; None if no known
+            query changed since the segments were written.
         cursor: Ledger position up to which the generation holds all documents.
     """
 
@@ -68,6 +72,7 @@ class Generation:
     build: int
     segments: tuple[int, ...]
     removed: int | None
+    known: int | None
     cursor: LedgerCursor
 
     @classmethod
@@ -97,6 +102,7 @@ class Generation:
             build=manifest["build"],
             segments=tuple(manifest["segments"]),
             removed=manifest["removed"],
+            known=manifest["known"],
             cursor=cursor,
         )
 
@@ -123,8 +129,9 @@ class Generation:
     def needs(self) -> frozenset[int]:
         """Numbers of all generations whose folders this one reads, its own included."""
         numbers = {self.number, self.base, *self.segments}
-        if self.removed is not None:
-            numbers.add(self.removed)
+        for shared in (self.removed, self.known):
+            if shared is not None:
+                numbers.add(shared)
         return frozenset(numbers)
 
     @property
@@ -224,6 +231,14 @@ def removed_by_segment(generation: Generation) -> Removed:
     for number in (generation.base, *generation.segments):
         removed[number] = frozenset(removed_ids.get(str(number), ()))
     return removed
+
+
+def known_overrides(generation: Generation) -> dict[str, list[KnownQuery]]:
+    """Return all known queries of the documents whose queries changed, by document id."""
+    if generation.known is None:
+        return {}
+    with verify_checksums_on_error(generation):
+        return load_overrides(generation.sibling(generation.known))
 
 
 def document_rows(

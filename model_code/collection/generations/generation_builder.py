@@ -15,6 +15,7 @@ from typing import Any
 from model_code.collection.generations.generation import (
     Generation,
     Removed,
+    known_overrides,
     verify_checksums_on_error,
     write_removed,
 )
@@ -25,6 +26,12 @@ from model_code.collection.generations.generation_store import (
 from model_code.collection.generations.net_changes import NetChanges
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import LedgerCursor
+from model_code.collection.segments.known_overrides import (
+    KnownOverrides,
+    LaterEvidence,
+    compute_overrides,
+    save_overrides,
+)
 from model_code.collection.segments.segment import (
     BaseSegment,
     LoadedSegment,
@@ -115,6 +122,7 @@ class GenerationDraft:
         base: The base segment as the new generation sees it.
         segments: Added segments that are shared with older generations, oldest first.
         fresh: Segment in the new generation's own folder; None if there is none.
+        known: All known queries of the documents whose queries changed, by document id.
     """
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
@@ -135,6 +143,7 @@ class GenerationDraft:
         self.base = views[0]
         self.segments = [view for view in views[1:] if view.documents]
         self.fresh: SegmentView | None = None
+        self.known: KnownOverrides = {}
         self._views_before = searcher.views
         self._views_after_removal = views
 
@@ -167,11 +176,15 @@ class GenerationDraft:
             merge_segments(self.folder, merged)
             self.fresh = SegmentView(open_segment(self.root, self.folder))
 
-    def manifest_facts(self, number: int) -> dict[str, Any]:
-        """Return the manifest's entries about segments and counts; write `removed.json` if needed.
+    def manifest_facts(self, number: int, later: LaterEvidence) -> dict[str, Any]:
+        """Return the manifest's entries about segments and counts.
+
+        `removed.json` and `known_overrides.json` are written if they differ from those that the
+        current generation uses.
 
         Args:
             number: Number of the new generation.
+            later: What became known about queries after their documents were indexed.
         """
         shared = [self.base, *self.segments]
         views = list(shared)
@@ -179,11 +192,15 @@ class GenerationDraft:
         if self.fresh is not None:
             views.append(self.fresh)
             segments.append(number)
+        if later:
+            holders = [(view.segment, view) for view in views]
+            self.known = compute_overrides(holders, later, self.root.build_queries.held_out)
         facts = {
             "base": self.current.base,
             "build": self.current.build,
             "segments": segments,
             "removed": self._write_removed(shared, number),
+            "known": self._write_overrides(number),
             "fingerprint": self.current.fingerprint,
             "text": self.current.manifest["text"],
             "documents": sum(view.documents for view in views),
@@ -219,6 +236,15 @@ class GenerationDraft:
             return number
         return self.current.removed if removed else None
 
+    def _write_overrides(self, number: int) -> int | None:
+        """Return the number of the generation whose known queries apply to the new one."""
+        if not self.known:
+            return None
+        if self.known == known_overrides(self.current):
+            return self.current.known
+        save_overrides(self.folder, self.known)
+        return number
+
 
 class GenerationBuilder:
     """Changes what one retriever searches. Only one builder may work at a time.
@@ -244,6 +270,8 @@ class GenerationBuilder:
         self.refine = refine
         self.max_segments = max_segments
         self.loaded: LoadedSegments = dict
+        # Returns what became known about queries after their documents were indexed.
+        self.later_evidence: Callable[[], LaterEvidence] = LaterEvidence
         # A generation to change instead of the current one, such as a build that is opened.
         self.opened: Generation | None = None
         self._searcher: Searcher | None = None
@@ -338,6 +366,28 @@ class GenerationBuilder:
             self._searcher = self._build(searcher, removed, None, new_cursor, provenance)
             return self.collection.set_current(self._searcher.generation)
 
+    def update_known_queries(self, cursor: LedgerCursor) -> Generation:
+        """Make changes of known queries searchable that no change of a document brings along.
+
+        Args:
+            cursor: Ledger cursor of the new generation.
+
+        Returns:
+            The new generation, or the current one if no known query changed.
+        """
+        searcher = self.searcher
+        current = searcher.generation
+        later = self.later_evidence()
+        holders = [(view.segment, view) for view in searcher.views]
+        known = compute_overrides(holders, later, searcher.base.build_queries.held_out)
+        if known == known_overrides(current):
+            return current
+        removed = {view.segment.number: view.removed for view in searcher.views}
+        provenance = inherited_provenance(current)
+        with verify_checksums_on_error(current):
+            self._searcher = self._build(searcher, removed, [], cursor, provenance)
+            return self.collection.set_current(self._searcher.generation)
+
     def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
         """Delete old generations, except for folders that a searcher has open.
 
@@ -379,7 +429,8 @@ class GenerationBuilder:
                 write = partial(self._write_segment, refine=self.refine)
                 draft.add(puts, write, self.max_segments)
             number = self.collection.next_number()
-            facts = {**draft.manifest_facts(number), "provenance": dict(provenance)}
+            facts = draft.manifest_facts(number, self.later_evidence())
+            facts["provenance"] = dict(provenance)
             self.collection.write_manifest(folder, facts, cursor, parent=parent)
             generation = self.collection.commit(folder, number)
 

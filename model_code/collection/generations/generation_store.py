@@ -41,6 +41,7 @@ COPIED_KEYS = (
     "build",
     "segments",
     "removed",
+    "known",
     "fingerprint",
     "text",
     "documents",

@@ -17,6 +17,7 @@ from freshet.results import Hit, SearchResult, TokenMatch
 from model_code.collection.generations.boosts import add_boosts
 from model_code.collection.generations.generation import (
     Generation,
+    known_overrides,
     removed_by_segment,
     verify_checksums_on_error,
 )
@@ -35,9 +36,11 @@ from model_code.collection.segments.segment import (
     SegmentView,
     open_segment,
 )
+from model_code.corpus.known_queries import drop_held_out
 from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
 from model_code.retrieval.id_map import AllowedDocuments
+from model_code.retrieval.indexed import RetrieverSegment
 from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
@@ -58,6 +61,13 @@ MAX_FACET_VALUES = 20
 # Documents whose words make the random queries of the relevance floor. Neighbours are read at once.
 FLOOR_RUNS = 8
 FLOOR_RUN_LENGTH = 32
+
+
+SHOWN_HITS = 10
+"""Hits that a user of the search is assumed to see."""
+
+MAX_FEEDBACK_RANK = 100
+"""Rank of a hit beyond which feedback on it looks no deeper for the document."""
 
 
 class Searcher:
@@ -100,12 +110,13 @@ class Searcher:
                 base = BaseSegment.open(folder, generation.fingerprint)
             self.base = base
 
+            overrides = known_overrides(generation)
             views: list[SegmentView] = []
             for number, removed in removed_by_segment(generation).items():
                 segment = base if number == generation.base else shared.get(number)
                 if segment is None:
                     segment = open_segment(base, generation.sibling(number))
-                views.append(SegmentView(segment, removed))
+                views.append(SegmentView(segment, removed).with_known(overrides))
             self.views = tuple(views)
 
     @cached_property
@@ -472,6 +483,50 @@ class Searcher:
                 documents[document_id] = document_from_row(row)
         return documents
 
+    @cached_property
+    def plain_retriever(self) -> Retriever:
+        """The same search in which known queries do not count as words.
+
+        A query that a document arrived with says nothing about the search if it finds the document
+        by its own words.
+        """
+        return self.retriever.without_known_words()
+
+    def is_raised_by_known_queries(self, text: str, document_id: str, rank: int) -> bool:
+        """Return whether a hit was shown only because of known queries of documents.
+
+        Without them, the document is not among the first hits.
+
+        Args:
+            text: The query.
+            document_id: Document that the hit showed.
+            rank: Rank of the hit, from 1.
+        """
+        if self.plain_retriever is self.retriever:
+            return False
+        depth = min(max(rank, SHOWN_HITS), MAX_FEEDBACK_RANK)
+        (ranking,) = self.plain_retriever.search([text], depth)
+        return document_id not in dict(ranking)
+
+    def segments_without(self, held_out: frozenset[str]) -> list[RetrieverSegment]:
+        """Return the segments to search when some queries judge, which must not be known then.
+
+        The queries of a corpus can judge although this generation knows them, since it may be older
+        than the corpus.
+
+        Args:
+            held_out: Hashes of the queries that judge; see `query_hash`.
+        """
+        segments: list[RetrieverSegment] = []
+        for view in self.views:
+            overrides = dict(view.known)
+            for document_id, evidence in view.known_queries():
+                kept = drop_held_out(evidence, held_out)
+                if len(kept) < len(evidence):
+                    overrides[document_id] = kept
+            segments.append(view.with_known(overrides).searchable)
+        return segments
+
     def known_queries(self, document_ids: Collection[str] | None = None) -> list[KnownQuery]:
         """Return the known queries of the documents that can be found.
 
@@ -483,11 +538,9 @@ class Searcher:
         """
         queries: list[KnownQuery] = []
         for view in self.views:
-            for document_id, known in view.segment.known_queries.items():
-                is_asked_for = document_ids is None or document_id in document_ids
-                if is_asked_for and document_id in view:
-                    queries.extend(known)
-        return resolve_queries(queries)
+            for _, evidence in view.known_queries(document_ids):
+                queries.extend(evidence)
+        return resolve_queries(drop_held_out(queries, self.base.build_queries.held_out))
 
     def ids_after(self, after: str, limit: int) -> list[str]:
         """Return the next `limit` documents that can be found, by ascending id."""

@@ -31,6 +31,7 @@ from model_code.collection.index.project_ledger import (
     open_ledger,
     open_ledger_if_exists,
     read_contents,
+    read_later_evidence,
     refuse_missing_ledger,
     require_matching_ledger,
 )
@@ -353,6 +354,15 @@ class LiveIndex:
         with self._lock_for_change() as ledger_view:
             return self.builder.compact(ledger_view.cursor)
 
+    def update_known_queries(self) -> Generation:
+        """Make changes of known queries searchable that no change of a document brings along.
+
+        Returns:
+            The new generation, or the current one if no known query changed.
+        """
+        with self._lock_for_change() as ledger_view:
+            return self.builder.update_known_queries(ledger_view.cursor)
+
     def revert(self, number: int) -> Generation:
         """Take all documents, in every retriever, back to what a generation holds.
 
@@ -485,6 +495,12 @@ def make_generation_builder(project: Project, retriever: str) -> GenerationBuild
         project: The project, whose settings decide whether IncDSI refines added documents.
         retriever: Name of the retriever.
     """
+    builder = _make_builder(project, retriever)
+    builder.later_evidence = partial(read_later_evidence, project)
+    return builder
+
+
+def _make_builder(project: Project, retriever: str) -> GenerationBuilder:
     settings = project.settings("additions", AdditionSettings)
     folder = additions_folder(project)
     if not settings.refine:

@@ -12,6 +12,7 @@ from model_code.collection.ledger.events import ANOTHER, Feedback, LedgerCursor
 from model_code.collection.ledger.ledger import DocumentContents, Ledger
 from model_code.collection.ledger.states import Backlog
 from model_code.collection.segments.documents import document_from_row
+from model_code.collection.segments.known_overrides import LaterEvidence, evidence_of_feedback
 from model_code.errors import FreshetError
 from model_code.project import Project, sqlite_url
 from model_code.text.documents import Document
@@ -92,6 +93,14 @@ def open_matching_ledger(project: Project, generation: Generation) -> Ledger | N
         ledger.close()
         raise
     return ledger
+
+
+def read_later_evidence(project: Project) -> LaterEvidence:
+    """Return what became known about queries after their documents were indexed."""
+    ledger = open_ledger_if_exists(project)
+    if ledger is None:
+        return LaterEvidence()
+    return LaterEvidence(evidence_of_feedback(ledger.feedback()), ledger.forgotten_queries())
 
 
 def read_feedback(project: Project) -> list[Feedback]:

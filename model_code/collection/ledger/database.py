@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Float,
     Index,
@@ -32,7 +33,7 @@ from sqlalchemy.dialects import sqlite
 
 from model_code.errors import Damaged, FreshetError
 
-LEDGER_FORMAT = 3
+LEDGER_FORMAT = 4
 
 # Seconds that a writer waits for another writer before it gives up.
 BUSY_TIMEOUT_SECONDS = 60
@@ -115,6 +116,15 @@ feedback = Table(
     Column("document_id", String, nullable=False),
     Column("verdict", String, nullable=False),
     Column("rank", Integer, nullable=False),
+    Column("received", Float(53), nullable=False),
+    Column("raised", Boolean, nullable=False),
+)
+
+# Hashes of queries that must not be known, because a person asked for it.
+forgotten_queries = Table(
+    "ledger_forgotten_queries",
+    metadata,
+    Column("hash", String, primary_key=True),
     Column("received", Float(53), nullable=False),
 )
 

@@ -54,6 +54,7 @@ class Feedback:
         rank: Rank of the hit, from 1.
         who: Name of the person, or "" if unknown.
         received: Time in seconds since 1970.
+        raised: Whether the hit was shown only because of known queries of the document.
     """
 
     query: str
@@ -62,6 +63,7 @@ class Feedback:
     rank: int = 1
     who: str = ""
     received: float = 0.0
+    raised: bool = False
 
     @property
     def key(self) -> str:

@@ -20,6 +20,7 @@ from model_code.collection.ledger.database import (
     drift_reports,
     events,
     feedback,
+    forgotten_queries,
     log,
     open_database,
     rejections,
@@ -50,6 +51,7 @@ from model_code.collection.ledger.states import (
     select_events,
 )
 from model_code.collection.ledger.tasks import TaskTable
+from model_code.corpus.known_queries import query_hash
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.files import hash_text
@@ -270,6 +272,63 @@ class Ledger:
         query = sa.select(*columns).order_by(feedback.c.received, feedback.c.hash)
         with self._database.read() as connection:
             return [Feedback(**row._mapping) for row in connection.execute(query)]
+
+    def forget_query(self, text: str, now: float | None = None) -> int:
+        """Delete the feedback on a query, and record that it must not be known.
+
+        Args:
+            text: The query. Only the hash of its normalised text is recorded.
+            now: Time of the request; None means the current time.
+
+        Returns:
+            The number of deleted opinions.
+        """
+        received = time.time() if now is None else now
+        forgotten = query_hash(text)
+        with self._database.write() as connection:
+            hashes: list[str] = []
+            for row_hash, query in connection.execute(sa.select(feedback.c.hash, feedback.c.query)):
+                if query_hash(query) == forgotten:
+                    hashes.append(row_hash)
+            for chunk in chunks(hashes):
+                connection.execute(sa.delete(feedback).where(feedback.c.hash.in_(chunk)))
+        self.record_forgotten(forgotten, received)
+        self._database.vacuum()
+        return len(hashes)
+
+    def record_forgotten(self, forgotten: str, received: float) -> None:
+        """Record the hash of a query that must not be known, and the time of the request."""
+        with self._database.write() as connection:
+            row = {"hash": forgotten, "received": received}
+            upsert(connection, forgotten_queries, [row], "hash")
+
+    def erase_query(self, text: str) -> None:
+        """Remove a query from the contents of all events.
+
+        Args:
+            text: The query; it is recognised by its normalised text.
+        """
+        forgotten = query_hash(text)
+        with self._database.write() as connection:
+            select = sa.select(events.c.id, events.c.document_id, events.c.payload)
+            has_content = events.c.payload.is_not(None)
+            contents = connection.execute(select.where(has_content)).all()
+            for event_id, document_id, payload in contents:
+                kept = [query for query in payload["queries"] if query_hash(query) != forgotten]
+                if len(kept) == len(payload["queries"]):
+                    continue
+                payload["queries"] = kept
+                document = Document.from_payload(document_id, payload)
+                values = {"payload": payload, "content_hash": document.content_hash}
+                is_event = events.c.id == event_id
+                connection.execute(sa.update(events).where(is_event).values(values))
+        self._database.vacuum()
+
+    def forgotten_queries(self) -> frozenset[str]:
+        """Return the hashes of the queries that must not be known."""
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(forgotten_queries.c.hash))
+            return frozenset(row.hash for row in rows)
 
     def revert(self, target: RevertTarget) -> int:
         """Take all documents back to what a generation holds.

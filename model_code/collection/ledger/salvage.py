@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from model_code.collection.ledger.database import events, feedback
+from model_code.collection.ledger.database import events, feedback, forgotten_queries
 from model_code.collection.ledger.events import EventKind, Feedback
 from model_code.text.documents import Change, Document, Remove
 
@@ -50,6 +50,12 @@ def salvage_feedback(file: Path) -> list[Feedback]:
     """Read the feedback from a damaged ledger, as far as possible."""
     columns = ", ".join(Feedback.__dataclass_fields__)
     return [Feedback(*row) for row in _read_rows(file, columns, feedback.name)]
+
+
+def salvage_forgotten_queries(file: Path) -> dict[str, float]:
+    """Read from a damaged ledger when each query was forgotten, by its hash."""
+    rows = _read_rows(file, "hash, received", forgotten_queries.name)
+    return dict(sorted(rows))
 
 
 def _read_rows(

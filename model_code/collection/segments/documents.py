@@ -161,14 +161,6 @@ def read_columns(path: Path, *columns: str) -> list[list[str]]:
     return [table[name].to_pylist() for name in columns]
 
 
-def queries_of_row(document: Document) -> list[KnownQuery]:
-    """Return the queries that a document arrived with."""
-    return [
-        KnownQuery(document.document_id, text, QuerySource.ROW, date=document.date)
-        for text in document.queries
-    ]
-
-
 def row_queries(path: Path) -> dict[str, list[KnownQuery]]:
     """Read the queries that documents of a documents file arrived with, by document id."""
     columns = read_columns(path, "document_id", "queries", "date")

@@ -7,10 +7,11 @@ later. A segment is written once, and merged with others into a new one.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,15 +25,21 @@ from model_code.collection.segments.documents import (
     PASSAGES,
     DocumentFile,
     document_row,
-    queries_of_row,
     read_columns,
     row_queries,
     write_rows,
 )
 from model_code.collection.segments.folder_lock import SharedFolderLock
+from model_code.collection.segments.known_overrides import KnownOverrides
 from model_code.collection.segments.placements import Placements
 from model_code.collection.segments.refined import RefinedDocuments
 from model_code.collection.segments.solved import SolvedDocuments
+from model_code.corpus.known_queries import (
+    KNOWN_QUERIES,
+    CorpusQueries,
+    drop_held_out,
+    queries_of_row,
+)
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
@@ -41,7 +48,7 @@ from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Refine, 
 from model_code.retrieval.kinds import open_retriever
 from model_code.text.documents import Document
 from model_code.text.headlines import make_headline
-from model_code.text.known_queries import KnownQuery
+from model_code.text.known_queries import KnownQuery, QuerySource
 from model_code.text.passages import TextRules
 
 if TYPE_CHECKING:
@@ -49,6 +56,9 @@ if TYPE_CHECKING:
     from model_code.collection.segments.field_index import FieldIndex
     from model_code.retrieval.dense import DenseRetriever
     from model_code.retrieval.relevance_floor import RelevanceFloor
+
+NOTHING_JUDGED: Mapping[str, Sequence[KnownQuery]] = MappingProxyType({})
+"""Judgements of a build that has none."""
 
 
 class LoadedSegment:
@@ -63,9 +73,16 @@ class LoadedSegment:
         rows: Document of each passage, in the order of `placements`.
         number: Number of the generation that the segment belongs to; None while it is written.
         lock: Shared lock on the folder.
+        base: Base segment that was searched with it first; None for a base segment.
     """
 
-    def __init__(self, folder: Path, retriever: IndexedRetriever, rows: IdMap) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        retriever: IndexedRetriever,
+        rows: IdMap,
+        base: BaseSegment | None = None,
+    ) -> None:
         """Lock the folder.
 
         Raises:
@@ -75,6 +92,7 @@ class LoadedSegment:
         self.folder = folder
         self.retriever = retriever
         self.rows = rows
+        self.base = base
         self.number = int(folder.name) if folder.name.isdigit() else None
 
     def follow(self, folder: Path) -> None:
@@ -127,8 +145,17 @@ class LoadedSegment:
 
     @cached_property
     def known_queries(self) -> dict[str, list[KnownQuery]]:
-        """Known queries of the segment's documents, by document id."""
-        return row_queries(self.documents)
+        """Evidence for queries of the segment's documents when it was written, by document id.
+
+        Judgements of the build count for a document that was updated since.
+        """
+        known = row_queries(self.documents)
+        if self.base is not None:
+            for document_id in self.rows.rows_by_document:
+                judged = self.base.judged_queries(document_id)
+                if judged:
+                    known[document_id] = [*known.get(document_id, ()), *judged]
+        return known
 
     @cached_property
     def field_index(self) -> FieldIndex:
@@ -180,16 +207,39 @@ class BaseSegment(LoadedSegment):
         return cls(folder, retriever, rows, Hierarchy.load(folder / HIERARCHY))
 
     @cached_property
+    def build_queries(self) -> CorpusQueries:
+        """Known queries of the build, and the queries that judge."""
+        path = self.folder / KNOWN_QUERIES
+        return CorpusQueries.load(path) if path.is_file() else CorpusQueries()
+
+    @cached_property
+    def known_queries(self) -> dict[str, list[KnownQuery]]:
+        """Evidence for queries of the build's documents, by document id.
+
+        A build without a file of known queries knows those of its rows.
+        """
+        if not (self.folder / KNOWN_QUERIES).is_file():
+            return row_queries(self.documents)
+        return self.build_queries.by_document()
+
+    def judged_queries(self, document_id: str) -> list[KnownQuery]:
+        """Return the evidence that judgements of the build give about a document."""
+        if document_id not in self.rows:
+            return []
+        queries = self.known_queries.get(document_id, ())
+        return [query for query in queries if query.source == QuerySource.QRELS]
+
+    @cached_property
     def topics(self) -> list[list[str]]:
         """Names of the hierarchy's nodes, level by level; empty if the build named none."""
         path = self.folder / HIERARCHY / TOPICS
         return read_json(path) if path.is_file() else []
 
 
-def open_segment(base: LoadedSegment, folder: Path) -> LoadedSegment:
+def open_segment(base: BaseSegment, folder: Path) -> LoadedSegment:
     """Load an added segment, whose vectors are of the encoder of `base`."""
     retriever = base.retriever.reopen(folder / INDEX)
-    return LoadedSegment(folder, retriever, IdMap(read_json(folder / PASSAGES)))
+    return LoadedSegment(folder, retriever, IdMap(read_json(folder / PASSAGES)), base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,15 +249,41 @@ class SegmentView:
     Attributes:
         segment: The segment.
         removed: Ids of its removed documents.
+        known: All known queries of its documents whose queries changed, by document id.
     """
 
     segment: LoadedSegment
     removed: frozenset[str] = frozenset()
+    known: KnownOverrides = field(default_factory=dict)
 
     @cached_property
     def searchable(self) -> RetrieverSegment:
         """The segment as retrievers take it to search several segments together."""
-        return RetrieverSegment(self.segment.retriever, self.segment.rows, self.removed)
+        return RetrieverSegment(self.segment.retriever, self.segment.rows, self.removed, self.known)
+
+    def with_known(self, overrides: KnownOverrides) -> SegmentView:
+        """Return the view with the known queries of those documents that it holds."""
+        known: dict[str, Sequence[KnownQuery]] = {}
+        for document_id, queries in overrides.items():
+            if document_id in self:
+                known[document_id] = queries
+        return replace(self, known=known)
+
+    def known_queries(
+        self, document_ids: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Sequence[KnownQuery]]]:
+        """Yield documents that can be found, with the evidence for their queries.
+
+        Args:
+            document_ids: Documents to yield; None means all documents.
+        """
+        own = self.segment.known_queries
+        if document_ids is None:
+            document_ids = own.keys() | self.known.keys()
+        for document_id in document_ids:
+            queries = self.known.get(document_id, own.get(document_id, ()))
+            if queries and document_id in self:
+                yield document_id, queries
 
     def __contains__(self, document_id: object) -> bool:
         """Return whether the segment holds the document, and it is not removed."""
@@ -263,7 +339,11 @@ def write_segment(
     Returns:
         The segment, loaded.
     """
-    new = new_passages(puts, text, refine)
+    held_out: frozenset[str] = frozenset()
+    if any(document.queries for document in puts):
+        held_out = base.build_queries.held_out
+    judged = {one.document_id: base.judged_queries(one.document_id) for one in puts}
+    new = new_passages(puts, text, refine, held_out, judged)
     base.retriever.write_segment(folder / INDEX, new)
     write_rows([document_row(document) for document in puts], folder / DOCUMENTS)
     write_json(folder / PASSAGES, list(new.document_ids), lines=False)
@@ -275,9 +355,21 @@ def write_segment(
 
 
 def new_passages(
-    puts: Sequence[Document], text: TextRules, refine: Refine | None = None
+    puts: Sequence[Document],
+    text: TextRules,
+    refine: Refine | None = None,
+    held_out: frozenset[str] = frozenset(),
+    judged: Mapping[str, Sequence[KnownQuery]] = NOTHING_JUDGED,
 ) -> NewPassages:
-    """Cut documents with different ids into passages, in their order."""
+    """Cut documents with different ids into passages, in their order.
+
+    Args:
+        puts: The documents.
+        text: Rules by which they are cut.
+        refine: Replaces the encodings by other vectors; None keeps them.
+        held_out: Hashes of queries that judge. They are not known, whoever brings them.
+        judged: Evidence of the build's judgements by document id.
+    """
     document_ids: list[str] = []
     texts: list[str] = []
     queries: dict[str, Sequence[str]] = {}
@@ -288,9 +380,12 @@ def new_passages(
         for passage in text.passages(document.title, document.text):
             document_ids.append(document.document_id)
             texts.append(passage)
-        if document.queries:
-            queries[document.document_id] = document.queries
-            known[document.document_id] = queries_of_row(document)
+        row_evidence = drop_held_out(queries_of_row(document), held_out)
+        if row_evidence:
+            queries[document.document_id] = [query.text for query in row_evidence]
+        evidence = [*row_evidence, *judged.get(document.document_id, ())]
+        if evidence:
+            known[document.document_id] = evidence
     return NewPassages(texts, document_ids, queries, headlines, refine, known)
 
 

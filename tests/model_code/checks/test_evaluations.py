@@ -115,7 +115,7 @@ def test_a_hundred_thousand_lines_take_hardly_a_second(tmp_path):
 
 SETTINGS = EvaluationSettings(depth=100)
 NAMES = {"": "hce", "variants/rrf": "hce.rrf"}
-BASELINES = {name: name for name in ("bm25", "zero_shot", "untrained")} | {
+BASELINES = {name: name for name in ("bm25", "bm25_known", "zero_shot", "untrained")} | {
     "zero_shot/variants/rrf": "zero_shot.rrf"
 }
 
@@ -133,7 +133,7 @@ def write(root, names, with_qrels=True):
         (root / "output" / place).mkdir(parents=True, exist_ok=True)
         runs = search_splits(search, judgements, SETTINGS.depth)
         evaluate_system(name, runs, judgements, SETTINGS, root / "output" / place)
-        if name in ("bm25", "zero_shot", "untrained"):
+        if name in ("bm25", "bm25_known", "zero_shot", "untrained"):
             build = root / "output" / place / "build"
             for part in ("encoder", "index"):
                 (build / part).mkdir(parents=True)

@@ -10,9 +10,11 @@ import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
 from model_code.collection.generations.searcher import Searcher
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.retrieval.bm25 import build_folders
 from model_code.retrieval.bm25_index import KnownWords
 from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.indexed import NewPassages
 from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, QuerySource
 from model_code.text.passages import TextRules
@@ -43,6 +45,7 @@ def open_known_collection(
     pages: Mapping[str, str] = PAGES,
     known: Mapping[str, Sequence[KnownQuery]] | None = None,
     words: KnownWords | None = WORDS,
+    held_out: Sequence[str] = (),
 ) -> Path:
     """Build BM25 for documents of one passage, make it live below `root`, and return the folder."""
     build = root / "build"
@@ -50,11 +53,17 @@ def open_known_collection(
     ids = list(pages)
     texts = [RULES.passages(name, text)[0] for name, text in pages.items()]
     settings = Bm25Settings(language="english")
-    build_folders(texts, ids, settings, build / "encoder", build / "index", words, known)
+    passages = NewPassages(texts, ids, known=known or {})
+    build_folders(passages, settings, build / "encoder", build / "index", words)
     write_tree(build / "hierarchy", ids)
     rows = [(name, name, text, "{}", None) for name, text in pages.items()]
     frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields", "date"])
     frame.to_parquet(build / "documents.parquet", index=False)
+    evidence = [query for queries in passages.known.values() for query in queries]
+    hashes = frozenset(query_hash(text) for text in held_out)
+    CorpusQueries(tuple(evidence), hashes).save(build / KNOWN_QUERIES)
+    (root / "params.yaml").write_text("retrievers: {r: {}}\n")
+    (root / "dvc.yaml").touch()
     open_generation_zero(
         root,
         RETRIEVER,
@@ -64,6 +73,7 @@ def open_known_collection(
         hierarchy=build / "hierarchy",
         provenance={"build": 1},
         text=RULES,
+        known_queries=build / KNOWN_QUERIES,
     )
     return root / "live"
 

@@ -30,10 +30,10 @@ QRELS = {
 }
 
 
-def report_of(row_source, qrels):
+def report_of(row_source, qrels, queries=QUERIES):
     rows = {
         "documents": [{"id": name, "text": text} for name, text in DOCUMENTS.items()],
-        "queries": [{"id": name, "text": text} for name, text in QUERIES.items()],
+        "queries": [{"id": name, "text": text} for name, text in queries.items()],
         "qrels": [
             {"query_id": query, "document_id": document, "split": split}
             for query, (document, split) in qrels.items()
@@ -50,6 +50,23 @@ def test_leaks_are_counted(row_source):
     assert report["test_queries_near_training"] == 1
     assert report["test_queries_word_for_word"] == 1
     assert report["documents_searched"] == len(DOCUMENTS) - 1
+
+
+def test_repeated_training_queries_are_counted(row_source):
+    """ "About twins!" repeats a query, "more of twins to be found" nearly, "of no kind" does not."""
+    queries = QUERIES | {"repeated": "About, TWINS!", "long": "more of twins to be found"}
+    qrels = {
+        "near": ("tested", "train"),
+        "repeated": ("other", "test"),
+        "long": ("other", "test"),
+        "plain": ("other", "test"),
+        "longer": ("lined", "train"),
+    }
+    queries["longer"] = "more of twins to be found here"
+    report = report_of(row_source, qrels, queries)
+
+    assert report["test_queries_equal_to_training"] == 1
+    assert report["test_queries_similar_to_training"] == 1
 
 
 def test_judged_repetitions_are_no_leaks(row_source):

@@ -28,6 +28,7 @@ from model_code.retriever_settings import RetrieverSettings
 from model_code.stages import index
 from model_code.text.passages import TextRules
 from model_code.training.settings import TrainingSettings
+from tests.model_code.evaluation.tiny_corpus import write_known_queries
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(60)]
@@ -123,6 +124,7 @@ def _make_inputs(root: Path) -> None:
         (root / folder).mkdir(parents=True)
         for name, table in tables.items():
             table.to_parquet(root / folder / f"{name}.parquet", index=False)
+    write_known_queries(root / "corpus")
     _make_models(root, passages)
 
 

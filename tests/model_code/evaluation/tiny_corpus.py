@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from model_code.corpus.known_queries import KNOWN_QUERIES, collect_known_queries
+from model_code.corpus.tables import load_corpus
 from model_code.hierarchy.tree import Hierarchy
 
 TOPICS = ("river", "bridge", "music", "engine")
@@ -37,7 +39,20 @@ def write_corpus(folder: Path, with_qrels: bool = True) -> Path:
     queries = _queries(rows if with_qrels else [("train", name) for name in DOCUMENTS[:3]])
     queries.drop(columns="document_id").to_parquet(folder / "queries.parquet")
     queries.drop(columns="text").assign(relevance=1).to_parquet(folder / "qrels.parquet")
+    write_known_queries(folder)
     return folder
+
+
+def write_known_queries(folder: Path) -> None:
+    """Write the known queries of the corpus in a folder, as the corpus stage does."""
+    corpus = load_corpus(folder)
+    texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
+    grades: dict[tuple[str, str], int] = {}
+    splits: dict[str, str] = {}
+    for row in corpus.qrels.itertuples():
+        grades[row.query_id, row.document_id] = row.relevance
+        splits[row.query_id] = row.split
+    collect_known_queries([], texts, splits, grades).save(folder / KNOWN_QUERIES)
 
 
 def write_pseudo_queries(folder: Path) -> Path:

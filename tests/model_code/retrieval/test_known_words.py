@@ -44,15 +44,8 @@ class Collection:
         for document_id, passages in self.passages.items():
             texts.extend(passages)
             document_ids.extend([document_id] * len(passages))
-        build_folders(
-            texts,
-            document_ids,
-            PLAIN_TERMS,
-            folder / "encoder",
-            folder / "index",
-            words,
-            self.queries,
-        )
+        new = NewPassages(texts, document_ids, known=self.queries)
+        build_folders(new, PLAIN_TERMS, folder / "encoder", folder / "index", words)
         return open_folders(folder / "encoder", folder / "index")
 
 

@@ -20,7 +20,7 @@ from model_code.context import StageContext  # noqa: E402
 from model_code.encoding.settings import EncoderSettings  # noqa: E402
 from model_code.evaluation.settings import EvaluationSettings  # noqa: E402
 from model_code.hierarchy.settings import HierarchySettings  # noqa: E402
-from model_code.retrieval.index_settings import Bm25Settings, IndexSettings  # noqa: E402
+from model_code.retrieval.index_settings import Bm25Settings, IndexSettings, KnownQuerySettings  # noqa: E402
 from model_code.retriever_settings import RetrieverSettings  # noqa: E402
 from model_code.stages import base_index, baselines, evaluate, hierarchy, index, train  # noqa: E402
 from model_code.training.settings import TrainingSettings  # noqa: E402
@@ -64,6 +64,8 @@ def run_all(root: Path) -> dict[str, Any]:
         "retriever": RetrieverSettings(training=training),
         "pseudo_queries.generators": (),
     }
+    for key, value in vars(KnownQuerySettings()).items():
+        settings[f"known_queries.{key}"] = value
     reports = {}
     for stage in STAGES:
         name = stage.__name__.rpartition(".")[2]

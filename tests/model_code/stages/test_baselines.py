@@ -5,6 +5,7 @@ every retriever; and BM25 over documents with generated queries, where a model w
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,11 +19,16 @@ from model_code.evaluation.scores import check_comparable, load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
 from model_code.retrieval.dense_index import DenseIndex
-from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.index_settings import Bm25Settings, KnownQuerySettings
 from model_code.retrieval.kinds import open_retriever
 from model_code.retriever_settings import FusionSettings
 from model_code.stages import baselines, fuse
-from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries
+from tests.model_code.evaluation.tiny_corpus import (
+    TEXTS,
+    write_corpus,
+    write_known_queries,
+    write_pseudo_queries,
+)
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -44,7 +50,7 @@ def inputs(tmp_path_factory):
     return {name: root / name for name in ("corpus", "pseudo_queries", "base_index", "base")}
 
 
-def run_stage(inputs, output, generators=("inverse_cloze",)):
+def run_stage(inputs, output, generators=("inverse_cloze",), **known_queries):
     output.mkdir()
     base = str(inputs["base"])
     encoder = EncoderSettings(
@@ -52,6 +58,8 @@ def run_stage(inputs, output, generators=("inverse_cloze",)):
     )
     settings = {"encoder": encoder, "bm25": Bm25Settings(), "evaluation": EvaluationSettings()}
     settings["pseudo_queries.generators"] = generators
+    for key, value in vars(KnownQuerySettings(**known_queries)).items():
+        settings[f"known_queries.{key}"] = value
     return baselines.run(
         StageContext(
             root=output, inputs=inputs, output=output, settings=settings, checkpoints=output
@@ -70,6 +78,7 @@ def test_baselines_share_queries_and_are_reproducible(inputs, made, tmp_path):
     report, output = made
     assert sorted(path.name for path in output.iterdir()) == [
         "bm25",
+        "bm25_known",
         "headline",
         "untrained",
         "zero_shot",
@@ -78,7 +87,7 @@ def test_baselines_share_queries_and_are_reproducible(inputs, made, tmp_path):
         found = {
             key: value
             for key, value in report[name].items()
-            if key not in ("variants", "weights", "learned_by")
+            if key not in ("variants", "weights", "learned_by", "known_words")
         }
         assert found == read_json(output / name / "metrics.json")
         assert report[name]["test"]["queries"] == 48
@@ -134,7 +143,7 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
     inputs = inputs | {"pseudo_queries": tmp_path / "queries"}
     report = run_stage(inputs, tmp_path / "baselines", ("inverse_cloze", "sequence_to_sequence"))
-    assert list(report) == ["bm25", "zero_shot", "untrained", "bm25_generated"]
+    assert list(report) == ["bm25", "zero_shot", "bm25_known", "untrained", "bm25_generated"]
     assert report["bm25"]["test"]["hit@1"] == 1.0
     assert report["bm25_generated"]["test"]["hit@1"] == pytest.approx(47 / 48)
     folder = tmp_path / "baselines" / "bm25_generated"
@@ -175,12 +184,13 @@ def run_fuse(inputs, made, tmp_path_factory):
         base=str(inputs["base"]), max_tokens=32, precision="float32", device="cpu"
     )
 
-    def run(output, **fusion):
+    def run(output, use=False, **fusion):
         output.mkdir()
         groups = {
             "encoder": encoder,
             "evaluation": EvaluationSettings(),
             "fusion": FusionSettings(**fusion),
+            "known_queries.use": use,
         }
         context = StageContext(output, inputs | places, output, groups, output, "fused")
         report = fuse.run(context)
@@ -223,3 +233,78 @@ def test_fusion_variants_leave_out_one_component(run_fuse, tmp_path):
     assert variants["without_zero_shot"]["test"] == pair["test"]
     written = (tmp_path / "three" / "variants").rglob("metrics.json")
     assert {read_json(path)["system"] for path in written} == {f"fused.{name}" for name in variants}
+
+
+def ask_about_others(folder, splits):
+    """Make each query of some splits three new words, so that no text has its words."""
+    queries = pd.read_parquet(folder / "queries.parquet")
+    is_asked = queries["split"].isin(splits)
+    numbers = queries["query_id"].str.split(":").str[1]
+    queries.loc[is_asked, "text"] = "ask about " + numbers[is_asked].str.replace("-", "")
+    queries.to_parquet(folder / "queries.parquet")
+    write_known_queries(folder)
+
+
+def test_known_queries_help_documents_that_were_asked(inputs, tmp_path):
+    """Test queries repeat words of train queries, but not their texts."""
+    corpus = Path(shutil.copytree(inputs["corpus"], tmp_path / "corpus"))
+    ask_about_others(corpus, ["train", "test"])
+    queries = pd.read_parquet(corpus / "queries.parquet")
+    is_test = queries["split"] == "test"
+    queries.loc[is_test, "text"] = "please " + queries.loc[is_test, "text"]
+    queries.to_parquet(corpus / "queries.parquet")
+    write_known_queries(corpus)
+
+    report = run_stage(inputs | {"corpus": corpus}, tmp_path / "baselines", weight=1.0)
+
+    assert report["bm25"]["test"]["hit@1"] == 0
+    assert report["bm25_known"]["test"]["hit@1"] == pytest.approx(18 / 48)
+    groups = report["bm25_known"]["groups"]["test"]
+    assert groups["asked_in_training"]["hit@1"] == 1
+    assert groups["not_asked_in_training"]["hit@1"] == 0
+    assert report["bm25_known"]["known_words"]["weight"] == 1.0
+
+
+def test_queries_that_judge_are_no_words_whatever_their_id(inputs, tmp_path):
+    """Every train query repeats a test query word by word, apart from case and punctuation."""
+    corpus = Path(shutil.copytree(inputs["corpus"], tmp_path / "corpus"))
+    ask_about_others(corpus, ["train", "test"])
+    queries = pd.read_parquet(corpus / "queries.parquet")
+    is_train = queries["split"] == "train"
+    queries.loc[is_train, "text"] = queries.loc[is_train, "text"].str.upper() + "?"
+    queries.to_parquet(corpus / "queries.parquet")
+    write_known_queries(corpus)
+
+    report = run_stage(inputs | {"corpus": corpus}, tmp_path / "baselines", weight=1.0)
+
+    assert report["bm25_known"]["test"]["hit@1"] == 0
+
+
+def test_fusion_takes_known_queries_only_if_they_are_used(inputs, made, tmp_path):
+    report, _ = made
+    assert "bm25" in report["untrained"]["weights"]
+    used = run_stage(inputs, tmp_path / "used", use=True)
+
+    assert "bm25_known" in used["untrained"]["weights"]
+    assert "bm25" not in used["untrained"]["weights"]
+    built = tmp_path / "used" / "untrained" / "build" / "index"
+    assert (built / "bm25_known" / "known").is_dir()
+
+
+def test_plain_bm25_never_knows_queries(inputs, made):
+    _, output = made
+    plain = open_retriever(
+        output / "bm25" / "build" / "encoder", output / "bm25" / "build" / "index"
+    )
+    known = open_retriever(
+        output / "bm25_known" / "build" / "encoder", output / "bm25_known" / "build" / "index"
+    )
+
+    assert plain.words is None
+    assert plain.known_segment is None
+    assert len(known.known_segment.queries.ids) == 0, "each train query repeats a test query"
+
+
+def test_fusion_of_trained_retriever_takes_known_queries(run_fuse, tmp_path):
+    found = run_fuse(tmp_path / "fused", use=True, of=("hce", "bm25"))
+    assert found["weights"] == {"hce": 1.0, "bm25_known": 5.0, "hce.late": 1.0}

@@ -73,8 +73,9 @@ def test_malformed_rows_are_quarantined_with_their_reasons(project):
     }
     assert report["documents_read"] == 45 == report["documents"] + report["documents_quarantined"]
     tables = ("documents", "passages", "qrels", "quarantine", "queries")
-    expected = [*(f"{name}.parquet" for name in tables), "reading_notes.json"]
-    assert sorted(path.name for path in output.iterdir()) == expected
+    expected = [f"{name}.parquet" for name in tables]
+    expected.extend(["known_queries.json", "reading_notes.json"])
+    assert sorted(path.name for path in output.iterdir()) == sorted(expected)
     built = load_corpus(output)
     assert len(built.passages) == 80  # "some text number" and the number
     assert set(built.queries["split"]) == {"train", "gate", "dev"}

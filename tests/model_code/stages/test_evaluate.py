@@ -5,6 +5,8 @@ retriever give.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,12 +22,16 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_path, read_json
 from model_code.retrieval import bm25
+from model_code.retrieval.bm25 import Bm25Retriever
+from model_code.retrieval.bm25_index import KnownWords
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedRetriever, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.indexed import NewPassages, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.stages import evaluate
-from model_code.stages.evaluation_set import EvaluationSet
+from model_code.stages.evaluation_set import EvaluationSet, StrippedDocuments
+from model_code.text.known_queries import KnownQuery, QuerySource
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -223,7 +229,9 @@ def test_self_judged_corpus_is_searched_without_query_lines(own_lines, tmp_path,
 def build(kind, inputs, passages, folder):
     texts, ids = passages["text"].tolist(), passages["document_id"].tolist()
     if kind == "bm25":
-        bm25.build_folders(texts, ids, Bm25Settings(), folder / "encoder", folder / "index")
+        bm25.build_folders(
+            NewPassages(texts, ids), Bm25Settings(), folder / "encoder", folder / "index"
+        )
         return open_retriever(folder / "encoder", folder / "index")
     encoder = Encoder.load(inputs["trained"] / "encoder", max_tokens=32, precision="float32")
     DenseIndex.build(encoder.encode(texts), ids, encoder.fingerprint()).save(folder / "index")
@@ -241,3 +249,21 @@ def test_externally_judged_corpus_is_searched_unchanged(inputs, tmp_path):
     bench = EvaluationSet.load(context(inputs, tmp_path))
     retriever = build("bm25", inputs, load_corpus(inputs["corpus"]).passages, tmp_path)
     assert bench.strip_query_lines(retriever) is retriever
+
+
+def test_stripped_documents_keep_their_known_queries(tmp_path):
+    """Document a contains its test query as a line, and knows another query."""
+    known = {"a": [KnownQuery("a", "wipe the disk", QuerySource.QRELS)]}
+    settings, words = Bm25Settings(language=None), KnownWords(1.0, in_length=True)
+    whole = NewPassages(["own line delete files", "list names"], ["a", "b"], known=known)
+    retriever = Bm25Retriever.index(whole, settings, words)
+    segment = RetrieverSegment(retriever, retriever.segment.ids)
+    passages = NewPassages(["delete files"], ["a"], known=known)
+    stripped = StrippedDocuments(passages, frozenset(), tmp_path / "stripped")
+
+    search = stripped.search_over([segment]).search
+    assert search(["own line", "wipe disk"], 9)[0] == []
+    assert [document for document, _ in search(["wipe disk"], 9)[0]] == ["a"]
+
+    forgetful = replace(segment, known={"a": []})
+    assert stripped.search_over([forgetful]).search(["wipe disk"], 9) == [[]]

@@ -14,6 +14,7 @@ from model_code.corpus.tables import COLUMNS
 from model_code.drift.calibration import Calibration
 from model_code.files import write_text
 from model_code.project import Project
+from tests.model_code.evaluation.tiny_corpus import write_known_queries
 from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.subjects import PARAMS, SEA, documents, queries
 
@@ -105,4 +106,5 @@ def write_corpus(project):
     for name, rows in tables.items():
         where = project.artifacts / "pseudo_queries" if name == "pseudo_queries" else folder
         pd.DataFrame(rows, columns=list(COLUMNS[name])).to_parquet(where / f"{name}.parquet")
+    write_known_queries(folder)
     return texts

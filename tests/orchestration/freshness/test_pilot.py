@@ -83,7 +83,7 @@ def steps(project, monkeypatch):
 
     def open_searcher(live, generation, loaded):
         done.append("open")
-        return SimpleNamespace(views=[SimpleNamespace(searchable="live segment")])
+        return SimpleNamespace(segments_without=lambda held_out: ["live segment", held_out])
 
     def make_workspace(workspace, write_snapshot, share_cache):
         workspace.root.mkdir(parents=True)
@@ -104,6 +104,7 @@ def steps(project, monkeypatch):
     monkeypatch.setattr(pilot_module, "make_workspace", make_workspace)
     monkeypatch.setattr(pilot_module, "_build", build)
     monkeypatch.setattr(pilot_module, "evaluate_segments", evaluate)
+    monkeypatch.setattr(pilot_module, "judging_queries", lambda workspace: frozenset({"hash"}))
     monkeypatch.setattr(pilot_module, "load_gate_scores", lambda folder: folder.name)
     monkeypatch.setattr(pilot_module, "judge_pilot", judge)
     set_judgements(monkeypatch, QRELS)
@@ -144,7 +145,7 @@ def test_pilot_compares_training_with_live_retriever(project, steps):
         ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
         ("build", "corpus"),
         ("build", "evaluate@hce"),
-        ("evaluate", "hce", ["live segment"]),
+        ("evaluate", "hce", ["live segment", frozenset({"hash"})]),
         ("judge", "hce", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
 

@@ -42,7 +42,7 @@ def searcher_with_rankings(rankings):
     def search(texts, k):
         return [rankings[text] for text in texts]
 
-    return SimpleNamespace(retriever=SimpleNamespace(search=search))
+    return SimpleNamespace(plain_retriever=SimpleNamespace(search=search))
 
 
 def read_arrivals(project, events):

@@ -410,6 +410,7 @@ def test_gate_searches_registered_files_of_champion(tracked_project, build, tmp_
         return write_scores(tmp_path / "again", 0.3)
 
     monkeypatch.setattr(gate, "rescore_champion", again)
+    monkeypatch.setattr(gate, "judging_queries", lambda project: frozenset())
     assert versions.version_with_alias(tracked_project, "challenger").retriever == "later"
     assert not release.judge(tracked_project, rules(tracked_project)).passed
     shutil.rmtree(tmp_path / "again")

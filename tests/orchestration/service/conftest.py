@@ -21,6 +21,7 @@ from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.documents import Document
+from model_code.text.known_queries import KnownQuery, QuerySource
 from orchestration.service import app, ingest_queue, routes, searchers, service
 
 
@@ -120,6 +121,15 @@ class FakeSearcher:
             (0, 1),
             self.number,
         )
+
+    def known_queries(self, ids):
+        """Each document answers its own text, and a thumb says that it answers a secret."""
+        queries = []
+        for name in ids:
+            text = self.live.generations[self.number][name]
+            queries.append(KnownQuery(name, f"about {text}", QuerySource.ROW))
+            queries.append(KnownQuery(name, "a secret", QuerySource.FEEDBACK))
+        return queries
 
     def documents(self, ids):
         there = self.live.generations[self.number]

@@ -411,3 +411,15 @@ def test_nothing_live_is_said_and_ends_by_itself(serve, project):
     (project.live / "current").write_text("hce\n")
     assert client.get("/health").json() == {"live": True, "ready": True, "reason": None}
     assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
+
+
+def test_document_shows_its_queries_and_counts_those_of_users(serve, project):
+    client = serve()
+    document = client.get("/documents/a").json()
+    assert document["known_queries"] == ["about apple"]
+    assert document["hidden_queries"] == 1
+
+    (project.root / "params.yaml").write_text("known_queries: {show: true}\n")
+    document = client.get("/documents/a").json()
+    assert document["known_queries"] == ["about apple", "a secret"]
+    assert document["hidden_queries"] == 0

@@ -18,6 +18,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger, read_feedback
 from model_code.collection.ledger.events import Feedback, LedgerCursor, Position
+from model_code.corpus.known_queries import query_hash
 from model_code.errors import Damaged, FreshetError
 from orchestration import cli
 from tests.live_example import BASE, add, collection_of, make_project, open_build, row, texts
@@ -150,6 +151,7 @@ def test_pending_changes_are_recovered_from_torn_ledger(
 ):
     collection, said = LiveIndex(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
     collection.ledger.record_feedback(said, said.received)
+    collection.ledger.forget_query("who is Jane Doe")
     collection.receive([row("n1", "word1")], "sync notes")
     collection.apply()
     collection.receive([row("waiting", "word7 " * 2000)], "test")
@@ -167,6 +169,7 @@ def test_pending_changes_are_recovered_from_torn_ledger(
     repair(live)
     assert list(find_damage(live)) == []
     assert read_feedback(live) == [said]
+    assert open_ledger(live).forgotten_queries() == {query_hash("who is jane doe")}
     with open_ledger(live) as ledger:
         assert ledger.document_sources()["n1"] == "sync notes", (
             "so that a sync still deletes what its source no longer has"

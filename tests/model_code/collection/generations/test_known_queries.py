@@ -1,19 +1,27 @@
-"""Guards known queries of a live collection: they find their documents, and changes one by one
-equal a rebuild.
+"""Guards known queries of a live collection: they find their documents, changes one by one equal a
+rebuild, and feedback replaces what a segment knows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.ledger.events import Feedback, Opinion
+from model_code.collection.segments.known_overrides import LaterEvidence, evidence_of_feedback
+from model_code.corpus.known_queries import query_hash
+from model_code.retrieval.bm25 import Bm25Retriever
+from model_code.retrieval.bm25_index import Bm25Index
 from model_code.text.documents import Document, Remove
+from model_code.text.known_queries import KnownQuery, QuerySource
 from tests.model_code.collection.known_collection import (
     PAGES,
     RETRIEVER,
+    WORDS,
     found,
     judged,
     open_known_collection,
@@ -70,3 +78,170 @@ def test_changes_one_by_one_equal_a_rebuild(builder: GenerationBuilder, tmp_path
     builder.compact()
     assert rankings(builder.searcher) == rebuilt
     assert rankings(Searcher.open(builder.collection.live, RETRIEVER)) == rebuilt
+
+
+def thumbs(document_id: str, text: str, weight: float = 1.0) -> KnownQuery:
+    return KnownQuery(document_id, text, QuerySource.FEEDBACK, weight)
+
+
+def learn(builder: GenerationBuilder, *feedback: KnownQuery, forgotten: Sequence[str] = ()) -> None:
+    """Make feedback and forgotten queries known to the builder."""
+    hashes = frozenset(query_hash(text) for text in forgotten)
+    builder.later_evidence = lambda: LaterEvidence(feedback, hashes)
+
+
+def test_feedback_takes_effect_with_the_next_generation(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("wc", "how long is it"))
+    assert found(builder.searcher, "long") == []
+    builder.apply([page("df", "Show space.")], up_to(1), {})
+
+    assert found(builder.searcher, "long") == ["wc"]
+    known = builder.searcher.known_queries(["wc"])
+    assert [(query.text, query.source) for query in known] == [
+        ("how long is it", QuerySource.FEEDBACK)
+    ]
+    reopened = Searcher.open(builder.collection.live, RETRIEVER)
+    assert found(reopened, "long") == ["wc"]
+    assert reopened.known_queries() == builder.searcher.known_queries()
+
+
+def test_feedback_adds_to_what_a_document_knows(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("rm", "make room"), thumbs("rm", "free some space", -2))
+    builder.apply([page("df", "Show it.", "see room")], up_to(1), {})
+
+    assert found(builder.searcher, "some") == [], "thumbs down outweigh the judgement"
+    assert set(found(builder.searcher, "room")) == {"rm", "df"}
+
+
+def test_generations_share_overrides_until_they_change(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("wc", "how long is it"))
+    for event in (1, 2):
+        builder.apply([page(f"p{event}", "Some page.")], up_to(event), {})
+    assert builder.searcher.generation.known == 1
+    builder.apply([Remove("wc")], up_to(3), {})
+    assert builder.searcher.generation.known is None
+    assert found(builder.searcher, "long") == []
+
+
+def test_overrides_follow_an_updated_document(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("zip", "shrink it"))
+    builder.apply([page("zip", "Pack.", "compress a directory")], up_to(1), {})
+    builder.apply([page("zip", "Pack.", "squeeze a directory")], up_to(2), {})
+
+    texts = {query.text for query in builder.searcher.known_queries(["zip"])}
+    assert texts == {"shrink it", "squeeze a directory"}
+    assert found(builder.searcher, "compress") == []
+    builder.compact()
+    assert found(builder.searcher, "shrink") == found(builder.searcher, "squeeze") == ["zip"]
+
+
+def test_judgements_outlive_an_update_of_their_document(builder: GenerationBuilder) -> None:
+    builder.apply([page("rm", "Remove files.", "wipe it")], up_to(1), {})
+
+    assert found(builder.searcher, "some space") == found(builder.searcher, "wipe") == ["rm"]
+    texts = {query.text for query in builder.searcher.known_queries(["rm"])}
+    assert texts == {"free some space", "wipe it"}
+
+
+def test_forgotten_query_finds_nothing(builder: GenerationBuilder) -> None:
+    learn(builder, forgotten=["Free some SPACE!"])
+    generation = builder.update_known_queries(builder.searcher.generation.cursor)
+
+    assert generation.number == 1
+    assert found(builder.searcher, "some space") == []
+    assert builder.searcher.known_queries() == []
+    assert builder.update_known_queries(generation.cursor) == generation
+
+
+def test_query_that_judges_is_never_indexed(tmp_path: Path) -> None:
+    """Rows, feedback and judgements may all repeat a dev query; none of them makes it known."""
+    held_out = ["how long is it"]
+    live = open_known_collection(tmp_path, held_out=held_out)
+    builder = GenerationBuilder(live, RETRIEVER)
+    learn(builder, thumbs("wc", "How long is it?"), thumbs("wc", "size of it"))
+    builder.apply([page("du", "Measure.", "how LONG is it", "disk use")], up_to(1), {})
+
+    assert found(builder.searcher, "how long") == []
+    texts = [query.text for query in builder.searcher.known_queries()]
+    assert texts == ["disk use", "size of it"]
+
+
+def test_known_query_that_judges_later_is_left_out_then(builder: GenerationBuilder) -> None:
+    """A champion is older than the corpus whose queries judge it."""
+    builder.apply([page("zip", "Pack.", "compress a directory", "shrink it")], up_to(1), {})
+    held_out = frozenset({query_hash("Free some space"), query_hash("compress a directory")})
+
+    segments = builder.searcher.segments_without(held_out)
+    search = Bm25Retriever.join_segments(segments).search
+    assert search(["some space", "compress directory", "shrink"], 9)[:2] == [[], []]
+    assert [document_id for document_id, _ in search(["shrink"], 9)[0]] == ["zip"]
+
+
+def test_plain_search_knows_no_query(builder: GenerationBuilder) -> None:
+    """Drift checks ask new documents for their own queries."""
+    plain = builder.searcher.plain_retriever
+    assert plain.search(["some space"], 9) == [[]]
+    assert plain.search(["delete files"], 9) != [[]]
+
+
+def test_hit_that_only_known_queries_raised(builder: GenerationBuilder) -> None:
+    searcher = builder.searcher
+    assert searcher.is_raised_by_known_queries("free some space", "rm", rank=1)
+    assert not searcher.is_raised_by_known_queries("delete files", "rm", rank=1)
+    assert not searcher.is_raised_by_known_queries("delete some files", "rm", rank=1)
+
+
+def test_a_thousand_thumbs_of_one_person_are_bounded(builder: GenerationBuilder) -> None:
+    """A spammer asks for one page by 1,000 texts, and gives each a thumb up."""
+    spam = [
+        Feedback(f"list names number{i}", "wc", Opinion.UP, who="spammer", received=float(i))
+        for i in range(1000)
+    ]
+    before = rankings(builder.searcher)
+    evidence = evidence_of_feedback(spam)
+    learn(builder, *evidence)
+    builder.update_known_queries(builder.searcher.generation.cursor)
+
+    index = builder.searcher.retriever
+    assert isinstance(index, Bm25Index)
+    ((known, rows),) = list(index.known_queries_of("wc"))
+    assert len(rows) <= WORDS.limits.max_queries
+    assert known.queries.lengths[rows].sum() <= WORDS.limits.max_words + len(rows)
+    assert found(builder.searcher, "list names of files")[0] == "ls", "its own words still win"
+    for old, new in zip(before, rankings(builder.searcher), strict=True):
+        others = [document_id for document_id, _ in new if document_id != "wc"]
+        assert others == [document_id for document_id, _ in old if document_id != "wc"]
+
+
+def test_equal_thumbs_of_one_person_count_once() -> None:
+    spam = [
+        Feedback("List names" + "!" * i, "wc", Opinion.UP, who="spammer", received=float(i))
+        for i in range(1000)
+    ]
+    other = Feedback("list names", "wc", Opinion.UP, who="reader")
+
+    assert [query.weight for query in evidence_of_feedback(spam)] == [1]
+    assert [query.weight for query in evidence_of_feedback([*spam, other])] == [2]
+
+
+def test_latest_thumb_of_a_person_counts() -> None:
+    up = Feedback("list names", "wc", Opinion.UP, who="reader", received=1.0)
+    down = Feedback("List names", "wc", Opinion.DOWN, who="reader", received=2.0)
+
+    assert [query.weight for query in evidence_of_feedback([down, up])] == [-1]
+
+
+def test_raised_hit_earns_no_weight_but_loses_some() -> None:
+    up = Feedback("list names", "wc", Opinion.UP, raised=True)
+    down = Feedback("list names", "wc", Opinion.DOWN, who="reader", raised=True)
+
+    assert evidence_of_feedback([up]) == ()
+    assert [query.weight for query in evidence_of_feedback([up, down])] == [-1]
+
+
+def test_clicks_are_no_evidence() -> None:
+    clicks = [
+        Feedback("list names", "wc", Opinion.CLICK, who=str(i), rank=9, received=float(i))
+        for i in range(50)
+    ]
+    assert evidence_of_feedback(clicks) == ()

@@ -1,0 +1,173 @@
+"""Forget a query: it finds nothing any more, and its text is removed.
+
+A query can be personal data. It may be known from feedback, from rows and from judgements.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from model_code.collection.erase import (
+    all_indexes,
+    delete_drift_references,
+    erase_generations,
+    find_damaged_copies,
+)
+from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.refinements import documents_solved_with
+from model_code.collection.index.live_index import LiveIndex, additions_folder
+from model_code.collection.segments.documents import DOCUMENTS, read_columns
+from model_code.collection.segments.known_overrides import KNOWN_OVERRIDES, load_overrides
+from model_code.collection.segments.solved import SolvedDocuments
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.errors import FreshetError
+from model_code.settings import require
+from model_code.text.documents import Document
+from model_code.text.known_queries import KnownQuery
+
+SOURCE = "freshet forget"
+
+
+@dataclass
+class ForgetReport:
+    """What forgetting a query changed.
+
+    Attributes:
+        opinions: Number of thumbs and clicks on the query that were deleted.
+        documents: Documents that knew the query, ascending.
+        rewritten: Documents whose row had brought the query, and which were written again.
+        solved_again: Documents whose vectors had been solved with the query, by retriever.
+        remains: Places that still hold the text, each with what to do about it.
+    """
+
+    opinions: int = 0
+    documents: list[str] = field(default_factory=list)
+    rewritten: list[str] = field(default_factory=list)
+    solved_again: list[str] = field(default_factory=list)
+    remains: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """The counts on one line."""
+        return (
+            f"forgotten: {len(self.documents):,} documents knew the query, "
+            f"{len(self.rewritten):,} of them from their row, "
+            f"{len(self.solved_again):,} vectors were solved again, "
+            f"and {self.opinions:,} opinions were deleted"
+        )
+
+
+def forget_query(index: LiveIndex, text: str) -> ForgetReport:
+    """Make a query unknown, and remove its text.
+
+    Queries are compared by their normalised texts, so that case and punctuation do not matter. The
+    ledger keeps a hash of the query, and from then on nothing makes it known again.
+
+    Args:
+        index: Live index of one retriever. The query is forgotten in all retrievers.
+        text: The query.
+
+    Raises:
+        SettingsError: If the text is empty.
+        FreshetError: If the text remains somewhere. Everything else is done then, and the message
+            names each place. Forgetting the query again goes on.
+    """
+    require(bool(text.strip()), "the query is empty; name the query to forget")
+    forgotten = query_hash(text)
+    index.apply()
+    report = ForgetReport()
+    knowing = {query.document_id for query in _known_queries(index, forgotten)}
+    report.documents = sorted(knowing)
+    _delete_solver_caches(index)
+
+    documents = _documents_with_row_query(index, forgotten)
+    report.rewritten = [document.document_id for document in documents]
+    report.opinions = index.ledger.forget_query(text)
+    index.record(documents, SOURCE)
+
+    for live_index in all_indexes(index):
+        live_index.apply()
+        live_index.update_known_queries()
+        # Vectors that were solved with the query must not depend on it any more.
+        solved = documents_solved_with(live_index.generation, texts=[text])
+        live_index.solve_again(solved)
+        report.solved_again.extend(solved)
+        numbers = erase_generations(live_index, lambda one: _holds_query(one, forgotten))
+        report.remains.extend(_remaining_generations(live_index, numbers))
+    index.ledger.erase_query(text)
+    delete_drift_references(index)
+    report.remains.extend(find_damaged_copies(index))
+
+    if report.remains:
+        raise FreshetError(
+            "forgotten, and it finds nothing; but its text remains: " + "; ".join(report.remains)
+        )
+    return report
+
+
+def _known_queries(index: LiveIndex, forgotten: str) -> Iterator[KnownQuery]:
+    for query in index.builder.searcher.known_queries():
+        if query_hash(query.text) == forgotten:
+            yield query
+
+
+def _documents_with_row_query(index: LiveIndex, forgotten: str) -> list[Document]:
+    """Return the live documents whose row brought the query, without it."""
+    searcher = index.builder.searcher
+    ids: list[str] = []
+    for view in searcher.views:
+        columns = read_columns(view.segment.documents, "document_id", "queries")
+        for document_id, queries in zip(*columns, strict=True):
+            if document_id in view and _has_query(json.loads(queries), forgotten):
+                ids.append(document_id)
+
+    documents: list[Document] = []
+    for _, document in sorted(searcher.documents(ids).items()):
+        kept = tuple(query for query in document.queries if query_hash(query) != forgotten)
+        documents.append(replace(document, queries=kept))
+    return documents
+
+
+def _holds_query(generation: Generation, forgotten: str) -> bool:
+    """Return whether the own files of a generation hold a query."""
+    documents = generation.folder / DOCUMENTS
+    if documents.is_file():
+        (queries,) = read_columns(documents, "queries")
+        if any(_has_query(json.loads(texts), forgotten) for texts in queries):
+            return True
+
+    evidence: list[str] = []
+    for solved in SolvedDocuments.load(generation.folder).documents.values():
+        evidence.extend(query.text for query in solved.queries)
+        evidence.extend(member.text for member in solved.members)
+    if (generation.folder / KNOWN_QUERIES).is_file():
+        known = CorpusQueries.load(generation.folder / KNOWN_QUERIES)
+        evidence.extend(query.text for query in known.queries)
+    if (generation.folder / KNOWN_OVERRIDES).is_file():
+        for queries_of_document in load_overrides(generation.folder).values():
+            evidence.extend(query.text for query in queries_of_document)
+    return _has_query(evidence, forgotten)
+
+
+def _delete_solver_caches(index: LiveIndex) -> None:
+    """Delete what IncDSI keeps of known queries between additions; it is computed again."""
+    folder = additions_folder(index.project)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _has_query(texts: Sequence[str], forgotten: str) -> bool:
+    return any(query_hash(text) == forgotten for text in texts)
+
+
+def _remaining_generations(index: LiveIndex, numbers: Sequence[int]) -> Iterator[str]:
+    for number in numbers:
+        reason = "which is read just now: do the same again later"
+        if number in index.generation.needs:
+            reason = (
+                "the build that is searched: take the query out of the corpus's source, and build "
+                "again"
+            )
+        yield f"generation {number} of {index.retriever}, {reason}"

@@ -1,0 +1,133 @@
+"""The known queries of a corpus, and the queries that may never be known while they judge.
+
+A document is known to answer its judged training queries and the queries of its row. A query of
+dev, gate or test would give its own answer away. Such queries are recognised by their normalised
+text, whatever id they have and wherever the text comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model_code.corpus.settings import GATE
+from model_code.errors import FreshetError
+from model_code.files import hash_text, read_json, write_json
+from model_code.text.documents import Document
+from model_code.text.known_queries import KnownQuery, QuerySource, by_document, normalize_query
+
+KNOWN_QUERIES = "known_queries.json"
+JUDGING_SPLITS = ("dev", GATE, "test")
+TRAINING_SPLIT = "train"
+
+
+@dataclass(frozen=True)
+class CorpusQueries:
+    """Evidence about queries and documents, and the queries that judge.
+
+    Attributes:
+        queries: Evidence for and against queries, before it is added up.
+        held_out: Hashes of the normalised texts of all queries that judge; see `query_hash`.
+    """
+
+    queries: tuple[KnownQuery, ...] = ()
+    held_out: frozenset[str] = field(default_factory=frozenset)
+
+    def save(self, path: Path) -> None:
+        """Write a file; equal values give equal bytes."""
+        rows = [query_row(query) for query in sorted(self.queries, key=query_row)]
+        content = {"held_out": sorted(self.held_out), "queries": rows}
+        write_json(path, content, lines=False)
+
+    @classmethod
+    def load(cls, path: Path) -> CorpusQueries:
+        """Read what `save` wrote."""
+        content = read_json(path)
+        queries = tuple(query_from_row(row) for row in content["queries"])
+        return cls(queries, frozenset(content["held_out"]))
+
+    @classmethod
+    def of_corpus(cls, folder: Path) -> CorpusQueries:
+        """Read the known queries of the corpus in a folder.
+
+        Raises:
+            FreshetError: If the corpus stage has not written them.
+        """
+        path = folder / KNOWN_QUERIES
+        if not path.is_file():
+            raise FreshetError(
+                f"{path} is missing: it names the queries that judge, and are never known; "
+                "run `freshet run corpus`"
+            )
+        return cls.load(path)
+
+    def by_document(self) -> dict[str, list[KnownQuery]]:
+        """Return the evidence by document id."""
+        return by_document(self.queries)
+
+
+def query_hash(text: str) -> str:
+    """Return the SHA-256 of a normalised query, by which files recognise it without its text."""
+    return hash_text(normalize_query(text))
+
+
+def drop_held_out(queries: Iterable[KnownQuery], held_out: frozenset[str]) -> list[KnownQuery]:
+    """Return the queries whose normalised texts are not among the given hashes."""
+    if not held_out:
+        return list(queries)
+    return [query for query in queries if query_hash(query.text) not in held_out]
+
+
+def collect_known_queries(
+    documents: Iterable[Document],
+    texts: Mapping[str, str],
+    splits: Mapping[str, str],
+    grades: Mapping[tuple[str, str], int],
+) -> CorpusQueries:
+    """Collect the known queries of a corpus.
+
+    Args:
+        documents: The documents, with the queries of their rows.
+        texts: Text of each query, by query id.
+        splits: Split of each judged query, by query id.
+        grades: Grade of each judged pair of query id and document id; 0 or less is evidence
+            against the query.
+
+    Returns:
+        The evidence of training queries and rows. No query of another split is among it.
+    """
+    held_out: set[str] = set()
+    for query_id, split in splits.items():
+        if split in JUDGING_SPLITS:
+            held_out.add(query_hash(texts[query_id]))
+
+    evidence: list[KnownQuery] = []
+    for (query_id, document_id), grade in grades.items():
+        if splits.get(query_id, TRAINING_SPLIT) == TRAINING_SPLIT:
+            weight = grade if grade > 0 else -1
+            evidence.append(KnownQuery(document_id, texts[query_id], QuerySource.QRELS, weight))
+    for document in documents:
+        evidence.extend(queries_of_row(document))
+    hashes = frozenset(held_out)
+    return CorpusQueries(tuple(drop_held_out(evidence, hashes)), hashes)
+
+
+def queries_of_row(document: Document) -> list[KnownQuery]:
+    """Return the queries that a document's row brought."""
+    return [
+        KnownQuery(document.document_id, text, QuerySource.ROW, date=document.date)
+        for text in document.queries
+    ]
+
+
+def query_row(query: KnownQuery) -> list[Any]:
+    """Return a query as JSON values, whose order sorts queries."""
+    return [query.document_id, query.text, str(query.source), query.weight, query.date or ""]
+
+
+def query_from_row(row: list[Any]) -> KnownQuery:
+    """Return the query of a row that `query_row` made."""
+    document_id, text, source, weight, date = row
+    return KnownQuery(document_id, text, QuerySource(source), weight, date or None)

@@ -1,0 +1,119 @@
+"""Choose how the words of known queries count, on judged dev queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from model_code.evaluation.metrics import evaluate_run
+from model_code.evaluation.system_evaluation import sample_queries
+from model_code.retrieval.bm25 import Bm25Retriever
+from model_code.retrieval.bm25_index import KnownWords
+from model_code.stages.evaluation_set import EvaluationSet
+from model_code.stages.fusion import MAX_LEARNING_QUERIES, MEAN_DECIMALS, MIN_LEARNING_QUERIES
+from model_code.text.known_queries import KnownQueryLimits
+
+WEIGHTS = (0.0, 0.25, 0.5, 1.0)
+
+# Without judgements, often only few documents have known queries. This choice harms the others
+# least (`experiments/asked`).
+DEFAULT_WEIGHT = 0.25
+DEFAULT_IN_LENGTH = True
+
+
+@dataclass(frozen=True)
+class KnownWordsChoice:
+    """The chosen variant.
+
+    Attributes:
+        words: How known queries count.
+        dev: Mean metric of each variant on the dev queries, in their order; empty if none was
+            measured.
+        variants: The variants.
+    """
+
+    words: KnownWords
+    dev: Sequence[float]
+    variants: Sequence[KnownWords]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The choice, and what each variant scored on dev."""
+        measured = []
+        for variant, value in zip(self.variants, self.dev, strict=False):
+            measured.append(
+                {"weight": variant.weight, "in_length": variant.in_length, "dev": value}
+            )
+        return {
+            "weight": self.words.weight,
+            "in_length": self.words.in_length,
+            "chosen_on_dev": bool(self.dev),
+            "variants": measured,
+        }
+
+
+def known_word_variants(
+    weight: float | None, in_length: bool | None, limits: KnownQueryLimits
+) -> list[KnownWords]:
+    """Return the variants to choose from, the default one first.
+
+    Args:
+        weight: Weight by the settings; None leaves it open.
+        in_length: Whether words count towards the length, by the settings; None leaves it open.
+        limits: Limits of what known queries may add to one document.
+
+    >>> known_word_variants(1.0, False, KnownQueryLimits(2, 9))[0].weight
+    1.0
+    """
+    default = KnownWords(
+        DEFAULT_WEIGHT if weight is None else weight,
+        DEFAULT_IN_LENGTH if in_length is None else in_length,
+        limits,
+    )
+    weights = WEIGHTS if weight is None else (weight,)
+    lengths = (True, False) if in_length is None else (in_length,)
+
+    variants = [default]
+    for one_weight in weights:
+        for counts_in_length in lengths:
+            variant = KnownWords(one_weight, counts_in_length, limits)
+            # A word without weight adds nothing to the length either.
+            is_repeated = not one_weight and counts_in_length != lengths[0]
+            if variant != default and not is_repeated:
+                variants.append(variant)
+    return variants
+
+
+def choose_known_words(
+    evaluation_set: EvaluationSet, variants: Sequence[KnownWords], retriever: Bm25Retriever
+) -> KnownWordsChoice:
+    """Choose the variant with the best mean metric on the judged dev queries.
+
+    No dev query is known, and half of the dev queries ask for documents that no training query asks
+    for. So the choice weighs what documents with known queries gain against what others lose. Of
+    equal variants, the one with the smaller weight is chosen.
+
+    Args:
+        evaluation_set: The judged queries.
+        variants: The variants, the default one first. It is chosen if too few dev queries are
+            judged.
+        retriever: BM25 over the corpus with known queries.
+    """
+    dev = evaluation_set.judgements["dev"]
+    has_enough_judgements = dev.source == "qrels" and len(dev.queries) >= MIN_LEARNING_QUERIES
+    if len(variants) == 1 or not has_enough_judgements:
+        return KnownWordsChoice(variants[0], (), variants)
+
+    sample = sample_queries(dev, MAX_LEARNING_QUERIES)
+    metric = evaluation_set.settings.main_metric
+    means = []
+    for variant in variants:
+        search = evaluation_set.strip_query_lines(retriever.with_words(variant))
+        rankings = search.search(list(sample.queries.values()), evaluation_set.settings.depth)
+        run = dict(zip(sample.queries, rankings, strict=True))
+        values = evaluate_run(run, sample.qrels, [metric])[metric]
+        means.append(round(sum(values.values()) / len(values), MEAN_DECIMALS))
+
+    best = max(range(len(variants)), key=lambda number: (means[number], -variants[number].weight))
+    return KnownWordsChoice(variants[best], means, variants)
