@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import parsedate_to_datetime
+from itertools import chain
 
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction, count_words
@@ -90,7 +91,11 @@ def _read_parts(part: EmailMessage, extraction: Extraction, level: int = 0) -> l
             inner.append(_read_parts(form, extraction, level + 1))
         if kind == "multipart/alternative":
             return _choose_form(inner)
-        return [text for texts in inner for text in texts]
+        if kind == "message/rfc822":
+            # A forwarded mail has a subject of its own.
+            subject = _header(part.get_content(), "subject", extraction)
+            inner.insert(0, [_PartText(subject, [subject])])
+        return list(chain.from_iterable(inner))
 
     file_name = part.get_filename()
     is_page = kind == "text/html" and part.get_content_disposition() != "attachment"
@@ -122,7 +127,11 @@ def _part_text(part: EmailMessage, extraction: Extraction) -> _PartText:
     """Return the text of a plain text or of a page."""
     payload = part.get_payload(decode=True)
     data = payload if isinstance(payload, bytes) else b""
-    decoded = decode_text(data, part.get_content_charset())
+    try:
+        decoded = decode_text(data, part.get_content_charset())
+    except RowError as error:
+        extraction.note("unread part", f"a text of the mail cannot be read: {error.detail}")
+        return _PartText("", [])
     extraction.note_encoding(decoded)
     if part.get_content_type() != "text/html":
         return _PartText(decoded.text.strip(), decoded.text.split("\n"))

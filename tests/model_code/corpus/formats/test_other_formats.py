@@ -146,6 +146,26 @@ def test_longest_form_of_a_mail_is_read():
     ]
 
 
+def test_forwarded_mail_is_read_with_its_subject():
+    inner = EmailMessage()
+    inner["Subject"] = "Low tide"
+    inner.set_content("Bring boots.")
+    mail = EmailMessage()
+    mail["Subject"] = "Fwd"
+    mail.set_content("See below.")
+    mail.add_attachment(inner)
+    lines = require_complete(read_mail(mail.as_bytes())).text.split("\n\n")
+    assert lines == ["See below.", "Low tide", "Bring boots."]
+
+
+def test_unreadable_part_of_a_mail_costs_only_itself():
+    mail = b"Subject: x\nContent-Type: multipart/mixed; boundary=b\n\n"
+    parts = b"--b\nContent-Type: text/plain\n\na\0b\n--b\nContent-Type: text/plain\n\nwords\n--b--"
+    extraction = read_mail(mail + parts)
+    assert extraction.text.strip() == "words"
+    assert [remark.kind for remark in extraction.remarks] == ["unread part"]
+
+
 def test_words_of_the_other_form_of_a_mail_are_reported():
     mail = EmailMessage()
     mail["Subject"] = "x"
