@@ -9,13 +9,14 @@
 
 Everything else is text, also what only resembles the syntax: an unclosed quote, a dash within a
 word or before a blank, a number, a single letter or another dash, and a query that only excludes. A
-query with flags such as `-r` or `--force` is a command, so that no word of it is excluded.
+query with flags such as `-r` or `--force` is a command, so that no word of it is excluded. Neither
+is a word that a document contains with its dash, such as `-name` in `find -name`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from model_code.text.folding import fold_characters, fold_letters
@@ -49,8 +50,8 @@ class TextCondition:
         is_excluded: Whether documents must not contain it.
         in_title: Whether only the title counts.
         is_exact: Whether the words must occur as they are. Otherwise any form of the word counts.
-        literal: A dash with its word, as typed. A document that contains this is never excluded,
-            because the dash then belongs to a command such as `find -name`. Empty: no exception.
+        literal: An excluded word with its dash, as typed. If a document contains this, the dash
+            belongs to a command such as `find -name`. Empty for all others.
     """
 
     words: str
@@ -73,8 +74,12 @@ class ParsedQuery:
     conditions: tuple[TextCondition, ...] = ()
 
 
-def parse_query(text: str) -> ParsedQuery:
+def parse_query(text: str, flags: Collection[str] = ()) -> ParsedQuery:
     """Separate the text of a query from its conditions.
+
+    Args:
+        text: The query as typed.
+        flags: Words with a dash, such as `-name`, that are text.
 
     >>> parse_query('bank -"river bank" title:money')
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -90,7 +95,7 @@ def parse_query(text: str) -> ParsedQuery:
     end_of_last = 0
     for match in OPERAND.finditer(text):
         condition = _read_condition(match, is_command)
-        if condition is None:
+        if condition is None or condition.literal in flags:
             continue
         conditions.append(condition)
         positive_text.append(text[end_of_last : match.start()])
@@ -155,9 +160,7 @@ class ConditionMatcher:
 
     def meets(self, title: str, text: str) -> bool:
         """Return whether a document meets the condition."""
-        if self.condition.is_excluded:
-            return not self.contains(title, text) or self._holds_literal(text)
-        return self.contains(title, text)
+        return self.contains(title, text) != self.condition.is_excluded
 
     def contains(self, title: str, text: str) -> bool:
         """Return whether the title or the text of a document contains the words."""
@@ -169,8 +172,9 @@ class ConditionMatcher:
             wanted_terms.issubset(self._analyzer.analyze(searched)) for searched in searched_texts
         )
 
-    def _holds_literal(self, text: str) -> bool:
-        return bool(self.condition.literal) and self._literal.search(text) is not None
+    def contains_literal(self, text: str) -> bool:
+        """Return whether a text contains the word with its dash, as typed."""
+        return self._literal.search(text) is not None
 
 
 def fold_text(text: str) -> str:

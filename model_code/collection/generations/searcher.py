@@ -28,7 +28,7 @@ from model_code.collection.generations.query_options import (
     group_ranking,
     sort_ranking,
 )
-from model_code.collection.generations.text_matches import documents_meeting
+from model_code.collection.generations.text_matches import documents_meeting, flags_among
 from model_code.collection.segments.documents import document_from_row
 from model_code.collection.segments.segment import (
     BaseSegment,
@@ -55,6 +55,7 @@ from model_code.text.words import split_search_words
 if TYPE_CHECKING:
     from model_code.collection.segments.conditions import FieldValue, Filters
     from model_code.collection.segments.filters import CollectionFields
+    from model_code.retrieval.bm25_index import Bm25Index
 
 # Values of a field that a search counts.
 MAX_FACET_VALUES = 20
@@ -224,7 +225,19 @@ class Searcher:
             return pages
 
     def _parse(self, text: str, options: QueryOptions) -> ParsedQuery:
-        return parse_query(text) if options.syntax else ParsedQuery(text)
+        if not options.syntax:
+            return ParsedQuery(text)
+        parsed = parse_query(text)
+        if not any(condition.literal for condition in parsed.conditions):
+            return parsed
+        flags = flags_among(
+            parsed.conditions,
+            self._document_ids,
+            self.views,
+            self._title_and_text_index,
+            self.retriever.language,
+        )
+        return parse_query(text, flags)
 
     def _type_query(self, query: ParsedQuery, text: str, options: QueryOptions) -> TypedQuery:
         """Return a query as retrievers take it.
@@ -281,14 +294,15 @@ class Searcher:
             query.conditions,
             documents,
             self.views,
-            self.retriever.keyword_index if self._indexes_titles else None,
+            self._title_and_text_index,
             self.retriever.language,
         )
 
     @property
-    def _indexes_titles(self) -> bool:
-        """Whether the words of titles can be searched for."""
-        return bool(self.generation.manifest["text"]) and self.generation.text.include_title
+    def _title_and_text_index(self) -> Bm25Index | None:
+        """The BM25 index of titles and texts. None without BM25, or if it has no titles."""
+        has_titles = bool(self.generation.manifest["text"]) and self.generation.text.include_title
+        return self.retriever.keyword_index if has_titles else None
 
     def _rank(
         self, queries: Any, depth: int, allowed_sets: Sequence[Collection[str] | None]

@@ -51,6 +51,36 @@ def documents_meeting(
     return remaining
 
 
+def flags_among(
+    conditions: Iterable[TextCondition],
+    documents: Set[str],
+    views: Sequence[SegmentView],
+    keyword_index: Bm25Index | None,
+    language: str | None,
+) -> set[str]:
+    """Return the excluded words that a document contains with their dash, as flags of commands.
+
+    Args:
+        conditions: Conditions of a query.
+        documents: All documents of the generation.
+        views: Segments of the generation.
+        keyword_index: BM25 index of titles and texts, or None.
+        language: Language of the words, see `TermAnalyzer`.
+    """
+    flags: set[str] = set()
+    for condition in conditions:
+        if not condition.literal:
+            continue
+        matcher = ConditionMatcher(condition, language)
+        candidates = documents
+        if keyword_index is not None:
+            candidates = documents & keyword_index.documents_with(matcher.terms)
+        texts = _read_texts(views, candidates)
+        if any(matcher.contains_literal(text) for _, _, text in texts):
+            flags.add(condition.literal)
+    return flags
+
+
 def _read_texts(
     views: Sequence[SegmentView], document_ids: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:

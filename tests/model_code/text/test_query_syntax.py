@@ -113,12 +113,14 @@ def test_excluded_word_counts_in_all_its_forms() -> None:
     assert matcher.meets("", "A steamboat")
 
 
-def test_command_flag_as_typed_is_never_excluded() -> None:
-    condition = TextCondition("name", is_excluded=True, is_exact=False, literal="-name")
+def test_word_that_documents_contain_with_its_dash_is_text() -> None:
+    (condition,) = parse_query("find -name").conditions
     matcher = ConditionMatcher(condition, "auto")
 
-    assert matcher.meets("find", "find . -name pattern")
-    assert not matcher.meets("mv", "change the name of a file")
+    assert matcher.contains_literal("find . -name pattern")
+    assert not matcher.contains_literal("a file-name")
+    assert not matcher.contains_literal("-names")
+    assert parse_query("find -name", {"-name"}) == ParsedQuery("find -name")
 
 
 def test_title_condition_ignores_the_text() -> None:

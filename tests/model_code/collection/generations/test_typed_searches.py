@@ -24,7 +24,7 @@ TEXTS = {
         "Sluice gates",
         "The keeper opens the sluice gate at dawn. The embankment is steep.",
     ),
-    "d14find": ("Commands", "find . -boat pattern"),
+    "d14find": ("Commands", "find . -path pattern"),
     "d15bridge": ("Old bridge", "Crossing the river on foot."),
 }
 ID_PREFIX = len("d10")
@@ -72,6 +72,7 @@ def found(searcher: Searcher, text: str, **options: object) -> set[str]:
         ('"gate of the sluice" dawn', {"boat"}),
         ('"no such phrase"', set()),
         ("dawn -boat", {"gate", "copy", "bridge", "find"}),
+        ("find -path", {"gate", "boat", "toll", "copy", "find", "bridge"}),
         ('keeper -"sluice gate"', {"boat", "toll", "find", "bridge"}),
         ("title:gate", {"gate", "copy"}),
         ("dawn -title:gates -title:commands", {"boat", "toll", "bridge"}),
