@@ -68,7 +68,7 @@ from model_code.text.words import split_search_words
 if TYPE_CHECKING:
     from scipy import sparse
 
-FORMAT = 2
+FORMAT = 3
 """Number of the format, which includes the rules by which texts become terms."""
 
 OTHER_FORMAT_REMEDY = (

@@ -34,6 +34,8 @@ DEFAULT_LANGUAGE = "english"
 # Folding makes several characters of some, as 1⁄2 of ½ and (1) of ⑴.
 IDENTIFIER_BOUNDARY = re.compile(r"[_⁄/.,()]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 NAME_WITH_SIGN = re.compile(r"\.?(\w.*?)(?:\+\+|#)?", re.DOTALL)
+GROUPED_NUMBER = re.compile(r"\d+(?:[.,]\d{3})+")
+GROUP_SEPARATOR = re.compile("[.,]")
 EMOJI_JOINER = "\u200d"
 UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED_SCRIPTS}]")
 FIRST_UNSPACED_CHARACTER = "\u0e00"
@@ -48,8 +50,8 @@ class TermAnalyzer:
     """Reduces texts of one language to terms: lower-case stems and parts of identifiers.
 
     Words are folded first, see `model_code.text.folding`. An identifier gives its parts and the
-    whole, and so do names such as C++ and joined emoji. A sign is a term. A word in a script
-    without spaces is a character; each pair of neighbouring characters is a term as well.
+    whole, and so do names such as C++, grouped numbers and joined emoji. A sign is a term. A word
+    in a script without spaces is a character; each pair of neighbours is a term as well.
 
     Args:
         language: A language of Snowball's stemmers, such as english or german. None: no stemming.
@@ -134,6 +136,10 @@ class _WordTerms(dict[str, tuple[str, ...]]):
 
     def __missing__(self, word: str) -> tuple[str, ...]:
         folded = fold_characters(word)
+        if GROUPED_NUMBER.fullmatch(folded):
+            digits = GROUP_SEPARATOR.split(folded)
+            self[word] = (*digits, "".join(digits))
+            return self[word]
         name = NAME_WITH_SIGN.fullmatch(folded)
         terms = _sign_terms(word) if name is None else self._name_terms(folded, name[1])
         self[word] = terms

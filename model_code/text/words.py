@@ -56,8 +56,10 @@ FLAG_LETTERS = "\U0001f1e6-\U0001f1ff"
 NAME_SUFFIX = r"\+\+|#(?!\w)|＋＋|＃(?!\w)"
 # A name that begins with a dot, such as .NET or .gitignore.
 DOTTED_NAME = r"(?<![^\s(\[{\"'`])\.[A-Za-z]\w*"
+# A number whose digits are grouped, such as 12,500 or 1.000.000.
+GROUPED_NUMBER = r"\d{1,3}(?:,\d{3})+(?![\w,])|\d{1,3}(?:\.\d{3}){2,}(?![\w.])"
 ASCII_SEARCH_WORD = re.compile(
-    rf"\w+(?:{NAME_SUFFIX})?|[{re.escape(ASCII_SIGNS)}]+|{DOTTED_NAME}", re.ASCII
+    rf"{GROUPED_NUMBER}|\w+(?:{NAME_SUFFIX})?|[{re.escape(ASCII_SIGNS)}]+|{DOTTED_NAME}", re.ASCII
 )
 
 
@@ -149,8 +151,8 @@ def word_matches(text: str) -> Iterator[re.Match[str]]:
 def split_search_words(text: str) -> list[str]:
     """Return the words that a search can find: those of `split_words`, names and signs.
 
-    Names such as C++, C# and .NET keep their signs. Currency signs, emoji and arrows are words.
-    Invisible characters, such as soft hyphens, do not end a word.
+    Names such as C++, C# and .NET keep their signs, and numbers such as 12,500 their commas.
+    Currency signs, emoji and arrows are words. Invisible characters do not end a word.
 
     >>> split_search_words("C++ costs 5 €, a >= b!")
     ['C++', 'costs', '5', '€', 'a', '>=', 'b']
@@ -180,6 +182,7 @@ def _search_word_pattern_with_signs() -> re.Pattern[str]:
     emoji = f"[{signs}][{modifiers}]*"
 
     patterns = [
+        GROUPED_NUMBER,
         rf"[{UNSPACED_SCRIPTS}][{marks}]*",
         rf"(?:[^\W{UNSPACED_SCRIPTS}]+[{marks}]*)+(?:{NAME_SUFFIX})?",
         rf"[{FLAG_LETTERS}]{{2}}",

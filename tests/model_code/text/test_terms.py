@@ -108,3 +108,19 @@ def test_places_of_terms_are_those_of_the_original_text() -> None:
         "🦆",
         "c++",
     ]
+
+
+def test_grouped_number_is_found_with_and_without_separators() -> None:
+    texts = [
+        "a toll of 12,500 crowns",
+        "1.250.000 people",
+        "12 boats and 500 oars",
+        "version 3.11.2",
+    ]
+    index = Bm25Index.build(texts, ["toll", "people", "boats", "version"])
+
+    assert index.search(["12500"], 1)[0][0][0] == "toll"
+    assert index.search(["12,500"], 1)[0][0][0] == "toll"
+    assert index.search(["1250000"], 1)[0][0][0] == "people"
+    assert index.search(["500 oars"], 1)[0][0][0] == "boats"
+    assert index.search(["3.11.2"], 1)[0][0][0] == "version"
