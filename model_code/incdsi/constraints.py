@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
-from model_code.collection.segments.solved import SolvedDocuments
+from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments
 from model_code.distributed.encoding import encode_resumably
 from model_code.files import (
     MANIFEST,
@@ -32,8 +32,8 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.incdsi.fused_scores import Competitors, FusedScore
-from model_code.text.known_queries import resolve_queries
+from model_code.incdsi.fused_scores import Competitors, FusedScore, TermCounts
+from model_code.text.known_queries import normalize_query, resolve_queries
 
 # Known queries of a build from which constraints are made. More would take minutes to score.
 MAX_BUILD_QUERIES = 20_000
@@ -41,7 +41,7 @@ MAX_BUILD_QUERIES = 20_000
 # Largest rank at which a known query finds its document.
 FOUND_RANK = 10
 
-FORMAT, KIND = 1, "known_queries"
+FORMAT, KIND = 2, "known_queries"
 CONSTRAINTS, VECTORS = "constraints.json", "vectors.npy"
 ENCODING = "encoding"
 
@@ -57,6 +57,8 @@ class Constraints:
         document_ids: Document of each of the m queries.
         texts: The queries.
         vectors: Their vectors, shape (m, H), float32.
+        means: Mean of each query's products with the build, shape (m,).
+        deviations: Their standard deviation, shape (m,).
         own_scores: Fused score s_j of each document for its query, shape (m,).
         highest_bm25: Largest BM25 score of any document for each query, shape (m,).
     """
@@ -64,6 +66,8 @@ class Constraints:
     document_ids: list[str]
     texts: list[str]
     vectors: np.ndarray
+    means: np.ndarray
+    deviations: np.ndarray
     own_scores: np.ndarray
     highest_bm25: np.ndarray
 
@@ -73,7 +77,9 @@ class Constraints:
     @classmethod
     def empty(cls, dimension: int) -> Constraints:
         """Return no constraints."""
-        return cls([], [], np.empty((0, dimension), np.float32), np.empty(0), np.empty(0))
+        no_values = np.empty(0)
+        no_vectors = np.empty((0, dimension), np.float32)
+        return cls([], [], no_vectors, no_values, no_values, no_values, no_values)
 
     @classmethod
     def join(cls, parts: Sequence[Constraints]) -> Constraints:
@@ -87,6 +93,8 @@ class Constraints:
             document_ids,
             texts,
             np.concatenate([part.vectors for part in parts]),
+            np.concatenate([part.means for part in parts]),
+            np.concatenate([part.deviations for part in parts]),
             np.concatenate([part.own_scores for part in parts]),
             np.concatenate([part.highest_bm25 for part in parts]),
         )
@@ -97,16 +105,39 @@ class Constraints:
             [self.document_ids[row] for row in rows.tolist()],
             [self.texts[row] for row in rows.tolist()],
             self.vectors[rows],
+            self.means[rows],
+            self.deviations[rows],
             self.own_scores[rows],
             self.highest_bm25[rows],
         )
 
-    def of_live_documents(self, view: SegmentView) -> Constraints:
-        """Return the constraints whose documents a segment still holds."""
-        is_live = np.array([document in view for document in self.document_ids], bool)
-        if is_live.all():
-            return self
-        return self.select(np.flatnonzero(is_live))
+
+@dataclass(frozen=True, eq=False)
+class PreparedConstraints:
+    """Constraints with everything about them that no new document changes.
+
+    Attributes:
+        constraints: The m constraints.
+        keys: Normalised text of each query.
+        counts: Terms of the queries; None without BM25.
+    """
+
+    constraints: Constraints
+    keys: list[str]
+    counts: TermCounts | None
+
+    @classmethod
+    def prepare(cls, score: FusedScore, constraints: Constraints) -> PreparedConstraints:
+        """Count the terms of the queries."""
+        keys = [normalize_query(text) for text in constraints.texts]
+        counts = None
+        if score.base_bm25 is not None:
+            counts = score.count_terms(score.base_bm25.encode_queries(constraints.texts))
+        return cls(constraints, keys, counts)
+
+    def find_live(self, view: SegmentView) -> np.ndarray:
+        """Return which constraints belong to documents that a segment still holds, (m,) bool."""
+        return np.array([document in view for document in self.constraints.document_ids], bool)
 
 
 def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:
@@ -188,6 +219,8 @@ def find_constraints(
         [owners[row] for row in found],
         [texts[row] for row in found],
         vectors[found],
+        queries.means[found],
+        queries.deviations[found],
         np.array(own_scores, np.float64),
         np.array(highest_scores, np.float64),
     )
@@ -222,33 +255,38 @@ def score_own(
     return OwnScore(float(fused[own_row]), rank, highest)
 
 
-def segment_constraints(view: SegmentView, dimension: int) -> Constraints:
-    """Return the constraints of a segment's solved documents that can be found."""
-    solved = SolvedDocuments.load(view.segment.folder)
-    live = {
-        document_id: document
-        for document_id, document in solved.documents.items()
-        if document_id in view
-    }
+def segment_constraints(score: FusedScore, segment: LoadedSegment) -> Constraints:
+    """Return the constraints of a segment's solved documents, whether they are removed or not."""
+    dimension = score.encoder_retriever.encoder.dimension
     parts = [Constraints.empty(dimension)]
-    for document_id, document in live.items():
-        rows = [row for row, query in enumerate(document.queries) if query.rank_after <= FOUND_RANK]
-        kept = [document.queries[row] for row in rows]
-        constraints = Constraints(
-            [document_id] * len(kept),
-            [query.text for query in kept],
-            np.asarray(document.vectors[rows], np.float32).reshape(len(kept), dimension),
-            np.array([query.own_score for query in kept], np.float64),
-            np.array([query.highest_bm25 for query in kept], np.float64),
-        )
-        parts.append(constraints)
+    for document in SolvedDocuments.load(segment.folder).documents.values():
+        parts.append(document_constraints(score, document))
     return Constraints.join(parts)
+
+
+def document_constraints(score: FusedScore, document: SolvedDocument) -> Constraints:
+    """Return the queries of a solved document that find it, as constraints of later documents."""
+    rows = [row for row, query in enumerate(document.queries) if query.rank_after <= FOUND_RANK]
+    kept = [document.queries[row] for row in rows]
+    vectors = np.array(document.vectors[rows], np.float32)
+    means, deviations = score.moments(vectors)
+    return Constraints(
+        [document.document_id] * len(kept),
+        [query.text for query in kept],
+        vectors,
+        means,
+        deviations,
+        np.array([query.own_score for query in kept], np.float64),
+        np.array([query.highest_bm25 for query in kept], np.float64),
+    )
 
 
 def _write_cache(constraints: Constraints, cache: Path) -> None:
     facts: Mapping[str, object] = {
         "document_ids": constraints.document_ids,
         "texts": constraints.texts,
+        "means": constraints.means.tolist(),
+        "deviations": constraints.deviations.tolist(),
         "own_scores": constraints.own_scores.tolist(),
         "highest_bm25": constraints.highest_bm25.tolist(),
     }
@@ -265,6 +303,8 @@ def _read_cache(cache: Path) -> Constraints:
         facts["document_ids"],
         facts["texts"],
         np.load(cache / VECTORS, mmap_mode="r"),
+        np.array(facts["means"], np.float64),
+        np.array(facts["deviations"], np.float64),
         np.array(facts["own_scores"], np.float64),
         np.array(facts["highest_bm25"], np.float64),
     )

@@ -32,9 +32,14 @@ import numpy as np
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
 from model_code.collection.segments.solved import Member, SolvedDocument, SolvedQuery
 from model_code.incdsi.adder import Status
-from model_code.incdsi.constraints import FOUND_RANK, Constraints
-from model_code.incdsi.fused_scores import EncodedQueries, FusedScore
-from model_code.incdsi.rows import row_dots
+from model_code.incdsi.constraints import (
+    FOUND_RANK,
+    Constraints,
+    PreparedConstraints,
+    document_constraints,
+)
+from model_code.incdsi.fused_scores import MIN_HIGHEST_BM25, FusedScore
+from model_code.incdsi.rows import row_dots, row_norms, vector_norm
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import HingeProblem, minimize_problem
 from model_code.text.known_queries import normalize_query
@@ -45,8 +50,8 @@ CHUNK_DOCUMENTS = 128
 # Smaller violations are rounding, in units of the fused score.
 TOLERANCE = 1e-9
 
-# Scores of float32 products are at most this far from exact ones, in units of the fused score.
-FLOAT32_SLACK = 1e-2
+# Share of |z| |v0| that bounds the error of a float32 product z.v0, for vectors of length about 1.
+FLOAT32_SLACK = 1e-3
 
 
 @dataclass(frozen=True)
@@ -94,32 +99,40 @@ class KnownQueries:
     """Known queries of older documents as limits of a new document's vector.
 
     Attributes:
-        constraints: The m known queries.
+        document_ids: Document of each of the m queries.
+        texts: The queries.
         vectors: Their vectors z_j, shape (m, H), float32.
+        lengths: Their norms, shape (m,).
         scales: Inner product that equals one unit of the fused score, shape (m,).
         limits: Largest inner product z_j.v that does not outrank the older document, shape (m,).
-            It is infinite for queries that the new document answers as well.
+            It is infinite for queries that the new document answers as well, and for queries of
+            deleted documents.
+        prior: Encoding v0 (H,) of the new document, float64.
+        prior_products: Products z_j.v0, shape (m,), float32.
     """
 
-    constraints: Constraints
+    document_ids: Sequence[str]
+    texts: Sequence[str]
     vectors: np.ndarray
+    lengths: np.ndarray
     scales: np.ndarray
     limits: np.ndarray
+    prior: np.ndarray
+    prior_products: np.ndarray
 
     def violated(self, vector: np.ndarray, margin: float) -> np.ndarray:
         """Return the rows that a vector (H,) violates, ascending.
 
-        Float32 products select the rows that may be violated, and these are computed exactly.
+        As z.v <= z.v0 + |z| |v - v0|, few rows can be violated. These are computed exactly.
 
         Args:
             vector: The vector, float64.
             margin: Margin gamma2, by which limits are lower.
         """
-        if not len(self.limits):
-            return np.empty(0, np.intp)
-        approximate = self.vectors @ vector.astype(np.float32)
         limits = self.limits - margin * self.scales
-        rows = np.flatnonzero(approximate + FLOAT32_SLACK * self.scales > limits)
+        distance = vector_norm(vector - self.prior)
+        highest = self.prior_products + self.lengths * (distance + FLOAT32_SLACK)
+        rows = np.flatnonzero(highest > limits)
         exact = row_dots(np.asarray(self.vectors[rows], np.float32), vector)
         return rows[exact > limits[rows] + TOLERANCE * self.scales[rows]]
 
@@ -127,7 +140,7 @@ class KnownQueries:
         """Return rows (k,) in the order of their documents and texts."""
 
         def key(row: int) -> tuple[str, str]:
-            return self.constraints.document_ids[row], self.constraints.texts[row]
+            return self.document_ids[row], self.texts[row]
 
         return np.array(sorted(rows.tolist(), key=key), np.intp)
 
@@ -138,8 +151,6 @@ class FusedSolver:
     Attributes:
         vectors: Vectors of the new segment's rows, shape (n, H), float32. Solved documents have
             their solved vectors, and all others their encodings.
-        constraints: Known queries that later documents must not take, those of solved documents
-            included.
     """
 
     def __init__(
@@ -147,7 +158,7 @@ class FusedSolver:
         score: FusedScore,
         settings: IncDsiSettings,
         existing: Sequence[SegmentView],
-        constraints: Constraints,
+        parts: Sequence[tuple[PreparedConstraints, np.ndarray]],
         segment: LoadedSegment,
     ) -> None:
         """Prepare to solve documents.
@@ -156,13 +167,14 @@ class FusedSolver:
             score: The fused score.
             settings: Margins and weights of the program.
             existing: Segments of the documents that are there.
-            constraints: Known queries of these documents.
+            parts: Known queries of these documents, each with a mask (m,) of the queries whose
+                documents can be found.
             segment: The new segment, whose vectors are encodings.
         """
         self.score = score
         self.settings = settings
         self.existing = existing
-        self.constraints = constraints
+        self.parts = list(parts)
         self.view = SegmentView(segment)
         index = score.dense_of(segment).index
         self.ids = index.ids
@@ -181,8 +193,10 @@ class FusedSolver:
         numbers = [number for number, arrival in enumerate(arrivals) if arrival.queries]
         solved: list[SolvedDocument] = []
         for start in range(0, len(numbers), CHUNK_DOCUMENTS):
-            chunk = numbers[start : start + CHUNK_DOCUMENTS]
-            solved.extend(self._solve_chunk(chunk))
+            chunk = _Chunk(self, numbers[start : start + CHUNK_DOCUMENTS])
+            for place in range(len(chunk.numbers)):
+                solved.append(chunk.solve(place))
+            self.parts.append(chunk.new_part())
         return solved
 
     def _arrange_rows(self) -> tuple[np.ndarray, np.ndarray]:
@@ -191,88 +205,115 @@ class FusedSolver:
         counts = [len(rows) for rows in groups]
         return np.concatenate(groups), np.repeat(np.arange(len(groups)), counts)
 
-    def _solve_chunk(self, numbers: Sequence[int]) -> list[SolvedDocument]:
-        """Solve some arrivals, whose queries are encoded and scored together."""
-        texts: list[str] = []
-        first_queries: list[int] = []
-        for number in numbers:
-            first_queries.append(len(texts))
-            texts.extend(self.arrivals[number].queries)
-        queries = self.score.encode(texts)
-        chunk = _Chunk(self, numbers, first_queries, queries)
-
-        solved = [chunk.solve(place) for place in range(len(numbers))]
-        self.constraints = Constraints.join([self.constraints, *chunk.new_constraints])
-        return solved
-
 
 class _Chunk:
-    """Documents whose queries are scored together."""
+    """Documents whose queries are scored together.
 
-    def __init__(
-        self,
-        solver: FusedSolver,
-        numbers: Sequence[int],
-        first_queries: Sequence[int],
-        queries: EncodedQueries,
-    ) -> None:
+    The constraints of a chunk are those of the documents before it, followed by the queries of the
+    chunk itself. A query of the chunk has an infinite own score until its document is solved, and
+    afterwards if it does not find the document: so it is no constraint.
+    """
+
+    def __init__(self, solver: FusedSolver, numbers: Sequence[int]) -> None:
         self.solver = solver
         self.score = solver.score
         self.numbers = numbers
-        self.first_queries = [*first_queries, len(queries.texts)]
-        self.queries = queries
-        self.competitors = self.score.competitors(queries, solver.existing)
-        self.constraints = solver.constraints
-        self.new_constraints: list[Constraints] = []
-        # Queries of this chunk that became constraints, by their rows in `queries`.
-        self.new_rows: list[int] = []
-        self.new_texts: list[str] = []
 
-        means, deviations = self.score.moments(self.constraints.vectors)
-        self.constraint_means = means
-        self.constraint_deviations = deviations
-        self.constraint_texts = np.array(
-            [normalize_query(text) for text in self.constraints.texts], object
-        )
+        texts: list[str] = []
+        self.first_queries = [0]
+        for number in numbers:
+            texts.extend(solver.arrivals[number].queries)
+            self.first_queries.append(len(texts))
+        self.queries = self.score.encode(texts)
+        self.competitors = self.score.competitors(self.queries, solver.existing)
+        self.solved: list[SolvedDocument] = []
+
+        rows = [self._row_of(number) for number in numbers]
+        self.rows = np.array(rows)
+        self._stack_constraints()
         self._score_words()
+
+    def _row_of(self, number: int) -> int:
+        """Return the row of the vector of an arrival that has one."""
+        (row,) = self.solver.ids.rows_of([self.solver.arrivals[number].document_id]).tolist()
+        return int(row)
+
+    def _stack_constraints(self) -> None:
+        """Put the constraints of all parts, and the queries of the chunk, into common arrays."""
+        queries = self.queries
+        size = len(queries.texts)
+        owners = np.repeat(self.numbers, np.diff(self.first_queries)).tolist()
+        own = Constraints(
+            [self.solver.arrivals[number].document_id for number in owners],
+            list(queries.texts),
+            queries.vectors,
+            queries.means,
+            queries.deviations,
+            np.full(size, np.inf),
+            np.zeros(size),
+        )
+        parts = [part.constraints for part, _ in self.solver.parts]
+        self.constraints = Constraints.join([*parts, own])
+        self.first_own = len(self.constraints) - size
+        for number, (part, is_live) in enumerate(self.solver.parts):
+            first = sum(len(other) for other in parts[:number])
+            dead = first + np.flatnonzero(~is_live)
+            self.constraints.own_scores[dead] = np.inf
+            assert len(is_live) == len(part.constraints)
+
+        self.rows_of_key: dict[str, list[int]] = {}
+        keys = [key for part, _ in self.solver.parts for key in part.keys]
+        keys.extend(normalize_query(text) for text in queries.texts)
+        for row, key in enumerate(keys):
+            self.rows_of_key.setdefault(key, []).append(row)
+
+        self.lengths = row_norms(self.constraints.vectors)
+        priors = self.solver.vectors[self.rows]
+        self.prior_products = self.constraints.vectors @ priors.T
 
     def _score_words(self) -> None:
         """Compute the BM25 scores of the new documents for their queries and for constraints."""
         solver = self.solver
-        passages = len(solver.ids)
-        self.bm25 = np.zeros((len(self.queries.texts), len(solver.arrivals)))
-        self.constraint_bm25 = np.zeros((len(self.constraints), len(self.numbers)))
+        self.bm25 = np.zeros((len(self.queries.texts), len(solver.arrivals)), np.float32)
+        self.constraint_bm25 = np.zeros((len(self.constraints), len(self.numbers)), np.float32)
         if solver.bm25 is None or self.queries.terms is None:
             return
 
-        by_row = self.score.bm25_matrix(self.queries.terms, solver.bm25).toarray()
-        assert by_row.shape[1] == passages
+        counts = self.score.count_terms(self.queries.terms)
+        by_row = counts.scores(solver.bm25)
         starts = np.flatnonzero(np.diff(solver.row_documents, prepend=-1))
-        self.bm25 = np.maximum.reduceat(by_row[:, solver.first_rows], starts, axis=1)
+        in_order = by_row.toarray()[:, solver.first_rows]
+        self.bm25 = np.maximum.reduceat(in_order, starts, axis=1)
 
-        solved_rows = [
-            int(solver.ids.rows_of([solver.arrivals[number].document_id])[0])
-            for number in self.numbers
-        ]
-        constraint_terms = solver.bm25.encode_queries(self.constraints.texts)
-        matrix = self.score.bm25_matrix(constraint_terms, solver.bm25)
-        self.constraint_bm25 = matrix[:, solved_rows].toarray()
+        scores: list[np.ndarray] = []
+        for part, _ in solver.parts:
+            assert part.counts is not None
+            scores.append(part.counts.scores(solver.bm25)[:, self.rows].toarray())
+        scores.append(by_row[:, self.rows].toarray())
+        self.constraint_bm25 = np.concatenate(scores)
+
+    def new_part(self) -> tuple[PreparedConstraints, np.ndarray]:
+        """Return the constraints that the solved documents of the chunk add."""
+        parts = [document_constraints(self.score, document) for document in self.solved]
+        prepared = PreparedConstraints.prepare(self.score, Constraints.join(parts))
+        return prepared, np.ones(len(prepared.constraints), bool)
 
     def solve(self, place: int) -> SolvedDocument:
         """Solve one document, and make its queries constraints of the next."""
         number = self.numbers[place]
         arrival = self.solver.arrivals[number]
-        (row,) = self.solver.ids.rows_of([arrival.document_id]).tolist()
+        row = self.rows[place]
         prior = self.solver.vectors[row].astype(np.float64)
 
         own = self._own_queries(place)
-        known = self._known_queries(place)
+        known = self._known_queries(place, prior)
         vector, chosen = minimize(own, known, prior, self.solver.settings)
         stored = vector.astype(np.float32)
         self.solver.vectors[row] = stored
 
         solved = self._describe(arrival, own, known, chosen, prior, stored)
         self._keep_queries(place, solved)
+        self.solved.append(solved)
         return solved
 
     def _own_queries(self, place: int) -> OwnQueries:
@@ -329,33 +370,29 @@ class _Chunk:
             dense_weight=self.score.dense_weight,
         )
 
-    def _known_queries(self, place: int) -> KnownQueries:
+    def _known_queries(self, place: int, prior: np.ndarray) -> KnownQueries:
         """Return the known queries of older documents, as limits of one document's vector."""
-        number = self.numbers[place]
-        new = Constraints.join(
-            [Constraints.empty(self.solver.vectors.shape[1]), *self.new_constraints]
-        )
-        constraints = Constraints.join([self.constraints, new])
-        means = np.concatenate([self.constraint_means, self.queries.means[self.new_rows]])
-        deviations = np.concatenate(
-            [self.constraint_deviations, self.queries.deviations[self.new_rows]]
-        )
-        bm25 = np.concatenate([self.constraint_bm25[:, place], self.bm25[self.new_rows, number]])
+        constraints = self.constraints
+        bm25 = self.constraint_bm25[:, place].astype(np.float64)
         highest = np.maximum(constraints.highest_bm25, bm25)
-        shares = np.zeros(len(constraints))
-        for row in np.flatnonzero(bm25).tolist():
-            shares[row] = self.score.fuse(np.zeros(1), bm25[row : row + 1], highest[row])[0]
+        shares = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
 
         # w_d (z.v - m) / deviation + share <= own score, written as a limit of z.v.
-        room = constraints.own_scores - shares
-        limits = means + room * deviations / self.score.dense_weight
-
-        own_texts = {normalize_query(text) for text in self.solver.arrivals[number].queries}
-        texts = [*self.constraint_texts, *self.new_texts]
-        is_shared = np.array([text in own_texts for text in texts], bool)
-        limits[is_shared] = np.inf
-        scales = deviations / self.score.dense_weight
-        return KnownQueries(constraints, constraints.vectors, scales, limits)
+        scales = constraints.deviations / self.score.dense_weight
+        limits = constraints.means + (constraints.own_scores - shares) * scales
+        number = self.numbers[place]
+        for text in self.solver.arrivals[number].queries:
+            limits[self.rows_of_key[normalize_query(text)]] = np.inf
+        return KnownQueries(
+            document_ids=constraints.document_ids,
+            texts=constraints.texts,
+            vectors=constraints.vectors,
+            lengths=self.lengths,
+            scales=scales,
+            limits=limits,
+            prior=prior,
+            prior_products=self.prior_products[:, place],
+        )
 
     def _describe(
         self,
@@ -385,8 +422,8 @@ class _Chunk:
         members: list[Member] = []
         for row in chosen.tolist():
             member = Member(
-                known.constraints.document_ids[row],
-                known.constraints.texts[row],
+                known.document_ids[row],
+                known.texts[row],
                 float(known.limits[row]),
             )
             members.append(member)
@@ -413,21 +450,11 @@ class _Chunk:
 
     def _keep_queries(self, place: int, solved: SolvedDocument) -> None:
         """Make the queries that find the document constraints of later documents."""
-        first = self.first_queries[place]
-        rows = [row for row, query in enumerate(solved.queries) if query.rank_after <= FOUND_RANK]
-        kept = [solved.queries[row] for row in rows]
-        if not kept:
-            return
-        constraints = Constraints(
-            [solved.document_id] * len(kept),
-            [query.text for query in kept],
-            solved.vectors[rows],
-            np.array([query.own_score for query in kept]),
-            np.array([query.highest_bm25 for query in kept]),
-        )
-        self.new_constraints.append(constraints)
-        self.new_rows.extend(first + row for row in rows)
-        self.new_texts.extend(normalize_query(query.text) for query in kept)
+        first = self.first_own + self.first_queries[place]
+        for offset, query in enumerate(solved.queries):
+            if query.rank_after <= FOUND_RANK:
+                self.constraints.own_scores[first + offset] = query.own_score
+                self.constraints.highest_bm25[first + offset] = query.highest_bm25
 
 
 def minimize(
@@ -456,11 +483,7 @@ def minimize(
         missing = np.setdiff1d(violated, chosen)
         if not len(missing):
             return vector, chosen
-        rows = np.union1d(chosen, missing).tolist()
-        rows.sort(
-            key=lambda row: (known.constraints.document_ids[row], known.constraints.texts[row])
-        )
-        chosen = np.array(rows, np.intp)
+        chosen = known.sorted_rows(np.union1d(chosen, missing))
 
 
 def make_problem(

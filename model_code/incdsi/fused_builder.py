@@ -27,7 +27,11 @@ from model_code.collection.segments.segment import (
 )
 from model_code.collection.segments.solved import SolvedDocuments
 from model_code.encoding.token_signs import TokenSigns
-from model_code.incdsi.constraints import Constraints, build_constraints, segment_constraints
+from model_code.incdsi.constraints import (
+    PreparedConstraints,
+    build_constraints,
+    segment_constraints,
+)
 from model_code.incdsi.fused import Arrival, FusedSolver
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
@@ -66,8 +70,9 @@ class FusedIncDsiBuilder(GenerationBuilder):
         # Place of the last change of each document, and the documents that are there.
         self._order: dict[str, int] = {}
         self._existing: list[SegmentView] = []
-        # Score and constraints of the build with this folder, which are loaded once.
-        self._build_cache: tuple[Path, FusedScore, Constraints] | None = None
+        # Score of the build, and the constraints of its segments by their folders.
+        self._score: FusedScore | None = None
+        self._prepared: dict[Path, PreparedConstraints] = {}
 
     def prepare(self) -> None:
         """Load the segments, and compute the constraints of the build."""
@@ -121,13 +126,10 @@ class FusedIncDsiBuilder(GenerationBuilder):
         if not any(arrival.queries for arrival in arrivals):
             return segment
 
-        score, constraints = self._load_build(base)
-        dimension = score.encoder_retriever.encoder.dimension
-        parts = [constraints.of_live_documents(self._existing[0])]
-        for view in self._existing[1:]:
-            parts.append(segment_constraints(view, dimension))
+        score = self._load_build(base)
         existing = [view for view in self._existing if view.documents]
-        solver = FusedSolver(score, self.settings, existing, Constraints.join(parts), segment)
+        parts = self._load_constraints(score)
+        solver = FusedSolver(score, self.settings, existing, parts, segment)
         solved = solver.solve(arrivals)
 
         replace_vectors(score, segment, solver)
@@ -148,13 +150,29 @@ class FusedIncDsiBuilder(GenerationBuilder):
             arrivals.append(Arrival(document.document_id, queries))
         return arrivals
 
-    def _load_build(self, base: BaseSegment) -> tuple[FusedScore, Constraints]:
-        """Return score and constraints of a build."""
-        if self._build_cache is None or self._build_cache[0] != base.folder:
-            score = FusedScore(base)
-            self._build_cache = (base.folder, score, build_constraints(score, self.folder))
-        _, score, constraints = self._build_cache
-        return score, constraints
+    def _load_build(self, base: BaseSegment) -> FusedScore:
+        """Return the score of a build, whose constraints are prepared."""
+        if self._score is None or self._score.base.folder != base.folder:
+            self._score = FusedScore(base)
+            constraints = build_constraints(self._score, self.folder)
+            prepared = PreparedConstraints.prepare(self._score, constraints)
+            self._prepared = {base.folder: prepared}
+        return self._score
+
+    def _load_constraints(self, score: FusedScore) -> list[tuple[PreparedConstraints, np.ndarray]]:
+        """Return the constraints of each segment, and which of their documents can be found."""
+        prepared: dict[Path, PreparedConstraints] = {}
+        parts: list[tuple[PreparedConstraints, np.ndarray]] = []
+        for view in self._existing:
+            folder = view.segment.folder
+            if folder in self._prepared:
+                prepared[folder] = self._prepared[folder]
+            else:
+                constraints = segment_constraints(score, view.segment)
+                prepared[folder] = PreparedConstraints.prepare(score, constraints)
+            parts.append((prepared[folder], prepared[folder].find_live(view)))
+        self._prepared = prepared
+        return parts
 
 
 def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolver) -> None:

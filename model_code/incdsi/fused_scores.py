@@ -237,27 +237,47 @@ class FusedScore:
             return 0.0
         return index.score_without(text, document_id)
 
-    def bm25_matrix(self, queries: Sequence[Bm25Query], index: Bm25Index) -> sparse.csc_matrix:
-        """Return the BM25 scores of all passages of an index for queries, shape (q, n), sparse.
-
-        They are rounded to float32, as the index rounds them.
-        """
+    def count_terms(self, queries: Sequence[Bm25Query]) -> TermCounts:
+        """Count the terms of queries."""
         from scipy import sparse
 
         # Numbers ascend with the terms, so that sums do not depend on the other queries.
         terms = sorted({term for query in queries for term in query.terms})
         numbers = {term: number for number, term in enumerate(terms)}
 
-        query_rows: list[int] = []
-        query_terms: list[int] = []
-        query_counts: list[int] = []
+        rows: list[int] = []
+        columns: list[int] = []
+        counts: list[int] = []
         for row, query in enumerate(queries):
             for term, count in query.terms.items():
-                query_rows.append(row)
-                query_terms.append(numbers[term])
-                query_counts.append(count)
-        counts = sparse.csr_matrix(
-            (query_counts, (query_rows, query_terms)), (len(queries), len(terms)), np.float64
-        )
-        counts.sort_indices()
-        return (counts @ index.term_weights(terms).T).tocsc().astype(np.float32)
+                rows.append(row)
+                columns.append(numbers[term])
+                counts.append(count)
+        shape = (len(queries), len(terms))
+        return TermCounts(terms, sparse.csc_matrix((counts, (rows, columns)), shape, np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class TermCounts:
+    """How often queries contain terms.
+
+    Attributes:
+        terms: The T terms, ascending.
+        counts: Counts, shape (q, T), sparse.
+    """
+
+    terms: Sequence[str]
+    counts: sparse.csc_matrix
+
+    def scores(self, index: Bm25Index) -> sparse.csc_matrix:
+        """Return the BM25 scores of all passages of an index, shape (q, n), sparse.
+
+        They are rounded to float32, as the index rounds them.
+        """
+        vocabulary = index.vocabulary()
+        columns = [number for number, term in enumerate(self.terms) if term in vocabulary]
+        shared_terms = [self.terms[number] for number in columns]
+        shared_counts = self.counts[:, columns].tocsr()
+        shared_counts.sort_indices()
+        scores = shared_counts @ index.term_weights(shared_terms).T
+        return scores.tocsc().astype(np.float32)

@@ -907,6 +907,16 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         """
         return self._scores(self.encode_queries([text])[0])
 
+    def vocabulary(self) -> set[str]:
+        """Return all terms of the passages and of the known queries that count as words."""
+        terms: set[str] = set()
+        for segment in self.segments:
+            terms.update(segment.vocabulary)
+        if self._known_counts is not None:
+            for part in self._known_counts.parts:
+                terms.update(part.known.queries.vocabulary)
+        return terms
+
     def term_weights(self, terms: Sequence[str]) -> sparse.csr_matrix:
         """Return what each term adds to the score of each passage, shape (n, T), sparse.
 

@@ -18,7 +18,7 @@ from model_code.collection.segments.documents import INDEX
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import deferred_fsync
-from model_code.incdsi.constraints import Constraints, limit_queries
+from model_code.incdsi.constraints import limit_queries
 from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, minimize
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
@@ -254,10 +254,18 @@ def make_case(seed: int) -> tuple[OwnQueries, KnownQueries, np.ndarray]:
         dense_weight=1.5,
     )
     texts = [f"query {i}" for i in range(12)]
-    constraints = Constraints(texts, texts, known_vectors, np.zeros(12), np.ones(12))
-    scales = random.uniform(0.5, 2.0, size=12)
-    limits = random.uniform(-0.5, 1.0, size=12)
-    return own, KnownQueries(constraints, known_vectors, scales, limits), random.normal(size=5)
+    prior = random.normal(size=5)
+    known = KnownQueries(
+        document_ids=texts,
+        texts=texts,
+        vectors=known_vectors,
+        lengths=np.linalg.norm(known_vectors, axis=1),
+        scales=random.uniform(0.5, 2.0, size=12),
+        limits=random.uniform(-0.5, 1.0, size=12),
+        prior=prior,
+        prior_products=known_vectors @ prior.astype(np.float32),
+    )
+    return own, known, prior
 
 
 def loss(
@@ -294,11 +302,16 @@ def test_solution_is_the_minimum_of_scipy(seed: int) -> None:
 def test_order_of_constraints_changes_no_bit() -> None:
     own, known, prior = make_case(3)
     order = np.random.default_rng(0).permutation(12)
+    texts = [known.texts[row] for row in order]
     shuffled = KnownQueries(
-        known.constraints.select(order),
-        known.vectors[order],
-        known.scales[order],
-        known.limits[order],
+        document_ids=texts,
+        texts=texts,
+        vectors=known.vectors[order],
+        lengths=known.lengths[order],
+        scales=known.scales[order],
+        limits=known.limits[order],
+        prior=prior,
+        prior_products=known.prior_products[order],
     )
 
     first, _ = minimize(own, known, prior, SETTINGS)
