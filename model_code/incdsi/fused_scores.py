@@ -32,8 +32,9 @@ from model_code.retrieval.indexed import RetrieverSegment
 if TYPE_CHECKING:
     from scipy import sparse
 
-# Documents of each component that are compared with a new document. The search compares as many.
-CANDIDATES = 100
+# Best documents of each component that are compared with a new document. The best fused score is
+# among them in practice, and more of them make additions slower.
+CANDIDATES = 30
 
 # Smaller BM25 scores are no matches. It keeps divisions defined.
 MIN_HIGHEST_BM25 = 1e-9

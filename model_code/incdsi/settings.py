@@ -61,6 +61,11 @@ class AdditionSettings(IncDsiSettings):
         description="Solve the vectors of added documents that bring queries (IncDSI). false: use "
         "their encodings.",
     )
+    gamma1: float = Field(
+        2.0,
+        ge=0,
+        description="Margin by which the new document should win each of its queries.",
+    )
     gamma2: float = Field(
         0.0,
         ge=0,
