@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment
 from model_code.retrieval.fused import FusedSearch, Fusion
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, TypedQuery
+from model_code.text.query_syntax import ConditionMatcher, parse_query
 
 TEXTS = {
     "gate": "The embankments beside the sluice gate",
@@ -120,3 +123,21 @@ def test_fusion_passes_typed_queries_to_its_words(index: Bm25Index) -> None:
 
     assert fusion.search_encoded(queries, 5)[0] == [("gate", 1.0)]
     assert fusion.keyword_index is index
+
+
+# Characters that the syntax, signs, identifiers and scripts are made of.
+TYPED_CHARACTERS = st.sampled_from([*'aZé9_ß- "“”:+#.,€🐟\u200d\u00ad½⑴排ガﾞдह्שׁ\n', "title:", "-ab"])
+
+
+@given(st.lists(TYPED_CHARACTERS, max_size=20).map("".join), st.booleans())
+def test_any_text_can_be_typed(text: str, is_unfinished: bool) -> None:
+    index = Bm25Index.build(list(TEXTS.values()), list(TEXTS))
+
+    parsed = parse_query(text)
+    queries = index.encode_typed([TypedQuery(parsed.text, parsed.text, is_unfinished)])
+    ranking = index.search_encoded(queries, 5)[0]
+    index.explain_all(parsed.text, queries, [document for document, _ in ranking])
+    for condition in parsed.conditions:
+        matcher = ConditionMatcher(condition, "auto")
+        assert matcher.meets(condition.words, condition.words) is not condition.is_excluded
+    assert not parsed.conditions or parsed.text
