@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from model_code.corpus.tables import Judgements
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.retrieval.bm25 import Bm25Retriever
@@ -20,6 +21,9 @@ WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 # least (`experiments/asked`).
 DEFAULT_WEIGHT = 0.25
 DEFAULT_IN_LENGTH = True
+
+# Largest loss of the metric on dev queries for documents without known queries.
+MAX_LOSS = 0.01
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,8 @@ def choose_known_words(
     """Choose the variant with the best mean metric on the judged dev queries.
 
     No dev query is known, and half of the dev queries ask for documents that no training query asks
-    for. So the choice weighs what documents with known queries gain against what others lose. Of
-    equal variants, the one with the smaller weight is chosen.
+    for. A variant by which these queries lose more than `MAX_LOSS` against weight 0 is left out.
+    Of equal variants, the one with the smaller weight is chosen.
 
     Args:
         evaluation_set: The judged queries.
@@ -107,13 +111,41 @@ def choose_known_words(
 
     sample = sample_queries(dev, MAX_LEARNING_QUERIES)
     metric = evaluation_set.settings.main_metric
-    means = []
+    values = []
     for variant in variants:
         search = evaluation_set.strip_query_lines(retriever.with_words(variant))
         rankings = search.search(list(sample.queries.values()), evaluation_set.settings.depth)
         run = dict(zip(sample.queries, rankings, strict=True))
-        values = evaluate_run(run, sample.qrels, [metric])[metric]
-        means.append(round(sum(values.values()) / len(values), MEAN_DECIMALS))
+        values.append(evaluate_run(run, sample.qrels, [metric])[metric])
 
-    best = max(range(len(variants)), key=lambda number: (means[number], -variants[number].weight))
+    means = [
+        round(_mean(variant_values, sample.queries), MEAN_DECIMALS) for variant_values in values
+    ]
+    unasked = queries_without_known(sample, retriever)
+    allowed = range(len(variants))
+    if unasked and any(not variant.weight for variant in variants):
+        (plain,) = [number for number in allowed if not variants[number].weight]
+        least = _mean(values[plain], unasked) - MAX_LOSS
+        allowed = [number for number in allowed if _mean(values[number], unasked) >= least]
+
+    best = max(allowed, key=lambda number: (means[number], -variants[number].weight))
     return KnownWordsChoice(variants[best], means, variants)
+
+
+def queries_without_known(judgements: Judgements, retriever: Bm25Retriever) -> list[str]:
+    """Return the ids of the queries whose relevant documents all have no known query."""
+    asked: set[str] = set()
+    if retriever.known_segment is not None:
+        asked.update(retriever.known_segment.queries.ids.document_ids)
+
+    query_ids: list[str] = []
+    for query_id in judgements.queries:
+        relevant = [document for document, grade in judgements.qrels[query_id].items() if grade > 0]
+        if asked.isdisjoint(relevant):
+            query_ids.append(query_id)
+    return query_ids
+
+
+def _mean(values: Mapping[str, float], query_ids: Collection[str]) -> float:
+    """Return the mean value of some queries."""
+    return sum(values[query_id] for query_id in query_ids) / len(query_ids)

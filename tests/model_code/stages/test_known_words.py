@@ -1,0 +1,105 @@
+"""How the weight of known queries is chosen on dev queries."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from model_code.corpus.tables import Judgements
+from model_code.stages.fusion import MIN_LEARNING_QUERIES
+from model_code.stages.known_words import (
+    choose_known_words,
+    known_word_variants,
+    queries_without_known,
+)
+from model_code.text.known_queries import KnownQueryLimits
+
+LIMITS = KnownQueryLimits(16, 64)
+ASKED = MIN_LEARNING_QUERIES
+UNASKED = MIN_LEARNING_QUERIES
+
+
+class FakeBm25:
+    """BM25 that ranks the relevant document of a query first with a probability by weight.
+
+    Attributes:
+        answered: Number of answered queries of each kind, asked and unasked, by weight.
+    """
+
+    def __init__(self, answered: dict[float, tuple[int, int]], weight: float = 0.0) -> None:
+        self.answered = answered
+        self.weight = weight
+        ids = SimpleNamespace(document_ids=[f"asked {i}" for i in range(ASKED)])
+        self.known_segment = SimpleNamespace(queries=SimpleNamespace(ids=ids))
+
+    def with_words(self, words: Any) -> FakeBm25:
+        return FakeBm25(self.answered, words.weight)
+
+    def search(self, texts: list[str], k: int) -> list[list[tuple[str, float]]]:
+        asked, unasked = self.answered[self.weight]
+        rankings = []
+        for text in texts:
+            kind, number = text.split()
+            is_answered = int(number) < (asked if kind == "asked" else unasked)
+            rankings.append([(text if is_answered else "wrong", 1.0)])
+        return rankings
+
+
+def make_evaluation_set(source: str = "qrels") -> Any:
+    texts = [f"asked {i}" for i in range(ASKED)] + [f"unasked {i}" for i in range(UNASKED)]
+    dev = Judgements(
+        queries={text: text for text in texts},
+        qrels={text: {text: 1} for text in texts},
+        source=source,
+    )
+    return SimpleNamespace(
+        judgements={"dev": dev},
+        settings=SimpleNamespace(main_metric="nDCG@10", depth=10),
+        strip_query_lines=lambda retriever: retriever,
+    )
+
+
+def choose(answered: dict[float, tuple[int, int]], source: str = "qrels") -> float:
+    variants = known_word_variants(None, True, LIMITS)
+    retriever: Any = FakeBm25(answered)
+    choice = choose_known_words(make_evaluation_set(source), variants, retriever)
+    return choice.words.weight
+
+
+def test_best_weight_is_chosen() -> None:
+    assert choose({0.0: (10, 20), 0.25: (20, 20), 0.5: (29, 20), 1.0: (25, 20)}) == 0.5
+
+
+def test_weight_that_harms_unasked_documents_is_left_out() -> None:
+    assert choose({0.0: (10, 20), 0.25: (15, 20), 0.5: (29, 19), 1.0: (30, 10)}) == 0.25
+
+
+def test_words_are_switched_off_if_every_weight_harms() -> None:
+    assert choose({0.0: (10, 20), 0.25: (29, 19), 0.5: (29, 18), 1.0: (30, 10)}) == 0.0
+
+
+def test_default_is_used_without_judgements() -> None:
+    values = {0.0: (10, 20), 0.25: (0, 0), 0.5: (29, 20), 1.0: (25, 20)}
+    assert choose(values, source="titles") == 0.25
+
+
+def test_queries_are_grouped_by_their_documents() -> None:
+    dev = make_evaluation_set().judgements["dev"]
+    retriever: Any = FakeBm25({})
+
+    unasked = queries_without_known(dev, retriever)
+
+    assert len(unasked) == UNASKED
+    assert all(query_id.startswith("unasked") for query_id in unasked)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_weight_of_the_settings_is_kept(weight: float) -> None:
+    variants = known_word_variants(weight, True, LIMITS)
+    retriever: Any = FakeBm25({weight: (0, 0)})
+
+    choice = choose_known_words(make_evaluation_set(), variants, retriever)
+
+    assert choice.words.weight == weight
