@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from model_code.errors import FreshetError
-from model_code.files import write_text
+from model_code.files import read_json, write_text
 from model_code.project import PARAMS, Project
 from model_code.stages.stage import Stage
 from orchestration.parameters import get_by_path
@@ -174,10 +174,10 @@ def stages_that_ran(root: Path) -> set[str]:
 
 
 def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
-    """Return the addresses of the stages that a changed setting or source runs again.
+    """Return the addresses of the stages that a changed setting, source or code runs again.
 
-    This reads `dvc.lock` and hashes one small file, which takes milliseconds. DVC itself also
-    hashes code and outputs.
+    This reads `dvc.lock` and hashes one small file, which takes milliseconds. Code is compared by
+    `code.lock.json`, which a project beside its code has. DVC itself also hashes code and outputs.
 
     Args:
         root: Root of the project.
@@ -187,7 +187,11 @@ def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
         FreshetError: If `dvc.lock` is cut off.
     """
     recorded = _read_lock(root)
-    changed = {name for name, stage in recorded.items() if _has_changed(root, stage, settings)}
+    code_hashes: Mapping[str, Any] = {}
+    if (root / code_lock.NAME).is_file():
+        code_hashes = read_json(root / code_lock.NAME)
+    current = {PARAMS: settings, code_lock.NAME: code_hashes}
+    changed = {name for name, stage in recorded.items() if _has_changed(root, stage, current)}
 
     # A stage that reads the output of a changed one may run again. The lock has no order.
     while True:
@@ -202,17 +206,26 @@ def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
         changed |= readers
 
 
-def _has_changed(root: Path, stage: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Return whether the lock of the source, or a setting of the stage, is another one now."""
+def _has_changed(
+    root: Path, stage: Mapping[str, Any], current: Mapping[str, Mapping[str, Any]]
+) -> bool:
+    """Return whether the lock of the source, or a parameter of the stage, is another one now.
+
+    Args:
+        root: Root of the project.
+        stage: The stage as `dvc.lock` has it.
+        current: Content of each file of parameters, by its name.
+    """
     for dep in stage.get("deps", ()):
         path = root / dep["path"]
         if dep["path"] == SOURCE_LOCK and path.is_file():
             content = path.read_bytes()
             if hashlib.md5(content, usedforsecurity=False).hexdigest() != dep.get("md5"):
                 return True
-    for key, value in stage.get("params", {}).get(PARAMS, {}).items():
-        if get_by_path(settings, key) != value:
-            return True
+    for file, parameters in stage.get("params", {}).items():
+        for key, value in parameters.items():
+            if get_by_path(current.get(file, {}), key) != value:
+                return True
     return False
 
 

@@ -95,7 +95,9 @@ stages:
     outs: [{{path: artifacts/corpus, md5: a}}]
   hierarchy:
     deps: [{{path: artifacts/corpus, md5: a}}]
-    params: {{params.yaml: {{hierarchy: {{branching: 8}}, retrievers.hce: {{}}}}}}
+    params:
+      params.yaml: {{hierarchy: {{branching: 8}}, retrievers.hce: {{}}}}
+      code.lock.json: {{hierarchy: a1}}
     outs: [{{path: artifacts/hierarchy, md5: b}}]
   other:
     deps: [{{path: data, md5: c}}]
@@ -108,6 +110,7 @@ CURRENT = {"corpus": {"path": "notes"}, "hierarchy": {"branching": 8}, "retrieve
 def locked(tmp_path):
     (tmp_path / "dvc.lock").write_text(LOCK_TEXT)
     (tmp_path / "corpus.lock.json").write_bytes(SOURCE)
+    (tmp_path / "code.lock.json").write_text('{"hierarchy": "a1"}')
     return tmp_path
 
 
@@ -127,3 +130,9 @@ def test_changed_source_changes_stages_behind_it(locked):
     (locked / "corpus.lock.json").write_bytes(b"{}")
 
     assert dvc.changed_stages(locked, CURRENT) == {"corpus", "hierarchy"}
+
+
+def test_changed_code_changes_its_stage(locked):
+    (locked / "code.lock.json").write_text('{"hierarchy": "a2"}')
+
+    assert dvc.changed_stages(locked, CURRENT) == {"hierarchy"}

@@ -23,6 +23,7 @@ from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.project import Project, file_lock
 from orchestration.cli.search import hit_record
 from orchestration.running_service import find_running_service, service_registration
+from orchestration.service import service
 from orchestration.service.service import Service
 from tests.model_code.collection.conftest import RULES, make_build
 
@@ -229,3 +230,22 @@ def test_service_stops_in_time_despite_held_lock(project, start):
     )
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
     assert LiveIndex(project).ledger_view.backlog().number == 2
+
+
+def test_inbox_is_received_without_the_sensor(tmp_path, monkeypatch):
+    project = make_project(tmp_path)
+    (project.root / "inbox").mkdir()
+    (project.root / "inbox/new.jsonl").write_text(json.dumps(NEW) + "\n{\n")
+    monkeypatch.setattr(service, "INBOX_SECONDS", 0.05)
+    running = Service(project)
+    running.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (project.root / "inbox/done/new.jsonl").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        while "str.join" not in running.searchers.newest_of("hce").documents(["str.join"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        assert running.stop(30)

@@ -125,3 +125,16 @@ def test_latest_opinion_counts_but_no_click_replaces_thumb(sqlite_url):
             replace(opinions[4], received=4),
             replace(opinions[5], received=5),
         ]
+
+
+def test_withdrawn_opinion_is_deleted(sqlite_url):
+    ada = Feedback("how?", "a", "up", who="ada")
+    bob = Feedback("how?", "a", "up", who="bob")
+    with Ledger.open(sqlite_url) as ledger:
+        ledger.record_feedback(ada, now=1)
+        ledger.record_feedback(bob, now=2)
+
+        assert ledger.withdraw_feedback("ada", "how?", "a")
+        assert not ledger.withdraw_feedback("ada", "how?", "a")
+
+        assert ledger.feedback() == [replace(bob, received=2)]
