@@ -488,26 +488,32 @@ def additions_folder(project: Project) -> Path:
     return project.state / "additions"
 
 
-def make_generation_builder(project: Project, retriever: str) -> GenerationBuilder:
+def make_generation_builder(
+    project: Project, retriever: str, opened: Generation | None = None
+) -> GenerationBuilder:
     """Make the builder of a retriever's generations.
 
     Args:
         project: The project, whose settings decide whether IncDSI refines added documents.
         retriever: Name of the retriever.
+        opened: An opened build of a retriever that is not live yet. None: the current generation.
     """
-    builder = _make_builder(project, retriever)
+    builder = _make_builder(project, retriever, opened)
     builder.later_evidence = partial(read_later_evidence, project)
     return builder
 
 
-def _make_builder(project: Project, retriever: str) -> GenerationBuilder:
+def _make_builder(project: Project, retriever: str, opened: Generation | None) -> GenerationBuilder:
     settings = project.settings("additions", AdditionSettings)
     folder = additions_folder(project)
     if not settings.refine:
         return GenerationBuilder(project.live, retriever)
 
     # The imports load the solver, which searches do without.
-    if learns_documents(project, retriever):
+    generation = opened
+    if generation is None:
+        generation = GenerationStore(project.live, retriever).current()
+    if learns_documents(generation):
         from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 
         return IncDsiGenerationBuilder(project.live, retriever, settings.learned, folder)
@@ -517,9 +523,8 @@ def _make_builder(project: Project, retriever: str) -> GenerationBuilder:
     return FusedIncDsiBuilder(project.live, retriever, settings, folder)
 
 
-def learns_documents(project: Project, retriever: str) -> bool:
-    """Return whether the live retriever is of a kind that learns a vector per document."""
-    generation = GenerationStore(project.live, retriever).current()
+def learns_documents(generation: Generation) -> bool:
+    """Return whether a generation's retriever is of a kind that learns a vector per document."""
     index = generation.sibling(generation.base) / INDEX
     kind = read_json(index / MANIFEST)["kind"]
     return kind in TRAINED_KINDS and trained_kind(kind).learns_documents

@@ -417,7 +417,7 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LiveIndex, "remove", removed)
     for module in ("builds", "live_index"):
         writer = f"model_code.collection.index.{module}.make_generation_builder"
-        patch.setattr(writer, lambda own, name: StandInBuilder(own.live, name))
+        patch.setattr(writer, lambda own, name, opened=None: StandInBuilder(own.live, name))
     patch.setattr("model_code.collection.index.builds.add_build", add_build)
 
 
