@@ -30,7 +30,6 @@ from model_code.files import replace_folder
 from model_code.project import Project
 from model_code.text.passages import TextRules
 from orchestration import parameters
-from orchestration.freshness.drift import DriftCheck, check_drift
 from orchestration.freshness.pilot import SAMPLE_SETTINGS, sample_documents
 from orchestration.freshness.snapshot import (
     export_snapshot,
@@ -159,11 +158,6 @@ def open_live(project: Project, built: Project, snapshot: Position | None = None
     # Two builds with equal files are different builds here.
     provenance = {"build": str(built.root)}
     open_build(project, FUSION, parts, provenance, rules, snapshot or Position())
-
-
-def check_for_drift(project: Project) -> DriftCheck | None:
-    """Check drift as the product does after additions; None if too few documents arrived."""
-    return check_drift(project)
 
 
 def run_pilot(project: Project, folder: Path) -> Verdict | None:

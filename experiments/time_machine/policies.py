@@ -16,6 +16,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.project import Project
 from orchestration import parameters
+from orchestration.freshness.drift import check_drift
 from orchestration.freshness.policy import Action
 
 
@@ -93,7 +94,6 @@ class Policy:
         if settings.overrides:
             parameters.write_overrides(self.project.params_file, settings.overrides)
         live_project.open_live(self.project, self.project)
-        self.trained_documents = dict(stream.start)
 
     def advance(self, number: int, documents: Mapping[str, Text]) -> Work:
         """Do the work of one step.
@@ -107,12 +107,12 @@ class Policy:
         work.documents = sum(len(batch.puts) for batch in step.batches)
         if self.settings.adds:
             for batch in step.batches:
-                self._apply(batch, number, documents, work)
+                self._apply(batch, number, work)
         if self.settings.retrains:
             self._rebuild(number, documents, work)
         return work
 
-    def _apply(self, batch: Batch, number: int, documents: Mapping[str, Text], work: Work) -> None:
+    def _apply(self, batch: Batch, number: int, work: Work) -> None:
         """Apply one batch to the live index, and check drift."""
         rows = self._rows(batch, number)
         meter = Meter(self.cache)
@@ -152,7 +152,7 @@ class Policy:
 
     def _follow_drift(self, name: str) -> list[str]:
         """Check drift, and carry out what it decides."""
-        check = live_project.check_for_drift(self.project)
+        check = check_drift(self.project)
         if check is None:
             return []
         action = check.decision.action

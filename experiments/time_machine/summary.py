@@ -14,6 +14,8 @@ from model_code.evaluation.significance import MIN_SEEDS, interval_over_seeds
 RETRAIN = "retrain"
 MEANS = ("everything", "arrived", "just_arrived", "changelog")
 CONFIDENCE = 0.95
+# A single step has no interval.
+MIN_STEPS = 2
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -111,19 +113,22 @@ def compare(rows_by_seed: Sequence[Rows], others: Sequence[Rows], name: str) -> 
         ]
     )
     seeds, steps = differences.shape
-    if seeds >= MIN_SEEDS:
+    interval: list[float] | None = None
+    over = f"{steps} steps, {'one training' if seeds == 1 else f'{seeds} trainings'}"
+    if steps >= MIN_STEPS and seeds >= MIN_SEEDS:
         low, high = interval_over_seeds(differences[:, :, None], confidence=CONFIDENCE, lowest=-1)
         interval = [float(low[0]), float(high[0])]
         over = f"{steps} steps and {seeds} trainings"
-    else:
+    elif steps >= MIN_STEPS:
         by_step = differences.mean(axis=0)
         error = by_step.std(ddof=1) / steps**0.5
         half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, steps - 1) * error)
         interval = [float(by_step.mean()) - half_width, float(by_step.mean()) + half_width]
-        over = f"{steps} steps, {'one training' if seeds == 1 else f'{seeds} trainings'}"
+    if interval is not None:
+        interval = [round(bound, 4) for bound in interval]
     return {
         "difference": round(float(differences.mean()), 4),
-        "interval": [round(bound, 4) for bound in interval],
+        "interval": interval,
         "over": over,
     }
 
@@ -170,5 +175,7 @@ def _number(value: float | None) -> str:
 def _difference(values: Mapping[str, Any] | None) -> str:
     if values is None:
         return ""
+    if values["interval"] is None:
+        return f"{values['difference']:+.3f}"
     low, high = values["interval"]
     return f"{values['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"

@@ -42,6 +42,7 @@ from experiments.time_machine.wheels import (
     read_wheel,
 )
 from model_code.errors import FreshetError
+from model_code.files import canonical_json
 
 BODY = "It takes a list and gives back another one, in the order that the second argument asks for."
 SETTINGS = {
@@ -429,6 +430,16 @@ def test_steps_that_not_all_have_reached_are_left_out(stream):
     assert result["steps"] == 2
     assert result["summary"]["plain"]["seconds"] == 2.0
     assert len(result["seeds"]["0"]["plain"]) == 4
+
+
+def test_a_single_step_has_no_interval(stream):
+    rows = {"0": {name: row[:2] for name, row in measured(1)["0"].items()}}
+
+    result = summarize(stream, rows, LABELS)
+
+    assert result["summary"]["plain"]["less retrain"]["everything"]["interval"] is None
+    assert "| -0.020 |" in result_tables({"docstrings": result})
+    assert canonical_json(result)
 
 
 def test_tables_and_picture(stream, tmp_path):
