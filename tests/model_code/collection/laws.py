@@ -34,6 +34,7 @@ from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
 from model_code.retrieval.headline import build_index as build_headline_index
 from model_code.retrieval.index_settings import Bm25Settings, IndexSettings
+from model_code.retrieval.indexed import NewPassages
 from model_code.retrieval.protocol import Ranking, Retriever, top_k_ranking
 from model_code.text.documents import Document, canonical_fields
 from model_code.text.headlines import make_headline
@@ -197,9 +198,8 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], texts: Texts, build:
 def _fuse_with_bm25(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path:
     """Fuse a dense encoder with BM25, with the scale of the build's own vectors."""
     _index("dense", Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "v")
-    build_bm25_folders(
-        bodies, ids, Bm25Settings(), build / "bm25" / "encoder", build / "bm25" / "i"
-    )
+    passages = NewPassages(bodies, ids)
+    build_bm25_folders(passages, Bm25Settings(), build / "bm25" / "encoder", build / "bm25" / "i")
     vectors = DenseIndex.load(build / "v").vectors
     fusion = Fusion({"dense": 1.0, "bm25": 2.0}, {"dense": ScoreNormalizer.fit(vectors)})
     parts = {
