@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -17,6 +17,7 @@ GROUP_TITLES = {
     "unseen": "Queries none of whose relevant documents answers a query of another split",
     "seen": "Queries with a relevant document that also answers a query of another split",
 }
+BM25_KNOWN = "bm25_known"
 UNJUDGED = "this corpus has no judged dev or test queries, so no system can be compared"
 RELEVANT_MARK = "✓"
 TRAININGS_TEXT = {1: "one training", 2: "two trainings"}
@@ -52,7 +53,27 @@ def summary_sentence(comparison: Mapping[str, Any]) -> str:
         f"{best} is the best of {len(systems)} systems: {main} {format_interval(cell)} "
         f"(over {describe_interval(cell)}){lead}, on {comparison['documents']:,} documents and "
         f"{comparison['queries']:,} judged {comparison['split']} queries."
+        + "".join(_groups_below_known(comparison, best))
     )
+
+
+def _groups_below_known(comparison: Mapping[str, Any], best: str) -> Iterator[str]:
+    """Yield a sentence for each group of queries on which `bm25_known` is above the best system.
+
+    There the best system adds nothing to remembering which queries documents answer.
+    """
+    main = comparison["main_metric"]
+    for name, group in comparison.get("groups", {}).items():
+        systems = group["systems"]
+        if BM25_KNOWN not in systems or best not in systems:
+            continue
+        known_value = systems[BM25_KNOWN][main]["value"]
+        best_value = systems[best][main]["value"]
+        if known_value > best_value:
+            yield (
+                f" On the queries {name!r}, {BM25_KNOWN} is above it: {known_value:.3f} against "
+                f"{best_value:.3f}."
+            )
 
 
 def headline_metrics(comparison: Mapping[str, Any]) -> list[str]:

@@ -80,6 +80,21 @@ def test_summary_names_the_best_system():
     )
 
 
+def test_summary_names_groups_below_known_queries():
+    """Known queries are worth more than the best system where documents were asked before."""
+    found = comparison(("bm25_known", "hce"))
+    values = {"seen": (0.7, 0.6), "unseen": (0.2, 0.6)}
+    found["systems"]["hce"]["nDCG@10"]["value"] = 0.9
+    found["groups"] = {}
+    for name, (known, own) in values.items():
+        systems = {"bm25_known": {"nDCG@10": {"value": known}}, "hce": {"nDCG@10": {"value": own}}}
+        found["groups"][name] = {"systems": systems}
+
+    summary = summary_sentence(found)
+    assert summary.endswith(" On the queries 'seen', bm25_known is above it: 0.700 against 0.600.")
+    assert "unseen" not in summary
+
+
 def test_summary_begins_with_limits():
     found = comparison() | {"left_out": {"mlr": "mlr is not trained"}}
     assert summary_sentence(found).startswith("Mlr is not trained. ")
