@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from model_code.errors import FreshetError
 from model_code.files import atomic_write
 from model_code.hierarchy.tree import DOCUMENT_IDS
@@ -27,6 +29,9 @@ NO_QUERIES = "[]"
 
 # Documents in a row group of the file. A lookup reads whole row groups, found by their first ids.
 ROW_GROUP = 64
+
+# Bytes of the texts in a chunk of a column. Arrow's offsets have 32 bits.
+MAX_CHUNK_BYTES = 2**29
 
 Row = dict[str, Any]
 
@@ -96,13 +101,40 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
 
     from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex, fields_of_row
 
-    schema = pa.schema([(name, pa.string()) for name in COLUMNS])
     sorted_rows = sorted(rows, key=lambda row: row["document_id"])
     index = FieldIndex.build(fields_of_row(row["fields"], row["date"]) for row in sorted_rows)
     index.save(target.with_name(FIELD_INDEX))
-    table = pa.Table.from_pylist(sorted_rows, schema)
+    columns = {name: _string_column([row[name] for row in sorted_rows]) for name in COLUMNS}
+    table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
     with atomic_write(target) as path:
         pq.write_table(table, path, row_group_size=ROW_GROUP)
+
+
+def _string_column(texts: Sequence[str | None]) -> Any:
+    """Return an Arrow column of texts, of which some may be missing.
+
+    pyarrow's own conversion imports pandas, which takes a second of the first change that a process
+    makes. The column has several chunks if its texts are too long for one.
+    """
+    import pyarrow as pa
+
+    encoded = [b"" if text is None else text.encode() for text in texts]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    first_rows = np.flatnonzero(np.diff(ends // MAX_CHUNK_BYTES)) + 1
+    boundaries = [0, *first_rows.tolist(), len(texts)]
+
+    chunks = []
+    for start, end in zip(boundaries, boundaries[1:], strict=False):
+        offsets = np.zeros(end - start + 1, np.int32)
+        offsets[1:] = np.cumsum([len(text) for text in encoded[start:end]])
+        is_present = np.array([text is not None for text in texts[start:end]], bool)
+        buffers = (
+            offsets.tobytes(),
+            b"".join(encoded[start:end]),
+            np.packbits(is_present, bitorder="little").tobytes(),
+        )
+        chunks.append(pa.StringArray.from_buffers(end - start, *map(pa.py_buffer, buffers)))
+    return pa.chunked_array(chunks)
 
 
 class DocumentFile:
