@@ -27,12 +27,13 @@ BENCHES: Mapping[str, str] = {
     "faults": "benchmarks.faults.bench",
     "freshness": "benchmarks.freshness",
     "hostile": "benchmarks.hostile",
+    "filters": "benchmarks.filters",
 }
 # Benchmarks that accept each option.
 OWNERS = {
     "kills": ("faults",),
     "seconds": ("freshness", "hostile"),
-    "passages": ("freshness", "hostile"),
+    "passages": ("filters", "freshness", "hostile"),
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
@@ -55,7 +56,8 @@ def bench(
         typer.Option(min=0.1, help="freshness, hostile: how long to read under writes."),
     ] = None,
     passages: Annotated[
-        int | None, typer.Option(min=100, help="freshness, hostile: size of the collection.")
+        int | None,
+        typer.Option(min=100, help="filters, freshness, hostile: size of the collection."),
     ] = None,
     large: Annotated[
         bool,

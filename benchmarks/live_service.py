@@ -5,14 +5,15 @@ The encoder is real. Vectors are random unless they are given.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
     from model_code.encoding.encoder import WithTokens
+    from model_code.retrieval.index_settings import IndexSettings
 
 CLONE = Path(__file__).parents[1]
 
@@ -38,6 +40,8 @@ def make_project(
     texts: Sequence[str] | None = None,
     encoded: WithTokens | None = None,
     feedback: float | None = None,
+    fields: Sequence[Mapping[str, Any]] | None = None,
+    settings: IndexSettings | None = None,
 ) -> Project:
     """Create a project under `root` with `passages` live documents of one passage each.
 
@@ -48,6 +52,8 @@ def make_project(
         texts: Texts of the documents.
         encoded: Vectors and tokens of the documents. They are random if not given.
         feedback: If given, documents are searched by a fusion with BM25 with this much feedback.
+        fields: Fields of the documents.
+        settings: Settings of the dense index. Search is exact if not given.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -65,11 +71,11 @@ def make_project(
         random_vectors(passages, encoder.dimension),
         random_tokens(texts, encoder.dimension),
     )
-    exact = IndexSettings(flat_below=ALWAYS_EXACT)
-    DenseIndex.build(vectors, ids, encoder.fingerprint(), exact, tokens=tokens).save(
+    settings = settings or IndexSettings(flat_below=ALWAYS_EXACT)
+    DenseIndex.build(vectors, ids, encoder.fingerprint(), settings, tokens=tokens).save(
         build / "index"
     )
-    _write_documents(build / "documents.parquet", ids, texts)
+    _write_documents(build / "documents.parquet", ids, texts, fields)
     _write_hierarchy(build / "hierarchy", vectors, ids)
     folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
     if feedback is not None:
@@ -124,11 +130,19 @@ def _fused(
     return dict(zip(("encoder", "index"), made, strict=True))
 
 
-def _write_documents(path: Path, ids: list[str], texts: Sequence[str]) -> None:
+def _write_documents(
+    path: Path,
+    ids: list[str],
+    texts: Sequence[str],
+    fields: Sequence[Mapping[str, Any]] | None,
+) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = {"document_id": ids, "title": ids, "text": list(texts), "fields": ["{}"] * len(ids)}
+    written_fields = ["{}"] * len(ids)
+    if fields is not None:
+        written_fields = [json.dumps(document_fields) for document_fields in fields]
+    rows = {"document_id": ids, "title": ids, "text": list(texts), "fields": written_fields}
     pq.write_table(pa.table(rows | {"date": [None] * len(ids)}), path)
 
 

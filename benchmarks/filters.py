@@ -1,0 +1,127 @@
+"""Measure what a filter costs: searches with filters against the same searches without.
+
+The collection is synthetic. Its vectors lie around centres, and each document has a field `share`
+whose values belong to 1 %, 10 % and 50 % of all documents. The encoder is real. Times are processor
+seconds of one thread, and the searches alternate, so that other work on the machine counts little.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.encoding import BASE, mixed_texts
+from benchmarks.live_service import RETRIEVER, make_project, random_tokens
+from benchmarks.measurement import row_below
+from benchmarks.search import clustered_vectors
+from model_code.collection.generations.searcher import Searcher
+from model_code.encoding.encoder import Encoder
+from model_code.retrieval.index_settings import IndexSettings
+
+K = 10
+WORDS_PER_TEXT = 40
+# Largest ratio of a search with a filter to one without.
+MAX_RATIO = 1.5
+PERCENTAGES = (1, 10, 50)
+
+
+def rows(
+    passages: int = 100_000, queries: int = 20, base: str | Path = BASE, rounds: int = 3
+) -> list[dict[str, Any]]:
+    """Measure filters of 1 %, 10 % and 50 %, and the first one after a switch of generations.
+
+    Args:
+        passages: Number of documents.
+        queries: Number of queries.
+        base: Encoder of the queries.
+        rounds: Runs of every query.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        searcher, texts = open_collection(Path(folder), passages, base)
+        asked = [" ".join(text.split()[:6]) for text in texts[:queries]]
+        seconds = measure_searches(searcher, asked, rounds)
+        first_seconds = measure_first_searches(searcher, asked)
+    results = []
+    for percentage in PERCENTAGES:
+        what = f"{passages:,} documents, filter of {percentage} %"
+        results.append(row_below(f"{what}, ms", seconds[percentage], seconds[None], most=MAX_RATIO))
+        results.append(
+            row_below(
+                f"{what}, first search after a switch, ms",
+                first_seconds[percentage],
+                first_seconds[None],
+                most=MAX_RATIO,
+            )
+        )
+    return results
+
+
+def open_collection(root: Path, passages: int, base: str | Path) -> tuple[Searcher, list[str]]:
+    """Return a searcher of a synthetic collection, and its texts."""
+    texts = [" ".join(text.split()[:WORDS_PER_TEXT]) for text in mixed_texts(passages)]
+    dimension = Encoder.load(base).dimension
+    vectors, _ = clustered_vectors(passages, dimension, 1)
+    project = make_project(
+        root,
+        base,
+        passages,
+        texts,
+        (vectors, random_tokens(texts, dimension)),
+        feedback=0.3,
+        fields=document_fields(passages),
+        settings=IndexSettings(),
+    )
+    return Searcher.open(project.live, RETRIEVER).ready(), texts
+
+
+def document_fields(passages: int) -> list[dict[str, Any]]:
+    """Return the fields of documents: `percent` lists the shares of documents they belong to."""
+    chance = np.random.default_rng(0).random(passages)
+    fields = []
+    for number, draw in enumerate(chance.tolist()):
+        percent = [percentage for percentage in PERCENTAGES if draw < percentage / 100]
+        fields.append({"percent": percent, "number": number})
+    return fields
+
+
+def measure_searches(searcher: Searcher, asked: list[str], rounds: int) -> dict[int | None, float]:
+    """Return the median milliseconds of a search by the percentage of its filter."""
+    samples: dict[int | None, list[float]] = {key: [] for key in (None, *PERCENTAGES)}
+    for percentage in samples:
+        search(searcher, asked[0], percentage)
+    for _ in range(rounds):
+        for text in asked:
+            for percentage, values in samples.items():
+                values.append(search(searcher, text, percentage))
+    return {percentage: float(np.median(values)) for percentage, values in samples.items()}
+
+
+def measure_first_searches(searcher: Searcher, asked: list[str]) -> Mapping[int | None, float]:
+    """Return the median milliseconds of the first search of a new searcher, as after a switch.
+
+    The new searcher shares the segments, as every generation does.
+    """
+    samples: dict[int | None, list[float]] = {key: [] for key in (None, *PERCENTAGES)}
+    for text in asked[:5]:
+        for percentage, values in samples.items():
+            new_searcher = Searcher(searcher.live, searcher.generation, searcher.parts)
+            values.append(search(new_searcher, text, percentage))
+    return {percentage: float(np.median(values)) for percentage, values in samples.items()}
+
+
+def search(searcher: Searcher, text: str, percentage: int | None) -> float:
+    """Return the processor milliseconds of a search with or without a filter."""
+    filters = () if percentage is None else {"percent": percentage}
+    start = time.process_time()
+    hits = searcher.search(text, K, filters)
+    milliseconds = 1000 * (time.process_time() - start)
+    if percentage is not None:
+        for hit in hits:
+            if percentage not in hit.fields["percent"]:
+                raise AssertionError(f"{hit.document_id} does not match the filter")
+    return milliseconds
