@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from model_code.files import (
     atomic_write,
@@ -47,7 +47,8 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.retrieval.id_map import IdMap, IdMaps, number_on_lookup
+from model_code.mapped_tensors import map_tensors
+from model_code.retrieval.id_map import IdMap, IdMaps, number_on_lookup, read_id_map
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch, TypedQuery
 from model_code.retrieval.typed_words import (
@@ -263,8 +264,8 @@ class Bm25Segment:
         """
         manifest = read_manifest(folder, FORMAT, other_format_remedy=OTHER_FORMAT_REMEDY)
         verify_checksums(folder, manifest)
-        ids = IdMap(read_json(folder / DOCUMENT_IDS))
-        return cls(read_json(folder / VOCABULARY), **load_file(folder / POSTINGS), ids=ids)
+        ids = read_id_map(folder / DOCUMENT_IDS)
+        return cls(read_json(folder / VOCABULARY), **map_tensors(folder / POSTINGS), ids=ids)
 
 
 @dataclass(frozen=True, eq=False)

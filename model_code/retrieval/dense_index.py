@@ -24,13 +24,12 @@ from model_code.encoding.token_signs import SIGNS_FILE, TokenSigns
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import (
     atomic_write,
-    read_json,
     read_manifest,
     verify_checksums,
     write_json,
     write_manifest,
 )
-from model_code.retrieval.id_map import AllowedDocuments, IdMap, IdMaps, RowGroups
+from model_code.retrieval.id_map import AllowedDocuments, IdMap, IdMaps, RowGroups, read_id_map
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import nearest_rows, top_k
@@ -350,7 +349,7 @@ class DenseIndex:
 
         return cls(
             vectors=np.asarray(np.load(folder / VECTORS, mmap_mode="r")),
-            ids=IdMap(read_json(folder / DOCUMENT_IDS)),
+            ids=read_id_map(folder / DOCUMENT_IDS),
             fingerprint=manifest["fingerprint"],
             settings=settings,
             approximate=approximate,

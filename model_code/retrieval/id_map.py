@@ -6,11 +6,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from model_code.errors import FreshetError
+from model_code.files import read_json
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k, top_k_positive
 
@@ -224,6 +227,25 @@ class IdMap:
         unknown = set(document_ids).difference(self.rows_by_document)
         if unknown:
             _raise_unknown(unknown)
+
+
+_open_maps: WeakValueDictionary[int, IdMap] = WeakValueDictionary()
+"""Maps in memory by the hash of their ids."""
+
+
+def read_id_map(path: Path) -> IdMap:
+    """Read the document of each row from a JSON file.
+
+    Files with equal ids give the same map, so that the components of a fusion share it.
+    """
+    document_ids = read_json(path)
+    key = hash(tuple(document_ids))
+    shared = _open_maps.get(key)
+    if shared is not None and shared.document_ids == document_ids:
+        return shared
+    ids = IdMap(document_ids)
+    _open_maps[key] = ids
+    return ids
 
 
 class IdMaps:

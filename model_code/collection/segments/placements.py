@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from model_code.files import atomic_write
 from model_code.hierarchy.tree import Hierarchy
+from model_code.mapped_tensors import map_tensors
 
 PLACEMENTS = "placements.safetensors"
 
@@ -52,8 +53,8 @@ class Placements:
 
     @classmethod
     def load(cls, folder: Path) -> Placements:
-        """Read what `save` wrote."""
-        return cls(**load_file(folder / PLACEMENTS))
+        """Map what `save` wrote."""
+        return cls(**map_tensors(folder / PLACEMENTS))
 
     @classmethod
     def join(cls, placements: Sequence[Placements]) -> Placements:

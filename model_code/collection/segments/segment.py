@@ -43,7 +43,7 @@ from model_code.corpus.known_queries import (
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
-from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.id_map import IdMap, read_id_map
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Refine, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.text.documents import Document
@@ -203,7 +203,7 @@ class BaseSegment(LoadedSegment):
                 f"{folder}: its encoder has fingerprint {retriever.fingerprint[:12]}, its manifest "
                 f"says {fingerprint[:12]}; the folder was changed: freshet repair"
             )
-        rows = IdMap(read_json(folder / PASSAGES))
+        rows = read_id_map(folder / PASSAGES)
         return cls(folder, retriever, rows, Hierarchy.load(folder / HIERARCHY))
 
     @cached_property
@@ -239,7 +239,7 @@ class BaseSegment(LoadedSegment):
 def open_segment(base: BaseSegment, folder: Path) -> LoadedSegment:
     """Load an added segment, whose vectors are of the encoder of `base`."""
     retriever = base.retriever.reopen(folder / INDEX)
-    return LoadedSegment(folder, retriever, IdMap(read_json(folder / PASSAGES)), base)
+    return LoadedSegment(folder, retriever, read_id_map(folder / PASSAGES), base)
 
 
 @dataclass(frozen=True, eq=False)

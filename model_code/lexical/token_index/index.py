@@ -21,7 +21,6 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.files import (
     atomic_write,
-    read_json,
     read_manifest,
     verify_checksums,
     write_json,
@@ -38,7 +37,7 @@ from model_code.lexical.token_index.postings import (
     array_lengths,
     exact,
 )
-from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.id_map import IdMap, read_id_map
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k
 
@@ -160,7 +159,7 @@ class SparseIndex(ABC):
         arrays = {}
         for name in names:
             arrays[name] = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
-        return manifest, arrays, IdMap(read_json(folder / DOCUMENT_IDS))
+        return manifest, arrays, read_id_map(folder / DOCUMENT_IDS)
 
 
 class TokenIndex(SparseIndex):
