@@ -50,6 +50,8 @@ def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> lis
 
     qrels = {query: rows for split in dataset.qrels.values() for query, rows in split.items()}
     train = sorted(dataset.qrels["train"])
+    if "asked_share" in options:
+        train = queries_of_asked_documents(dataset, train, options["asked_share"], random)
     test = sample(sorted(dataset.qrels["test"]), options.get("test_queries"), random)
     if "dev" in dataset.qrels:
         dev = sample(sorted(dataset.qrels["dev"]), options.get("dev_queries"), random)
@@ -58,6 +60,20 @@ def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> lis
     shuffled = random.permutation(train).tolist()
     size = round(len(train) * options["dev_share"])
     return [Trial(shuffled[size:], shuffled[:size], train, test, qrels)]
+
+
+def queries_of_asked_documents(
+    dataset: Dataset, train: Sequence[str], share: float, random: np.random.Generator
+) -> list[str]:
+    """Return the train queries of a random share of the documents; the others are never asked.
+
+    Dev and test queries of both kinds of documents remain, as in a collection where people have
+    asked for a part of the documents only.
+    """
+    judged = sorted({document for query in train for document in dataset.qrels["train"][query]})
+    shuffled = random.permutation(judged)
+    asked = set(shuffled[: round(share * len(judged))].tolist())
+    return [query for query in train if dataset.qrels["train"][query] <= asked]
 
 
 def fold_trials(
@@ -143,6 +159,8 @@ def run_trial(collection: Collection, trial: Trial, grid: Mapping[str, Any]) -> 
     for name, candidates in variants.items():
         fusion_choice = choose_fusion(collection, trial, dev_counts, candidates, grid)
         bm25_choice = choose_bm25(collection, trial, dev_counts, candidates)
+        if name == "words" and "largest_loss" in grid:
+            fusion_choice = choose_harmless(collection, trial, dev_counts, candidates, grid)
         choices[name] = {"fusion": fusion_choice, "bm25": bm25_choice}
 
         scores[f"fusion {name}"] = evaluate_fusion(collection, trial, test_counts, fusion_choice)
@@ -176,6 +194,41 @@ def choose_fusion(
         if mean > best["dev"] + 1e-9:
             best = {"dev": mean, "words": variant, "weights": weights}
     return best
+
+
+def choose_harmless(
+    collection: Collection,
+    trial: Trial,
+    known_counts: Any,
+    candidates: Sequence[Words],
+    grid: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Choose word variant and weights, with a limit for documents without known queries.
+
+    Variants by which dev queries for such documents lose more than `largest_loss` are left out.
+    If all are, known queries do not count as words.
+    """
+    known_documents = {document for query in trial.dev_known for document in trial.qrels[query]}
+    unasked = np.array([not (trial.qrels[query] & known_documents) for query in trial.dev])
+    plain = choose_fusion(collection, trial, known_counts, [Words()], grid)
+    plain_values = np.array(evaluate_on_dev(collection, trial, known_counts, plain))
+
+    best = plain
+    for variant in candidates:
+        choice = choose_fusion(collection, trial, known_counts, [variant], grid)
+        values = np.array(evaluate_on_dev(collection, trial, known_counts, choice))
+        loss = (plain_values - values)[unasked].mean() if unasked.any() else 0.0
+        if loss <= grid["largest_loss"] and choice["dev"] > best["dev"] + 1e-9:
+            best = choice
+    return best
+
+
+def evaluate_on_dev(
+    collection: Collection, trial: Trial, known_counts: Any, choice: Mapping[str, Any]
+) -> list[float]:
+    """Return nDCG@10 of each dev query by a fusion."""
+    on_dev = Trial((), (), trial.dev_known, trial.dev, trial.qrels)
+    return evaluate_fusion(collection, on_dev, known_counts, choice)
 
 
 def choose_bm25(

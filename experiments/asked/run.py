@@ -54,7 +54,10 @@ def main() -> None:
                 is_wanted = not arguments.only or name in arguments.only
                 if not is_wanted or arguments.part not in (None, part):
                     continue
-                collection = load(arguments.data / name, options, encoder, arguments.cache / name)
+                folder = options.get("folder", name)
+                collection = load(
+                    arguments.data / folder, options, encoder, arguments.cache / folder
+                )
                 rows = measure(collection, options, settings)
                 result.setdefault(part, {}).setdefault(encoder_name, {})[name] = rows
                 result_file.write_text(json.dumps(result, indent=1) + "\n")
