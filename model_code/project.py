@@ -130,6 +130,17 @@ class Project:
         return Path(original_root) / ".freshet"
 
     @property
+    def is_read_only(self) -> bool:
+        """Whether this process may not write into the folders of the state or the collections."""
+        follows_effective_user = os.access in os.supports_effective_ids
+        for folder in (self.live, self.state, self.root):
+            if folder.is_dir():
+                may_write = os.access(folder, os.W_OK, effective_ids=follows_effective_user)
+                if not may_write:
+                    return True
+        return False
+
+    @property
     def promotions(self) -> Path:
         """The file with the history of promotions, to which lines are only appended."""
         return self.state / "promotions.jsonl"

@@ -59,6 +59,16 @@ def register_service(state: Path) -> Iterator[Registration]:
             registration.withdraw()
 
 
+class NoRegistration:
+    """The registration of a service whose project cannot be written: clients do not find it."""
+
+    def announce(self, url: str, started: str) -> None:
+        """Do nothing."""
+
+    def withdraw(self) -> None:
+        """Do nothing."""
+
+
 def _already_served_message(state: Path) -> str:
     service = service_registration(state)
     address = ""
@@ -93,7 +103,8 @@ def service_registration(state: Path) -> dict[str, Any] | None:
     """
     try:
         service = json.loads((state / REGISTRATION_FILE).read_text(encoding="utf-8"))
-        with (state / LOCK_FILE).open("a") as stream:
+        # A reader needs no permission to write for a shared lock.
+        with (state / LOCK_FILE).open("rb") as stream:
             # The lock is shared, so that a client which is looking is not taken for a service.
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:

@@ -5,7 +5,10 @@ The module needs the extra `langchain`.
 
 from __future__ import annotations
 
+import math
+import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -118,6 +121,7 @@ class FreshetVectorStore(VectorStore):
         Raises:
             InvalidRequest: If a text is rejected. The message names the first one.
         """
+        _refuse_text(texts, "texts")
         bodies = list(texts)
         given_ids = ids or [None] * len(bodies)
         text_ids = [text_id or str(uuid.uuid4()) for text_id in given_ids]
@@ -144,6 +148,7 @@ class FreshetVectorStore(VectorStore):
         """
         if ids is None:
             raise ValueError("ids are missing; this store does not delete all documents at once")
+        _refuse_text(ids, "ids")
         known_ids = [document.id for document in self.get_by_ids(ids)]
         if known_ids:
             self.client.delete(known_ids)
@@ -151,6 +156,7 @@ class FreshetVectorStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[LangChainDocument]:
         """Return whole documents in the order of `ids`, without unknown ones."""
+        _refuse_text(ids, "ids")
         documents = []
         for document_id in ids:
             with suppress(NotFoundError):
@@ -170,6 +176,113 @@ class FreshetVectorStore(VectorStore):
         """Return the k best passages with the scores of the retriever; higher is better."""
         hits = self.client.search(query, k, filters=filter or {}, **options).hits
         return [(to_langchain_document(hit), hit.score) for hit in hits]
+
+    def _similarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **options: Any
+    ) -> list[tuple[LangChainDocument, float]]:
+        """Return the k best passages with relevances between 0 and 1; see `relevance`."""
+        scored = self.similarity_search_with_score(query, k, **options)
+        return [(document, relevance(score)) for document, score in scored]
+
+    def max_marginal_relevance_search(
+        self,
+        query: str,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> list[LangChainDocument]:
+        """Return k passages that answer the query and differ from each other.
+
+        Similarity is the cosine of the word counts of two passages, because this store has no
+        embeddings of them.
+
+        Args:
+            query: The query.
+            k: Number of passages.
+            fetch_k: Number of best passages to choose from.
+            lambda_mult: 1 for the best passages only, 0 for the most different ones.
+            filter: See `Client.search`.
+            **options: Further options of `Client.search`.
+        """
+        hits = self.client.search(query, max(k, fetch_k), filters=filter or {}, **options).hits
+        chosen = select_diverse([hit.text for hit in hits], _shares(hits), k, lambda_mult)
+        return [to_langchain_document(hits[number]) for number in chosen]
+
+
+def relevance(score: float) -> float:
+    """Map a score to a relevance between 0 and 1, as LangChain's thresholds expect.
+
+    The order of scores stays. Scores of different retrievers have different scales, so a threshold
+    is valid for one retriever.
+
+    >>> relevance(0.0), relevance(1.0), relevance(-3.0)
+    (0.5, 0.75, 0.125)
+    """
+    return (1 + score / (1 + abs(score))) / 2
+
+
+def select_diverse(
+    texts: Sequence[str], relevances: Sequence[float], k: int, lambda_mult: float
+) -> list[int]:
+    """Choose texts by maximal marginal relevance (Carbonell and Goldstein, 1998).
+
+    Args:
+        texts: The texts (n).
+        relevances: Relevance of each text, between 0 and 1.
+        k: Number of texts to choose.
+        lambda_mult: Weight of the relevance; the rest is that of the difference from chosen texts.
+
+    Returns:
+        Numbers of the chosen texts, in the order of choice.
+    """
+    counts = [Counter(re.findall(r"\w+", text.casefold())) for text in texts]
+    chosen: list[int] = []
+    remaining = list(range(len(texts)))
+    # The greatest similarity to a chosen text.
+    similarities = [0.0] * len(texts)
+    while remaining and len(chosen) < k:
+        values = []
+        for number in remaining:
+            penalty = (1 - lambda_mult) * similarities[number]
+            values.append(lambda_mult * relevances[number] - penalty)
+        best = remaining.pop(values.index(max(values)))
+        chosen.append(best)
+        for number in remaining:
+            similarity = _cosine(counts[best], counts[number])
+            similarities[number] = max(similarities[number], similarity)
+    return chosen
+
+
+def _cosine(first: Counter[str], second: Counter[str]) -> float:
+    """Return the cosine of two word counts; 0 if a text has no words."""
+    product = sum(count * second[word] for word, count in first.items())
+    lengths = math.sqrt(_square_sum(first) * _square_sum(second))
+    return product / lengths if lengths else 0.0
+
+
+def _square_sum(counts: Counter[str]) -> int:
+    return sum(count * count for count in counts.values())
+
+
+def _shares(hits: Sequence[Hit]) -> list[float]:
+    """Return the scores of hits, scaled to 0 for the last hit and 1 for the best one."""
+    if not hits:
+        return []
+    scores = [hit.score for hit in hits]
+    spread = max(scores) - min(scores)
+    if spread == 0:
+        return [1.0] * len(scores)
+    return [(score - min(scores)) / spread for score in scores]
+
+
+def _refuse_text(values: Iterable[str], name: str) -> None:
+    """Raise `InvalidRequest` for a text, whose members are its letters."""
+    if isinstance(values, str):
+        raise InvalidRequest(
+            f"{name} is the text {values[:80]!r}, but it must be a list; put it into brackets"
+        )
 
 
 def _row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,10 @@ def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RowError: If there are too many, or text of them is not UTF-8.
     """
-    text = json.dumps(fields, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(fields, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RowError("wrong type", f"fields cannot be written as JSON: {error}") from None
     finite = json.loads(text, parse_constant=lambda _: None)
     text = json.dumps(finite, sort_keys=True, ensure_ascii=False)
     require_valid_text(text, "fields")

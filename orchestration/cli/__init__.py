@@ -5,6 +5,7 @@ Errors that a user can fix are one line on standard error. `--debug` shows the t
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from subprocess import CalledProcessError
@@ -23,6 +24,7 @@ ENVIRONMENT_ERROR_MODULES = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "ht
 
 def main() -> None:
     """Run the command that the arguments of this process name."""
+    _escape_unencodable_letters()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -48,6 +50,14 @@ def main() -> None:
         if exit_request.code == INTERRUPTED_EXIT_CODE:
             print(interrupted_message(), file=sys.stderr)
         raise
+
+
+def _escape_unencodable_letters() -> None:
+    """Escape letters that the terminal's encoding lacks, so that printing them is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        # A stream that a test or a program puts in place may be of another type.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _is_environment_error(error: Exception) -> bool:

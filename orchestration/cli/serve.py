@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from model_code.project import Project
+from model_code.text.words import print_message
 from orchestration.cli.options import LOCAL_HOST
 
 MAX_PORT = 65_535
@@ -44,9 +45,19 @@ def serve(
     """
     # This must be set before torch is imported. A team of threads per request costs ten times more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from orchestration.running_service import register_service
+    from orchestration.running_service import NoRegistration, register_service
 
     project = Project.find()
+    if project.is_read_only:
+        from orchestration.service.server import serve as run_service
+
+        print_message(
+            f"note: {project.root} cannot be written by this user, so that documents are searched "
+            "and not changed; commands do not find this service"
+        )
+        run_service(project, host, port, NoRegistration(), token, cors_origin or ())
+        return
+
     # A second service is refused here, before the slow imports.
     with register_service(project.state) as registration:
         from orchestration.service.server import serve as run_service

@@ -30,6 +30,7 @@ from orchestration.registry.versions import (
     CHAMPION,
     PREVIOUS,
     RECORDED_CHAMPION,
+    ROLES,
     Version,
 )
 from orchestration.running_service import service_registration
@@ -39,6 +40,7 @@ MAX_PAST_MOVES = 5
 # State of a stage that a changed setting or source runs again.
 OUT_OF_DATE = "out of date"
 LABEL_WIDTH = 12
+MAX_REASON_CHARACTERS = 300
 
 
 def project_status(project: Project) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def project_status(project: Project) -> dict[str, Any]:
     Raises:
         FreshetError: If `dvc.lock` or `corpus.lock.json` is damaged.
     """
-    versions = read_roles(project)
+    versions, problem = _read_versions(project)
     status: dict[str, Any] = {
         "corpus": read_lock(project),
         "judgements": None,
@@ -60,7 +62,10 @@ def project_status(project: Project) -> dict[str, Any]:
     for role in SHOWN_ROLES:
         version = versions[role]
         status[role] = None if version is None else asdict(version)
-    status["moved_by_hand"] = _manual_alias_change(project, versions)
+    status["registry_problem"] = problem
+    status["moved_by_hand"] = None
+    if problem is None:
+        status["moved_by_hand"] = _manual_alias_change(project, versions)
     status["live"] = _live_retrievers(project)
     status["service"] = service_registration(project.state)
     status["reading_notes"] = notes_to_json(read_reading_notes(project))
@@ -89,6 +94,17 @@ def _stage_states(project: Project) -> dict[str, str]:
         else:
             states[stage.address] = "built"
     return states
+
+
+def _read_versions(project: Project) -> tuple[dict[str, Version | None], str | None]:
+    """Return the version in each role, and why the registry does not answer, or None."""
+    try:
+        return read_roles(project), None
+    # MLflow raises errors of its own, of requests and of SQLAlchemy. The rest of the state does not
+    # depend on it, and the line of the error is shown.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return dict.fromkeys(ROLES), reason[:MAX_REASON_CHARACTERS]
 
 
 def _manual_alias_change(project: Project, versions: dict[str, Version | None]) -> str | None:
@@ -155,8 +171,11 @@ def status_text(status: dict[str, Any]) -> str:
     if status["judgements"] is not None:
         lines.append(_line("judgements", status["judgements"]["text"]))
     lines.append(_stages_line(status["stages"]))
+    if status["registry_problem"]:
+        lines.append(_line("versions", f"unknown: {status['registry_problem']}"))
     for role in SHOWN_ROLES:
-        lines.append(_version_line(role, status[role]))
+        if not status["registry_problem"]:
+            lines.append(_version_line(role, status[role]))
         if role == CHAMPION and status["moved_by_hand"]:
             lines.append(
                 _line(

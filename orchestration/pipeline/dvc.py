@@ -102,10 +102,14 @@ def initialise(project: Project) -> None:
     DVC follows git if the folder is a repository.
     """
     code_lock.write(project.root)
-    if (project.root / ".dvc").is_dir():
+    # `dvc init` writes the file of its configuration last.
+    if (project.root / ".dvc/config").is_file():
         _configure_git(project.root.resolve())
         return
     options = [] if (project.root / ".git").exists() else ["--no-scm"]
+    if (project.root / ".dvc").exists():
+        # An interrupted `dvc init` left a part of the folder.
+        options.append("--force")
     run_dvc(project, "init", "-q", *options)
 
 

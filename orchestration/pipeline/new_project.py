@@ -48,7 +48,9 @@ code_location_name = "freshet"
 def make_project(folder: Path, source: str | None = None, cwd: Path | None = None) -> str:
     """Make a project for the documents of a source, and return a description of the source.
 
-    If the folder already has a `params.yaml`, that file is kept and names the source.
+    If the folder already has a `params.yaml`, that file is kept and names the source. `dvc.yaml` is
+    written last: without it the folder is no project, so that the same command can be repeated
+    after any failure.
 
     Args:
         folder: Folder of the project, relative to `cwd`.
@@ -66,12 +68,23 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     if (root / "dvc.yaml").exists():
         raise FreshetError(f"{root} is a project already: it has a dvc.yaml. Choose another folder")
 
-    if (root / "params.yaml").exists():
-        corpus = _read_source(root / "params.yaml", source)
+    params = root / "params.yaml"
+    is_repeated = source is not None and _is_own_params(params, root, source, cwd)
+    if params.exists() and not is_repeated:
+        corpus = _read_source(params, source)
     else:
         corpus = _write_params(root, source, cwd)
+    description = _describe_source(corpus, root)
     _write_project_files(root)
-    return _describe_source(corpus, root)
+    return description
+
+
+def _is_own_params(params: Path, root: Path, source: str, cwd: Path) -> bool:
+    """Return whether an earlier call for the same source wrote this `params.yaml`."""
+    if not params.is_file():
+        return False
+    text = _params_text(_path_from_project(root, source, cwd))
+    return params.read_bytes() == text.encode()
 
 
 def _read_source(params: Path, source: str | None) -> CorpusSettings:
@@ -96,11 +109,15 @@ def _write_params(root: Path, source: str | None, cwd: Path) -> CorpusSettings:
         corpus = resolve_source_kind(corpus, root)
         root.mkdir(parents=True, exist_ok=True)
 
+    write_text(root / "params.yaml", _params_text(corpus.path))
+    return corpus
+
+
+def _params_text(path: str | None) -> str:
+    """Return the settings of a new project with a source."""
     template = PARAMS_TEMPLATE.read_text(encoding="utf-8")
     # Text in JSON is valid in YAML, whatever characters the path has.
-    path = json.dumps(corpus.path, ensure_ascii=False)
-    write_text(root / "params.yaml", template.replace("SOURCE", path, 1))
-    return corpus
+    return template.replace("SOURCE", json.dumps(path, ensure_ascii=False), 1)
 
 
 def _path_from_project(root: Path, source: str, cwd: Path) -> str:
@@ -119,15 +136,16 @@ def _path_from_project(root: Path, source: str, cwd: Path) -> str:
 
 def _write_project_files(root: Path) -> None:
     (root / "inbox").mkdir(exist_ok=True)
-    dvc_file.write(root / "dvc.yaml", has_own_code=False)
     for name, text in PROJECT_FILES.items():
         if not (root / name).exists():
             write_text(root / name, text)
 
-    if not in_git(root):
+    is_interrupted = (root / ".git").is_dir() and not (root / ".git/HEAD").exists()
+    if is_interrupted or not in_git(root):
         subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     code_lock.write(root, new=True)
     initialise(Project(root))
+    dvc_file.write(root / "dvc.yaml", has_own_code=False)
 
 
 def _describe_source(corpus: CorpusSettings, root: Path) -> str:

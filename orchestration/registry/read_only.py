@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
+from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.pipeline.runs import store_folder, tracking_uri
 from orchestration.registry import versions
@@ -24,6 +27,8 @@ from orchestration.registry.versions import (
 DATABASE = "mlflow.db"
 # MLflow keeps the rows of deleted versions in this stage.
 DELETED_STAGE = "Deleted_Internal"
+# `freshet status` does not wait longer for a program that writes.
+LOCK_TIMEOUT_SECONDS = 2.0
 
 
 def read_roles(project: Project) -> dict[str, Version | None]:
@@ -31,21 +36,40 @@ def read_roles(project: Project) -> dict[str, Version | None]:
 
     Nothing is created: without a store, all roles are None. No lock is taken, so that the result is
     the state before or after a promotion that runs at the same time.
+
+    Raises:
+        FreshetError: If the store is damaged, or another program has locked it.
     """
     path = store_folder(project) / DATABASE
     is_own_store = tracking_uri(project).endswith(str(path))
     if is_own_store:
         if not path.exists():
             return dict.fromkeys(versions.ROLES)
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            models = connection.execute("SELECT name FROM registered_models").fetchall()
-            if not models:
-                return dict.fromkeys(versions.ROLES)
-            if len(models) == 1:
-                return _roles_of_model(connection, models[0][0])
+        try:
+            roles = _read_own_store(path)
+        except sqlite3.Error as error:
+            raise FreshetError(
+                f"MLflow's store {path} does not answer: {error}; end the program that uses it, "
+                "then try again"
+            ) from None
+        if roles is not None:
+            return roles
 
     # MLflow is on a server, or several projects share the file.
     return {role: versions.version_with_alias(project, role) for role in versions.ROLES}
+
+
+def _read_own_store(path: Path) -> dict[str, Version | None] | None:
+    """Return the roles in the SQLite file of one project; None if several projects share it."""
+    # The name of the file may hold characters that a URI reserves.
+    address = f"file:{quote(str(path))}?mode=ro"
+    with closing(sqlite3.connect(address, LOCK_TIMEOUT_SECONDS, uri=True)) as connection:
+        models = connection.execute("SELECT name FROM registered_models").fetchall()
+        if not models:
+            return dict.fromkeys(versions.ROLES)
+        if len(models) == 1:
+            return _roles_of_model(connection, models[0][0])
+    return None
 
 
 def _roles_of_model(connection: sqlite3.Connection, model: str) -> dict[str, Version | None]:

@@ -116,6 +116,26 @@ def _too_large_message() -> str:
     )
 
 
+class HeadRequests:
+    """ASGI middleware that answers HEAD as GET without the body, as monitors expect."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a HEAD request on as a GET request, and leave out the body of the answer."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self.app({**scope, "method": "GET"}, receive, send_without_body)
+
+
 class RequestCount:
     """ASGI middleware that counts requests by route and status.
 
@@ -187,6 +207,7 @@ def create_app(
             allow_headers=CORS_HEADERS,
         )
     app.add_middleware(RequestCount, requests=service.metrics.requests)
+    app.add_middleware(HeadRequests)
     return app
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from model_code.errors import FreshetError
-from orchestration.service.errors import Busy, NotReady
+from orchestration.service.errors import Busy, NotReady, Refusal
 
 log = logging.getLogger(__name__)
 # Changed documents that may wait in the queue.
@@ -103,6 +103,7 @@ class IngestQueue:
         self.maintain = maintain
         self.failure: str | None = None
         self.is_closed = False
+        self._refusal: str | None = None
 
         # Recorded jobs come before jobs that are not recorded yet.
         self._jobs: deque[IngestJob] = deque()
@@ -136,7 +137,10 @@ class IngestQueue:
 
         Raises:
             Busy: If the queue is full, or the service is stopping.
+            Refusal: If the service accepts no changes.
         """
+        if self._refusal is not None:
+            raise Refusal(self._refusal)
         with self._changed:
             if self.is_closed:
                 raise Busy("the service is stopping and accepts no more documents")
@@ -150,6 +154,10 @@ class IngestQueue:
             self._jobs.append(job)
             self._changed.notify_all()
         return job
+
+    def refuse_changes(self, reason: str) -> None:
+        """Refuse all jobs, and start no thread."""
+        self._refusal = reason
 
     def start(self, apply_at_start: bool) -> None:
         """Start the threads.

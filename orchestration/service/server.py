@@ -25,7 +25,7 @@ from orchestration.guard import (
     connection_limits,
     required_token,
 )
-from orchestration.running_service import Registration
+from orchestration.running_service import NoRegistration, Registration
 from orchestration.service.app import create_app
 
 # Time from the signal to the end, even if a lock is held. systemd kills after 90 seconds.
@@ -38,7 +38,7 @@ def serve(
     project: Project,
     host: str,
     port: int,
-    registration: Registration,
+    registration: Registration | NoRegistration,
     token: bool = False,
     origins: Sequence[str] = (),
 ) -> None:
@@ -94,7 +94,7 @@ def serve(
 class _Server(uvicorn.Server):
     """A uvicorn server that registers itself while it accepts requests."""
 
-    def __init__(self, app: FastAPI, registration: Registration, url: str) -> None:
+    def __init__(self, app: FastAPI, registration: Registration | NoRegistration, url: str) -> None:
         config = uvicorn.Config(
             app,
             timeout_graceful_shutdown=REQUEST_SECONDS,

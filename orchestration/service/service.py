@@ -115,8 +115,14 @@ class Service:
             # The first search of a process is slow, so that it is done here.
             self.searchers.current().search("warm", 1)
             self.index().warm()
-        has_ledger = open_ledger_if_exists(self.project) is not None
-        self.ingest_queue.start(apply_at_start=has_ledger)
+        if self.project.is_read_only:
+            self.ingest_queue.refuse_changes(
+                f"{self.project.root} cannot be written by the user of this service; start it as "
+                "the owner of the project"
+            )
+        else:
+            has_ledger = open_ledger_if_exists(self.project) is not None
+            self.ingest_queue.start(apply_at_start=has_ledger)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
         threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
         self._is_running = True

@@ -16,7 +16,11 @@ from langchain_tests.integration_tests import (
 )
 
 import freshet
-from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
+from freshet.integrations.langchain import (
+    FreshetRetriever,
+    FreshetVectorStore,
+    select_diverse,
+)
 from freshet.integrations.llama_index import FreshetNodes
 from freshet.integrations.mcp import make_server
 from tests.model_code.collection.conftest import DOCUMENTS
@@ -72,6 +76,52 @@ def test_vector_store_uses_filter_and_metadata(opened):
         store.add_texts([""])
     store.delete(["own", "never.there"])
     assert store.get_by_ids(["own"]) == []
+
+
+def test_vector_store_retrieves_in_all_search_types(opened):
+    store = FreshetVectorStore(opened)
+    question = "split a string"
+    plain = store.as_retriever(search_kwargs={"k": 3}).invoke(question)
+
+    diverse = store.as_retriever(search_type="mmr", search_kwargs={"k": 3}).invoke(question)
+    same = store.as_retriever(search_type="mmr", search_kwargs={"k": 3, "lambda_mult": 1.0})
+    scored = store.similarity_search_with_relevance_scores(question, 9)
+    threshold = (scored[1][1] + scored[2][1]) / 2
+    options = {"k": 9, "score_threshold": threshold}
+    fitting = store.as_retriever(
+        search_type="similarity_score_threshold", search_kwargs=options
+    ).invoke(question)
+
+    assert diverse[0].id == plain[0].id
+    assert len({document.id for document in diverse}) == 3
+    assert [document.id for document in same.invoke(question)] == [
+        document.id for document in plain
+    ]
+    assert [document.id for document in fitting] == [document.id for document in plain[:2]]
+    assert all(0 <= score <= 1 for _, score in scored)
+
+
+def test_retriever_streams_and_batches(opened):
+    retriever = FreshetRetriever(client=opened, k=2)
+
+    (streamed,) = retriever.stream("split a string")
+
+    assert [document.id for document in streamed] == ["str.split", "re.split"]
+    assert retriever.batch(["split a string"]) == [streamed]
+
+
+def test_diverse_texts_are_chosen_one_by_one():
+    texts = ["red blue", "red blue green", "yellow", "blue red"]
+
+    assert select_diverse(texts, [1.0, 0.9, 0.5, 0.8], 3, 0.5) == [0, 2, 1]
+    assert select_diverse(texts, [1.0, 0.9, 0.5, 0.8], 9, 1.0) == [0, 1, 3, 2]
+    assert select_diverse([], [], 3, 0.5) == []
+
+
+@pytest.mark.parametrize("method", ["delete", "get_by_ids", "add_texts"])
+def test_vector_store_refuses_text_for_list(opened, method):
+    with pytest.raises(freshet.errors.InvalidRequest, match="is the text 'ab', but it must be a"):
+        getattr(FreshetVectorStore(opened), method)("ab")
 
 
 def test_llama_index_gets_passages_with_their_scores(opened):

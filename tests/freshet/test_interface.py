@@ -5,10 +5,17 @@ search to the errors.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import inspect
 import json
 import socket
+import uuid
+from decimal import Decimal
+from pathlib import Path
 
+import httpx
+import numpy as np
+import pandas as pd
 import pytest
 
 import freshet
@@ -234,6 +241,74 @@ def test_refusals_become_client_errors(api, monkeypatch):
         with pytest.raises(kind, match=message):
             wrong()
     assert api.search("split", 1).hits, "and the next request is served"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda api: api.delete("ab"), "document_ids is the text 'ab', but it must be a list"),
+        (lambda api: api.search_many("ab"), "texts is the text 'ab', but it must be a list"),
+        (lambda api: api.add({"_id": "x", "text": "y"}), "documents is one object"),
+        (lambda api: api.update("ab"), "documents is the text 'ab'"),
+    ],
+)
+def test_text_or_object_for_a_list_is_refused(api, call, message):
+    with pytest.raises(InvalidRequest, match=message):
+        call(api)
+
+
+def test_values_of_python_numpy_and_pandas_are_kept(api):
+    row = {
+        "_id": uuid.UUID(int=7),
+        "text": "A row of many types.",
+        "date": datetime.date(2024, 2, 29),
+        "price": Decimal("9.90"),
+        "exact": Decimal("0.12345678901234567891"),
+        "seen": datetime.datetime(2024, 3, 1, 12, tzinfo=datetime.UTC),
+        "count": np.int64(3),
+        "ratio": np.float32(0.5),
+        "flag": np.bool_(True),
+        "array": np.array([1, 2]),
+        "stamp": pd.Timestamp("2024-03-02"),
+        "missing": [pd.NaT, pd.NA, float("nan"), Decimal("NaN"), np.datetime64("NaT")],
+        "path": Path("a/b"),
+        "tags": {"x"},
+    }
+    api.add([row])
+    try:
+        kept = api.get("00000000-0000-0000-0000-000000000007")
+    finally:
+        api.delete(["00000000-0000-0000-0000-000000000007"])
+
+    assert kept.date == "2024-02-29T00:00:00+00:00"
+    assert kept.fields == {
+        "price": 9.9,
+        "exact": "0.12345678901234567891",
+        "seen": "2024-03-01T12:00:00+00:00",
+        "count": 3,
+        "ratio": 0.5,
+        "flag": True,
+        "array": [1, 2],
+        "stamp": "2024-03-02T00:00:00",
+        "missing": [None, None, None, None, None],
+        "path": "a/b",
+        "tags": ["x"],
+    }
+
+
+@pytest.mark.parametrize("value", [object(), b"bytes", 1j, {(1, 2): 3}])
+def test_value_without_json_form_is_refused(api, value):
+    with pytest.raises(InvalidRequest, match="the request cannot be written as JSON"):
+        api.add([{"_id": "x", "text": "y", "field": value}])
+
+
+def test_head_is_answered_like_get_without_body(url):
+    answer = httpx.head(f"{url}/health")
+
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert httpx.head(f"{url}/documents/unknown").status_code == 404
+    assert httpx.head(f"{url}/").headers["content-type"].startswith("text/html")
 
 
 def test_closed_connection_is_opened_again(url):

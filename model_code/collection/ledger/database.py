@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -156,8 +157,8 @@ class Database:
         Raises:
             FreshetError: If the URL is malformed, or needs a driver that is not installed.
         """
-        self._engine = _make_engine(url)
-        self._file = sqlite_file(self._engine.url)
+        self._file = sqlite_file(url)
+        self._engine = _make_engine(_readable_url(url, self._file))
         self._opened_file = None
         if self._file is not None and self._file.exists():
             self._opened_file = self._file.stat()
@@ -306,6 +307,23 @@ def _create_tables(url: str) -> None:
     database.close()
 
 
+def _readable_url(url: str, file: Path | None) -> str:
+    """Return the URL by which this process may read a SQLite file that it may not write.
+
+    A reader of a write-ahead log normally writes into files beside it. Without a log, the file is
+    complete and is opened as unchangeable. With a log, its own files are read.
+    """
+    if file is None or not file.exists():
+        return url
+    follows_effective_user = os.access in os.supports_effective_ids
+    if os.access(file.parent, os.W_OK, effective_ids=follows_effective_user):
+        return url
+    write_ahead_log = file.with_name(f"{file.name}-wal")
+    has_log = write_ahead_log.exists() and write_ahead_log.stat().st_size > 0
+    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    return f"sqlite:///file:{quote(str(file))}?{mode}&uri=true"
+
+
 def _make_engine(url: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url)
@@ -330,6 +348,10 @@ def _explain_sqlite_error(context: sa.engine.ExceptionContext) -> None:
     file = str(context.engine.url.database) if context.engine else "the ledger"
     if any(message in reason for message in SQLITE_DAMAGE_MESSAGES):
         raise Damaged(f"{file} is damaged ({reason})", "mend it: freshet repair") from None
+    if "readonly database" in reason:
+        raise FreshetError(
+            f"{file} cannot be written by this user; run the command as the owner of the project"
+        ) from None
     if "database is locked" in reason:
         writer = _describe_writer(file)
         raise FreshetError(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ from tests.live_example import add, collection_of, make_project, row
 
 ROOT = Path(__file__).parents[3]
 SLOW_MODULES = {"torch", "mlflow", "dvc", "dagster", "pandas", "scipy", "faiss", "transformers"}
+from orchestration.pipeline.runs import store_folder
+from orchestration.registry import read_only
+from orchestration.registry.read_only import DATABASE
 
 EMPTY_STATUS: dict[str, Any] = {
     "corpus": None,
@@ -26,6 +31,7 @@ EMPTY_STATUS: dict[str, Any] = {
     "champion": None,
     "challenger": None,
     "previous": None,
+    "registry_problem": None,
     "moved_by_hand": None,
     "live": [],
     "service": None,
@@ -100,6 +106,7 @@ def test_built_project_names_versions_and_generations():
         "stages": {"corpus": "built", "train@hce": "built", "index@hce": "not built"},
         "champion": {"version": "3", "retriever": "hce"},
         "previous": {"version": "1", "retriever": "contrastive"},
+        "registry_problem": None,
         "moved_by_hand": "moved by hand from version 1 to version 3",
         "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
         "live": [live_retriever("hce", default=True), live_retriever("other", default=False)],
@@ -154,6 +161,28 @@ def test_damaged_retriever_is_a_problem():
     lines = status_text({**EMPTY_STATUS, "live": [damaged]}).splitlines()
 
     assert lines[5:] == ["live        hce, searched by default", "problem     file is cut off"]
+
+
+def test_locked_store_leaves_the_rest_of_the_status(tmp_path, monkeypatch):
+    (tmp_path / "params.yaml").write_text("{retrievers: {hce: {}}}")
+    (tmp_path / "dvc.yaml").touch()
+    project = Project(tmp_path)
+    store = store_folder(project) / DATABASE
+    store.parent.mkdir(parents=True)
+    monkeypatch.setattr(read_only, "LOCK_TIMEOUT_SECONDS", 0.0)
+    with closing(sqlite3.connect(store)) as writer:
+        writer.execute("CREATE TABLE registered_models (name TEXT)")
+        writer.commit()
+        writer.execute("BEGIN EXCLUSIVE")
+
+        lines = status_text(project_status(project)).splitlines()
+
+    assert lines[0] == "corpus      not ingested yet"
+    assert lines[2] == (
+        f"versions    unknown: MLflow's store {store} does not answer: database is locked; "
+        "end the program that uses it, then try again"
+    )
+    assert lines[3] == "live        nothing; freshet promote opens the champion"
 
 
 def test_status_of_a_new_project_creates_nothing(tmp_path):

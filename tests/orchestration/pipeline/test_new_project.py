@@ -112,6 +112,35 @@ def test_existing_project_is_refused(notes):
         make_project(".", cwd=notes)
 
 
+@pytest.mark.parametrize(
+    "step", ["subprocess.run", "code_lock.write", "initialise", "dvc_file.write"]
+)
+def test_init_is_repeated_after_a_failure(notes, monkeypatch, step):
+    with monkeypatch.context() as patch:
+        patch.setattr(f"orchestration.pipeline.new_project.{step}", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            make_project("search", "notes", cwd=notes)
+
+    with pytest.raises(FreshetError, match="not inside a Freshet project"):
+        Project.find(notes / "search")
+    assert make_project("search", "notes", cwd=notes) == "source: a folder, 1 documents"
+    assert Project.find(notes / "search").root == notes / "search"
+
+
+def fail(*arguments, **options):
+    raise OSError("the disk is full")
+
+
+def test_init_continues_after_interrupted_dvc_and_git(notes):
+    (notes / "search/.dvc/tmp").mkdir(parents=True)
+    (notes / "search/.git").mkdir()
+
+    make_project("search", "notes", cwd=notes)
+
+    assert (notes / "search/.dvc/config").is_file()
+    assert (notes / "search/.git/HEAD").is_file()
+
+
 def test_missing_source_leaves_no_files(notes):
     with pytest.raises(FreshetError, match="does not exist"):
         make_project("search", "nowhere", cwd=notes)
