@@ -48,11 +48,17 @@ def summary_sentence(comparison: Mapping[str, Any]) -> str:
     lead = ""
     if others:
         lead = f", {values[best] - values[others[0]]:.3f} above {others[0]}"
+    own_documents = ""
+    if comparison.get("own_documents"):
+        own_documents = (
+            f" {comparison['own_documents']:,} of the queries are documents of the corpus, and "
+            "their own document is left out of their rankings."
+        )
     cell = systems[best][main]
     return limits_text + (
         f"{best} is the best of {len(systems)} systems: {main} {format_interval(cell)} "
         f"(over {describe_interval(cell)}){lead}, on {comparison['documents']:,} documents and "
-        f"{comparison['queries']:,} judged {comparison['split']} queries."
+        f"{comparison['queries']:,} judged {comparison['split']} queries.{own_documents}"
         + "".join(_groups_below_known(comparison, best))
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,16 +106,53 @@ def _means(scores: Mapping[str, Mapping[str, float]], queries: list[str]) -> dic
 
 
 def search_splits(
-    search: Search, judgements: Mapping[str, Judgements], depth: int
+    search: Search,
+    judgements: Mapping[str, Judgements],
+    depth: int,
+    documents: Container[str] = (),
 ) -> dict[str, Run]:
-    """Return a system's run on each split. All queries of a split are searched in one call."""
+    """Return a system's run on each split. All queries of a split are searched in one call.
+
+    A query's own document (see `own_document_queries`) is left out of its ranking, as in BEIR.
+
+    Args:
+        search: Search of the system.
+        judgements: The judged queries of each split.
+        depth: Number of documents per query.
+        documents: Ids of the documents of the corpus.
+    """
     runs: dict[str, Run] = {}
     for split, judged in judgements.items():
+        with_own_document = own_document_queries(judged, documents)
+        # One more document is searched if one of them may be left out.
+        searched = depth + 1 if with_own_document else depth
         rankings: Iterable[Ranking] = ()
         if judged.queries:
-            rankings = search(list(judged.queries.values()), depth)
-        runs[split] = dict(zip(judged.queries, rankings, strict=True))
+            rankings = search(list(judged.queries.values()), searched)
+        run: dict[str, Ranking] = {}
+        for query, ranking in zip(judged.queries, rankings, strict=True):
+            if query in with_own_document:
+                ranking = [entry for entry in ranking if entry[0] != query]
+            run[query] = ranking[:depth]
+        runs[split] = run
     return runs
+
+
+def own_document_queries(judged: Judgements, documents: Container[str]) -> set[str]:
+    """Return the queries that are documents of the corpus themselves, as in ArguAna and Quora.
+
+    Such a query finds itself first, which answers nothing. It has the id of its document. A
+    document that is judged as an answer is not left out, because then the equal ids are chance.
+
+    Args:
+        judged: The judged queries.
+        documents: Ids of the documents of the corpus.
+    """
+    own: set[str] = set()
+    for query in judged.queries:
+        if query in documents and judged.qrels.get(query, {}).get(query, 0) <= 0:
+            own.add(query)
+    return own
 
 
 def sample_judgements(corpus: Corpus, settings: EvaluationSettings) -> dict[str, Judgements]:

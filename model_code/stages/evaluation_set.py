@@ -273,7 +273,7 @@ class EvaluationSet:
 
     def search(self, search: Search) -> dict[str, Run]:
         """Return the run of a system on each split."""
-        return search_splits(search, self.judgements, self.settings.depth)
+        return search_splits(search, self.judgements, self.settings.depth, self.documents)
 
     def evaluate(self, system: str, runs: Mapping[str, Run], output: Path) -> dict[str, Any]:
         """Write the evaluation folder of a system and return the content of its `metrics.json`."""

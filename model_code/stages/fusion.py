@@ -20,7 +20,7 @@ from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS_FOLDER
-from model_code.evaluation.system_evaluation import sample_queries
+from model_code.evaluation.system_evaluation import own_document_queries, sample_queries
 from model_code.files import add_to_manifest
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import (
@@ -263,17 +263,29 @@ class ScoredQuery:
     candidates: Sequence[str]
     scores: Mapping[str, np.ndarray]
 
+    def without(self, document_id: str) -> ScoredQuery:
+        """Return the query without one of its candidates."""
+        rows = [i for i, candidate in enumerate(self.candidates) if candidate != document_id]
+        candidates = [self.candidates[i] for i in rows]
+        scores = {name: values[rows] for name, values in self.scores.items()}
+        return replace(self, candidates=candidates, scores=scores)
+
 
 def score_candidates(search: FusedSearch, dev: Judgements) -> list[ScoredQuery]:
     """Score each query's candidates by every component."""
     encoded = search.encode_queries(list(dev.queries.values()))
     scores_by_query = search.component_scores(encoded, encoded.candidates)
-    return [
-        ScoredQuery(query_id, candidates, scores)
-        for query_id, candidates, scores in zip(
-            dev.queries, encoded.candidates, scores_by_query, strict=True
-        )
-    ]
+    found = set().union(*encoded.candidates)
+    with_own_document = own_document_queries(dev, found)
+    scored: list[ScoredQuery] = []
+    for query_id, candidates, scores in zip(
+        dev.queries, encoded.candidates, scores_by_query, strict=True
+    ):
+        query = ScoredQuery(query_id, candidates, scores)
+        if query_id in with_own_document:
+            query = query.without(query_id)
+        scored.append(query)
+    return scored
 
 
 def limit_scores(

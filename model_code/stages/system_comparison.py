@@ -23,6 +23,7 @@ from model_code.evaluation.scores import (
     evaluation_folders,
     load_scores,
 )
+from model_code.evaluation.system_evaluation import own_document_queries
 
 # Documents of each ranking that an example query shows.
 EXAMPLE_RANKS = 3
@@ -75,6 +76,9 @@ def compare(
         return comparison
 
     comparison.update(compare_systems(systems, settings, seed))
+    own_documents = _count_own_documents(corpus, systems[0])
+    if own_documents:
+        comparison["own_documents"] = own_documents
     groups = query_groups(corpus.qrels, systems[0].split, systems[0].values.index)
     comparison["groups"] = {}
     for name, queries in groups.items():
@@ -115,6 +119,13 @@ def summarize(comparison: dict[str, Any]) -> dict[str, Any]:
         "best": max(values, key=lambda name: values[name], default=None),
         "values": values,
     }
+
+
+def _count_own_documents(corpus: Corpus, scores: SystemScores) -> int:
+    """Return the number of compared queries whose own document is left out of their rankings."""
+    judged = corpus.judgements(scores.split)
+    documents = set(corpus.documents["document_id"])
+    return len(own_document_queries(judged, documents) & set(scores.values.index))
 
 
 def _left_out_systems(context: StageContext) -> dict[str, str]:

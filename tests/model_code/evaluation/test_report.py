@@ -74,6 +74,11 @@ def test_summary_names_the_best_system():
         "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700] (over queries), 0.050 "
         "above hce, on 1,200 documents and 50 judged test queries."
     )
+    sentence = summary_sentence({**found, "own_documents": 7})
+    assert sentence.endswith(
+        " 7 of the queries are documents of the corpus, and their own document is left out of "
+        "their rankings."
+    )
     found["systems"] = {"bm25": found["systems"]["bm25"]}
     assert "[0.400, 0.600] (over queries), on 1,200 documents" in summary_sentence(found), (
         "there is no other"

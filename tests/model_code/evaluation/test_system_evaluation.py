@@ -11,7 +11,12 @@ from model_code.corpus.tables import Judgements
 from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import load_scores
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import evaluate_system, sample_queries, search_splits
+from model_code.evaluation.system_evaluation import (
+    evaluate_system,
+    own_document_queries,
+    sample_queries,
+    search_splits,
+)
 from model_code.files import read_json
 
 SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10)
@@ -35,6 +40,25 @@ def evaluate(folder, dev="ab", test="abca", settings=SETTINGS):
     judged = {split: sample_queries(own, settings.max_queries) for split, own in given.items()}
     runs = search_splits(always_a_then_b, judged, settings.depth)
     return evaluate_system("dense", runs, judged, settings, folder)
+
+
+def test_own_document_is_left_out_unless_judged():
+    queries = {"a": "text a", "b": "text b", "q": "text q", "x": "text x"}
+    qrels = {"a": {"b": 1}, "b": {"b": 1}, "q": {"a": 1}, "x": {"a": 1}}
+    judged = Judgements(queries, qrels, "qrels")
+    depths = []
+
+    def search(texts, k):
+        depths.append(k)
+        return always_a_then_b(texts, k)
+
+    (run,) = search_splits(search, {"test": judged}, 1, {"a", "b", "x"}).values()
+    (whole,) = search_splits(search, {"test": judged}, 1, {"c"}).values()
+
+    assert own_document_queries(judged, {"a", "b", "x"}) == {"a", "x"}
+    assert run == {"a": [("b", 0.5)], "b": [("a", 1.0)], "q": [("a", 1.0)], "x": [("a", 1.0)]}
+    assert whole["a"] == [("a", 1.0)]
+    assert depths == [2, 1]
 
 
 def test_evaluation_folder_is_complete(tmp_path):
