@@ -127,15 +127,32 @@ class Client:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 
-    def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
-        """Search for the k best documents.
+    def search(
+        self,
+        text: str | None = None,
+        k: int = 10,
+        *,
+        like: str | None = None,
+        vector: Iterable[float] | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """Search for the k best documents, by exactly one of a text, a document and a vector.
 
         Args:
             text: The query.
             k: Number of documents.
+            like: Id of a document: find others that resemble it.
+            vector: A vector of the retriever's encoder: find the nearest passages.
             **options: See `SearchOptions`.
         """
-        answer = self._request("POST", "/search", {"text": text, "k": k, **options})
+        body: dict[str, Any] = {"k": k, **options}
+        if text is not None:
+            body["text"] = text
+        if like is not None:
+            body["like"] = like
+        if vector is not None:
+            body["vector"] = _list_of(vector, "vector")
+        answer = self._request("POST", "/search", body)
         return parse_answer(SearchResult, answer)
 
     def search_many(

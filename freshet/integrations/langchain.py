@@ -5,10 +5,7 @@ The module needs the extra `langchain`.
 
 from __future__ import annotations
 
-import math
-import re
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -195,20 +192,25 @@ class FreshetVectorStore(VectorStore):
     ) -> list[LangChainDocument]:
         """Return k passages that answer the query and differ from each other.
 
-        Similarity is the cosine of the word counts of two passages, because this store has no
-        embeddings of them.
+        The service chooses them by maximal marginal relevance, with the option `diversity`.
 
         Args:
             query: The query.
             k: Number of passages.
-            fetch_k: Number of best passages to choose from.
+            fetch_k: Number of best passages to choose from, up to 1,000.
             lambda_mult: 1 for the best passages only, 0 for the most different ones.
             filter: See `Client.search`.
             **options: Further options of `Client.search`.
         """
-        hits = self.client.search(query, max(k, fetch_k), filters=filter or {}, **options).hits
-        chosen = select_diverse([hit.text for hit in hits], _shares(hits), k, lambda_mult)
-        return [to_langchain_document(hits[number]) for number in chosen]
+        hits = self.client.search(
+            query,
+            k,
+            filters=filter or {},
+            window=max(k, fetch_k),
+            diversity=1.0 - lambda_mult,
+            **options,
+        ).hits
+        return [to_langchain_document(hit) for hit in hits]
 
 
 def relevance(score: float) -> float:
@@ -221,60 +223,6 @@ def relevance(score: float) -> float:
     (0.5, 0.75, 0.125)
     """
     return (1 + score / (1 + abs(score))) / 2
-
-
-def select_diverse(
-    texts: Sequence[str], relevances: Sequence[float], k: int, lambda_mult: float
-) -> list[int]:
-    """Choose texts by maximal marginal relevance (Carbonell and Goldstein, 1998).
-
-    Args:
-        texts: The texts (n).
-        relevances: Relevance of each text, between 0 and 1.
-        k: Number of texts to choose.
-        lambda_mult: Weight of the relevance; the rest is that of the difference from chosen texts.
-
-    Returns:
-        Numbers of the chosen texts, in the order of choice.
-    """
-    counts = [Counter(re.findall(r"\w+", text.casefold())) for text in texts]
-    chosen: list[int] = []
-    remaining = list(range(len(texts)))
-    # The greatest similarity to a chosen text.
-    similarities = [0.0] * len(texts)
-    while remaining and len(chosen) < k:
-        values = []
-        for number in remaining:
-            penalty = (1 - lambda_mult) * similarities[number]
-            values.append(lambda_mult * relevances[number] - penalty)
-        best = remaining.pop(values.index(max(values)))
-        chosen.append(best)
-        for number in remaining:
-            similarity = _cosine(counts[best], counts[number])
-            similarities[number] = max(similarities[number], similarity)
-    return chosen
-
-
-def _cosine(first: Counter[str], second: Counter[str]) -> float:
-    """Return the cosine of two word counts; 0 if a text has no words."""
-    product = sum(count * second[word] for word, count in first.items())
-    lengths = math.sqrt(_square_sum(first) * _square_sum(second))
-    return product / lengths if lengths else 0.0
-
-
-def _square_sum(counts: Counter[str]) -> int:
-    return sum(count * count for count in counts.values())
-
-
-def _shares(hits: Sequence[Hit]) -> list[float]:
-    """Return the scores of hits, scaled to 0 for the last hit and 1 for the best one."""
-    if not hits:
-        return []
-    scores = [hit.score for hit in hits]
-    spread = max(scores) - min(scores)
-    if spread == 0:
-        return [1.0] * len(scores)
-    return [(score - min(scores)) / spread for score in scores]
 
 
 def _refuse_text(values: Iterable[str], name: str) -> None:

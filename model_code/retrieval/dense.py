@@ -24,6 +24,7 @@ from model_code.retrieval.dense_index import (
 )
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Ranking, Retriever
+from model_code.settings import require
 
 
 class DenseRetriever(IndexedRetriever[np.ndarray]):
@@ -51,6 +52,31 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors (q, H) of query texts."""
         return self.encoder.encode(texts)
+
+    def normalize_query(self, vector: Sequence[float]) -> np.ndarray:
+        """Return a vector as an encoded query (1, H) of length 1, as the encoder makes them.
+
+        Raises:
+            SettingsError: If it has another dimension, a number that is not finite, or length 0.
+        """
+        dimension = self.index.dimension
+        try:
+            query = np.asarray(vector, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            query = np.zeros(0)
+        require(
+            query.shape == (dimension,),
+            f"the vector must be a list of {dimension} numbers, as the encoder makes them",
+        )
+        largest = float(np.abs(query).max())
+        require(
+            0 < largest < np.inf,
+            f"the largest component of the vector is {largest:g}; it must be finite and above 0",
+        )
+        # Division by the largest component avoids an overflow of the squares.
+        scaled = query / largest
+        unit = scaled / np.linalg.norm(scaled)
+        return unit[np.newaxis].astype(np.float32)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
         """Return the vectors (q, H) of query texts, and their token signs."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from model_code.errors import SettingsError
 from model_code.project import Project
 from model_code.text.markup import strip_markup
 from model_code.text.words import print_message
@@ -25,7 +26,9 @@ TITLE_COLUMN = 12
 
 
 def search(
-    text: Annotated[str, typer.Argument(help="The query.")],
+    text: Annotated[
+        str | None, typer.Argument(help="The query; left out with --like.", show_default=False)
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of documents.")] = 10,
     retriever: Retriever = None,
     filters: Annotated[
@@ -93,6 +96,10 @@ def search(
             min=0, max=1, help="Move documents down that resemble better ones: 0 (off) to 1."
         ),
     ] = 0.0,
+    like: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Find documents that resemble the one with this id."),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -109,6 +116,10 @@ def search(
 
     Example: freshet search "sort an array" -k 5 --filter package=numpy
     """
+    if (text is None) == (like is None):
+        raise SettingsError(
+            "give either a query or --like ID, as in: freshet search --like numpy.sort"
+        )
     project = Project.find()
     options: dict[str, Any] = {
         "filters": filters or [],
@@ -129,14 +140,18 @@ def search(
 
     service = find_running_service(project)
     if service is not None:
-        result = service.search(text, k, retriever=retriever, **options)
+        result = service.search(text, k, like=like, retriever=retriever, **options)
     else:
         # Importing torch takes seconds, which a search by a running service does not need.
         from model_code.collection.generations.query_options import QueryOptions
         from model_code.collection.generations.searcher import Searcher
 
         searcher = Searcher.open(project.live, retriever)
-        (result,) = searcher.search_pages([text], QueryOptions(k=k, **options))
+        query_options = QueryOptions(k=k, **options)
+        if like is not None:
+            result = searcher.search_like(like, query_options)
+        else:
+            (result,) = searcher.search_pages([text], query_options)
 
     if as_json:
         records: Any = [hit_record(hit) for hit in result.hits]

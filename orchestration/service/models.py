@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from freshet.results import ReadingNote, RejectedRow, SearchResult
 from model_code.collection.generations.boosts import MAX_WEIGHT
@@ -19,6 +19,7 @@ USER_PATTERN = r"^[A-Za-z0-9._@:+-]*$"
 MAX_FEEDBACK_RANK = 1000
 # The examples of all requests are about one document, so that they can be executed in turn.
 EXAMPLE_ID = "example"
+MAX_VECTOR_COMPONENTS = 10_000
 EXAMPLE_DOCUMENTS = [
     {
         "_id": EXAMPLE_ID,
@@ -191,11 +192,31 @@ class BaseSearchRequest(StrictModel):
 
 
 class SearchRequest(BaseSearchRequest):
-    """One search."""
+    """One search: by a text, by a document that the hits resemble, or by a vector."""
 
     model_config = _with_example(text="sort an array", k=3)
 
-    text: str = Field(description="The query.")
+    text: str | None = Field(
+        default=None, description="The query. Give exactly one of `text`, `like` and `vector`."
+    )
+    like: str | None = Field(
+        default=None,
+        max_length=MAX_ID_CHARACTERS,
+        description="Id of a document: find others that resemble it.",
+    )
+    vector: list[float] | None = Field(
+        default=None,
+        max_length=MAX_VECTOR_COMPONENTS,
+        description="A vector of the retriever's encoder: find the nearest passages.",
+    )
+
+    @model_validator(mode="after")
+    def require_one_query(self) -> SearchRequest:
+        """Check that there is exactly one query."""
+        given = [value for value in (self.text, self.like, self.vector) if value is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of text, like and vector")
+        return self
 
 
 class BatchRequest(BaseSearchRequest):

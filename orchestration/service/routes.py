@@ -137,10 +137,31 @@ async def show_page() -> HTMLResponse:
 @router.post("/search", tags=["search"])
 async def search(request: models.SearchRequest, service: ServiceDependency) -> SearchResult:
     """Search the documents."""
-    options = request.model_dump(exclude={"text"})
-    batch = models.BatchRequest(texts=[request.text], **options)
-    (result,) = await _search(batch, service)
-    return result
+    if request.text is not None:
+        options = request.model_dump(exclude={"text", "like", "vector"})
+        batch = models.BatchRequest(texts=[request.text], **options)
+        (result,) = await _search(batch, service)
+        return result
+
+    _check_search(request, [])
+    if request.min_generation is not None:
+        await run_sync(_wait_for_generation, service, request)
+    return await service.pool.run(lambda: _search_without_text(service, request))
+
+
+def _search_without_text(service: Service, request: models.SearchRequest) -> SearchResult:
+    """Search for documents like another one, or near to a vector."""
+    searcher = service.searchers.current(request.retriever)
+    options = _query_options(request)
+    started = time.perf_counter()
+    if request.like is not None:
+        if not searcher.documents([request.like]):
+            raise NotFound(f"there is no document {request.like!r}")
+        page = searcher.search_like(request.like, options)
+    else:
+        page = searcher.search_vector(request.vector or (), options)
+    service.metrics.search.observe(time.perf_counter() - started)
+    return page
 
 
 @router.get("/search", tags=["search"])
@@ -160,7 +181,7 @@ async def search_batch(
 
 
 async def _search(request: models.BatchRequest, service: Service) -> list[SearchResult]:
-    _check_search(request)
+    _check_search(request, request.texts)
     if request.min_generation is not None:
         await run_sync(_wait_for_generation, service, request)
 
@@ -172,9 +193,14 @@ async def _search(request: models.BatchRequest, service: Service) -> list[Search
     return await service.pool.search(kind, request.texts, search_texts)
 
 
-def _check_search(request: models.BatchRequest) -> None:
-    """Raise `SettingsError` if a search exceeds a limit of the service."""
-    require_queries(request.texts)
+def _check_search(request: models.BaseSearchRequest, texts: Sequence[str]) -> None:
+    """Raise `SettingsError` if a search exceeds a limit of the service.
+
+    Args:
+        request: Options of the search.
+        texts: Its queries; none if it searches for no text.
+    """
+    require_queries(texts)
     require(
         request.k <= MAX_RESULTS,
         f"k is {request.k}, but this service returns at most {MAX_RESULTS} documents",
@@ -197,7 +223,7 @@ def _check_search(request: models.BatchRequest) -> None:
         f"but this service accepts at most {MAX_FILTERS}",
     )
 
-    queries = len(request.texts)
+    queries = len(texts)
     hits = queries * last
     require(
         hits <= MAX_BATCH_HITS,
@@ -208,7 +234,7 @@ def _check_search(request: models.BatchRequest) -> None:
     filters = request.filters
     if not isinstance(filters, list):
         filters = [json.dumps(filters)]
-    longest_text = max(len(text) for text in request.texts)
+    longest_text = max((len(text) for text in texts), default=0)
     characters = longest_text + sum(len(text) for text in filters)
     require(
         characters <= MAX_SEARCH_CHARACTERS,
@@ -217,7 +243,7 @@ def _check_search(request: models.BatchRequest) -> None:
     )
 
 
-def _wait_for_generation(service: Service, request: models.BatchRequest) -> None:
+def _wait_for_generation(service: Service, request: models.BaseSearchRequest) -> None:
     """Wait until the required generation is searchable; `Refusal` after the time limit."""
     required = request.min_generation or 0
     deadline = time.monotonic() + MAX_GENERATION_WAIT_SECONDS
@@ -246,7 +272,7 @@ def _search_texts(
     return pages
 
 
-def _query_options(request: models.BatchRequest) -> QueryOptions:
+def _query_options(request: models.BaseSearchRequest) -> QueryOptions:
     """Return the options of a search.
 
     Raises:

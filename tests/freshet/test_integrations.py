@@ -16,11 +16,7 @@ from langchain_tests.integration_tests import (
 )
 
 import freshet
-from freshet.integrations.langchain import (
-    FreshetRetriever,
-    FreshetVectorStore,
-    select_diverse,
-)
+from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
 from freshet.integrations.llama_index import FreshetNodes
 from freshet.integrations.mcp import make_server
 from tests.model_code.collection.conftest import DOCUMENTS
@@ -108,14 +104,6 @@ def test_retriever_streams_and_batches(opened):
 
     assert [document.id for document in streamed] == ["str.split", "re.split"]
     assert retriever.batch(["split a string"]) == [streamed]
-
-
-def test_diverse_texts_are_chosen_one_by_one():
-    texts = ["red blue", "red blue green", "yellow", "blue red"]
-
-    assert select_diverse(texts, [1.0, 0.9, 0.5, 0.8], 3, 0.5) == [0, 2, 1]
-    assert select_diverse(texts, [1.0, 0.9, 0.5, 0.8], 9, 1.0) == [0, 1, 3, 2]
-    assert select_diverse([], [], 3, 0.5) == []
 
 
 @pytest.mark.parametrize("method", ["delete", "get_by_ids", "add_texts"])

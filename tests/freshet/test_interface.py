@@ -302,6 +302,19 @@ def test_value_without_json_form_is_refused(api, value):
         api.add([{"_id": "x", "text": "y", "field": value}])
 
 
+def test_search_by_document_and_by_vector(api):
+    similar = api.search(like="str.split", k=3)
+
+    assert similar.hits[0].document_id == "re.split"
+    assert similar.total == len(DOCUMENTS) - 1
+    with pytest.raises(NotFoundError, match="there is no document 'nothing'"):
+        api.search(like="nothing")
+    with pytest.raises(InvalidRequest, match="the vector must be a list of"):
+        api.search(vector=[1.0, 2.0])
+    with pytest.raises(InvalidRequest, match="give exactly one of text, like and vector"):
+        api.search()
+
+
 def test_head_is_answered_like_get_without_body(url):
     answer = httpx.head(f"{url}/health")
 

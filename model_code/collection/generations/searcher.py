@@ -62,6 +62,8 @@ MAX_FACET_VALUES = 20
 # Documents whose words make the random queries of the relevance floor. Neighbours are read at once.
 FLOOR_RUNS = 8
 FLOOR_RUN_LENGTH = 32
+# Beginning of a document that is the query for documents like it.
+MAX_LIKE_CHARACTERS = 1000
 
 
 SHOWN_HITS = 10
@@ -221,8 +223,84 @@ class Searcher:
                 query_allowed = allowed_sets[i]
                 matching = self.document_count if query_allowed is None else len(query_allowed)
                 encoded = queries[i : i + 1]
-                pages.append(self._answer(query.text, encoded, rankings[i], matching, options))
+                pages.append(
+                    self._answer(
+                        self.retriever, query.text, encoded, rankings[i], matching, options
+                    )
+                )
             return pages
+
+    def search_like(self, document_id: str, options: QueryOptions) -> SearchResult:
+        """Search for documents that resemble a document, which is left out.
+
+        The title and the beginning of its text are the query, so that every retriever can do this.
+
+        Args:
+            document_id: Id of the document.
+            options: Options of the search. `syntax`, `typos` and `prefix` have no effect.
+
+        Raises:
+            FreshetError: If no document with this id can be found, or an option names a field that
+                no document ever had.
+        """
+        with verify_checksums_on_error(self.generation):
+            self.view_of(document_id)
+            document = self.documents([document_id])[document_id]
+            text = f"{document.title}\n{document.text}".strip()[:MAX_LIKE_CHARACTERS]
+            query = self.retriever.encode_queries([text])
+            shown_text = document.title or text
+            # The relevance floor is learned from queries, and a document is none.
+            unmarked = replace(options, floor=False)
+            return self._search_encoded(self.retriever, query, shown_text, unmarked, document_id)
+
+    def search_vector(self, vector: Sequence[float], options: QueryOptions) -> SearchResult:
+        """Search for the passages that are nearest to a vector of the encoder.
+
+        Args:
+            vector: Vector (H,) of any length above 0.
+            options: Options of the search. `syntax`, `typos` and `prefix` have no effect.
+
+        Raises:
+            SettingsError: If the vector has another dimension, or is not finite, or is 0.
+            FreshetError: If the retriever has no vectors.
+        """
+        dense = self.retriever.dense
+        if dense is None:
+            raise FreshetError(
+                f"{self.generation.retriever} is a {self.base.kind} retriever, which has no "
+                "vectors; search with a text, or with another retriever"
+            )
+        query = dense.normalize_query(vector)
+        with verify_checksums_on_error(self.generation):
+            return self._search_encoded(dense, query, "", replace(options, floor=False))
+
+    def _search_encoded(
+        self,
+        retriever: Retriever,
+        query: Any,
+        text: str,
+        options: QueryOptions,
+        excluded: str | None = None,
+    ) -> SearchResult:
+        """Return the page of one encoded query.
+
+        Args:
+            retriever: Retriever that encoded the query.
+            query: The encoded query.
+            text: Text whose words the snippets show.
+            options: Options of the search.
+            excluded: A document to leave out.
+        """
+        self._require_known(options.fields())
+        allowed = self._matching(options.filters)
+        if excluded is not None:
+            everything = self._document_ids if allowed is None else allowed
+            allowed = everything - {excluded}
+        matching = self.document_count if allowed is None else len(allowed)
+        ranking: Ranking = []
+        if matching:
+            (ranking,) = retriever.search_and_rerank(query, options.depth, allowed)
+        return self._answer(retriever, text, query, ranking, matching, options)
 
     def _parse(self, text: str, options: QueryOptions) -> ParsedQuery:
         if not options.syntax:
@@ -340,11 +418,18 @@ class Searcher:
         return AllowedDocuments(list(zip(rows, masks, strict=True)))
 
     def _answer(
-        self, text: str, query: Any, ranking: Ranking, matching: int, options: QueryOptions
+        self,
+        retriever: Retriever,
+        text: str,
+        query: Any,
+        ranking: Ranking,
+        matching: int,
+        options: QueryOptions,
     ) -> SearchResult:
         """Return the page of a ranking.
 
         Args:
+            retriever: Retriever that encoded the query and ranked the documents.
             text: Text of the query.
             query: The encoded text.
             ranking: The `options.depth` best documents.
@@ -371,7 +456,7 @@ class Searcher:
             total = len(ranking)
 
         page = ranking[options.offset : options.offset + options.k]
-        hits = self._make_hits(text, query, page, options, contributions)
+        hits = self._make_hits(retriever, text, query, page, options, contributions)
         return self._make_page(hits, total, facets)
 
     def _make_page(
@@ -563,6 +648,7 @@ class Searcher:
 
     def _make_hits(
         self,
+        retriever: Retriever,
         text: str,
         query: Any,
         ranking: Ranking,
@@ -572,6 +658,7 @@ class Searcher:
         """Return the hits of a page.
 
         Args:
+            retriever: Retriever that encoded the query.
             text: Text of the query.
             query: The encoded text.
             ranking: Documents of the page.
@@ -581,17 +668,18 @@ class Searcher:
         document_ids = [document_id for document_id, _ in ranking]
         documents = self.documents(document_ids)
         hits: list[Hit] = []
-        added_terms = self.retriever.added_terms(query)
+        added_terms = retriever.added_terms(query)
         for rank, (document_id, score) in enumerate(ranking, start=options.offset + 1):
             document = documents[document_id]
-            hits.append(self._make_hit(rank, score, document, text, query, added_terms))
+            best = self._best_passage(retriever, query, document_id)
+            hits.append(self._make_hit(rank, score, document, text, best, added_terms))
         if options.floor:
             hits = self._mark_below_floor(hits, text, query)
         if not options.explain:
             return hits
 
         explained: list[Hit] = []
-        shares = self._explain(text, query, document_ids, contributions)
+        shares = self._explain(retriever, text, query, document_ids, contributions)
         for hit, tokens in zip(hits, shares, strict=True):
             explained.append(replace(hit, tokens=tuple(tokens)))
         return explained
@@ -606,17 +694,23 @@ class Searcher:
             is_below = self.relevance_floor.is_below(fits, len(hits))
         return [replace(hit, below_floor=below) for hit, below in zip(hits, is_below, strict=True)]
 
+    def _best_passage(self, retriever: Retriever, query: Any, document_id: str) -> int:
+        """Return the number of the passage of a document that answers a query best."""
+        rows = self.view_of(document_id).segment.rows.rows_of([document_id])
+        return retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
+
     def _explain(
         self,
+        retriever: Retriever,
         text: str,
         query: Any,
         document_ids: Sequence[str],
         contributions: Mapping[str, list[TokenMatch]],
     ) -> list[list[TokenMatch]]:
         """Return the parts of each document's score, boosts last."""
-        if contributions and not self.can_explain:
+        if contributions and not retriever.can_explain:
             return [contributions[document_id] for document_id in document_ids]
-        shares = self.retriever.explain_all(text, query, document_ids)
+        shares = retriever.explain_all(text, query, document_ids)
         for document_id, tokens in zip(document_ids, shares, strict=True):
             # The first contribution is the retriever's score, which the tokens explain.
             tokens.extend(contributions.get(document_id, [])[1:])
@@ -628,7 +722,7 @@ class Searcher:
         score: float,
         document: Document,
         text: str,
-        query: Any,
+        best: int,
         added_terms: frozenset[str],
     ) -> Hit:
         """Return a hit, which shows the best passage of the document for the query.
@@ -638,14 +732,11 @@ class Searcher:
             score: Its score.
             document: Its document.
             text: Text of the query.
-            query: The encoded text.
+            best: Number of its passage that answers the query best.
             added_terms: Terms that replaced words of the text.
         """
         segment = self.view_of(document.document_id).segment
         rows = segment.rows.rows_of([document.document_id])
-        best = 0
-        if len(rows) > 1:
-            best = self.retriever.best_passage_encoded(query, document.document_id)
         span = self._passage_span(document.text, best, len(rows))
         passage = document.text[span.start : span.end]
         language = self.retriever.language

@@ -40,6 +40,10 @@ TOKENS = (TokenMatch("split", 1.5), TokenMatch("divide", 0.25, expanded=True))
 class FakeSearcher:
     """A searcher that returns one hit and records the arguments of the last search."""
 
+    def search_like(self, document_id, options):
+        self.like = document_id
+        return self.search_pages([], options)[0]
+
     def search_pages(self, texts, options):
         self.texts = texts
         self.options = options
@@ -65,7 +69,8 @@ def run(monkeypatch, tmp_path, searcher):
     app.command()(search)
 
     def run_command(*options, text="split"):
-        return CliRunner().invoke(app, [text, *options], catch_exceptions=False).output
+        arguments = options if text is None else [text, *options]
+        return CliRunner().invoke(app, arguments, catch_exceptions=False).output
 
     return run_command
 
@@ -112,6 +117,19 @@ def test_order_options_reach_the_searcher(run, searcher):
     assert searcher.options.group_by == "package"
     assert searcher.options.boosts == (Boost("date", half_life_seconds=2_592_000),)
     assert searcher.options.window == DEFAULT_WINDOW
+
+
+def test_like_needs_no_query(run, searcher):
+    output = run("--like", "re.split", text=None)
+
+    assert searcher.like == "re.split"
+    assert output.splitlines()[0] == "  1  0.500  str.split"
+
+
+@pytest.mark.parametrize(("text", "options"), [(None, []), ("split", ["--like", "x"])])
+def test_query_and_like_exclude_each_other(run, text, options):
+    with pytest.raises(FreshetError, match="give either a query or --like ID"):
+        run(*options, text=text)
 
 
 def test_later_page_names_its_place(run, searcher):

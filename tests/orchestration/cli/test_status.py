@@ -16,13 +16,13 @@ from model_code.corpus.tables import make_table
 from model_code.files import write_json
 from model_code.project import Project
 from orchestration.cli.status import project_status, status_text
+from orchestration.pipeline.runs import store_folder
+from orchestration.registry import read_only
+from orchestration.registry.read_only import DATABASE
 from tests.live_example import add, collection_of, make_project, row
 
 ROOT = Path(__file__).parents[3]
 SLOW_MODULES = {"torch", "mlflow", "dvc", "dagster", "pandas", "scipy", "faiss", "transformers"}
-from orchestration.pipeline.runs import store_folder
-from orchestration.registry import read_only
-from orchestration.registry.read_only import DATABASE
 
 EMPTY_STATUS: dict[str, Any] = {
     "corpus": None,

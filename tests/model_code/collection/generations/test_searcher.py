@@ -180,6 +180,56 @@ def test_boost_is_added_and_explained(searcher: Searcher) -> None:
         assert hit.score == pytest.approx(retriever.weight + boost.weight)
 
 
+def test_like_finds_resembling_documents_without_itself(searcher: Searcher) -> None:
+    result = searcher.search_like("str.split", QueryOptions(k=20))
+
+    assert ids(result)[0] == "re.split"
+    assert "str.split" not in ids(result)
+    assert result.total == len(result.hits) == len(DOCUMENTS) - 1
+    filtered = searcher.search_like("str.split", QueryOptions(filters={"tags": "text"}))
+    assert ids(filtered) == ["re.split"]
+    assert searcher.search_like("str.split", QueryOptions(filters={"package": "str"})).hits == []
+    with pytest.raises(FreshetError, match="the collection holds no document 'nothing'"):
+        searcher.search_like("nothing", QueryOptions())
+
+
+def test_vector_search_equals_text_search(searcher: Searcher) -> None:
+    vector = searcher.retriever.encode_queries(["split a string"])[0]
+    expected = searcher.search("split a string", 9)
+
+    result = searcher.search_vector((vector * 7.0).tolist(), QueryOptions(k=9))
+
+    assert ids(result) == [hit.document_id for hit in expected]
+    scores = [hit.score for hit in result.hits]
+    assert scores == pytest.approx([hit.score for hit in expected], abs=1e-6)
+    assert result.hits[0].snippet
+    assert result.hits[0].marks == ()
+    assert ids(searcher.search_vector(vector, QueryOptions(filters={"package": "re"}))) == [
+        "re.split"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [
+        ([1.0], "the vector must be a list of"),
+        ([], "the vector must be a list of"),
+        ("ab", "the vector must be a list of"),
+        ([0.0] * 1000, "the largest component of the vector is 0"),
+        ([float("inf")] * 1000, "the largest component of the vector is inf"),
+        ([float("nan")] * 1000, "the largest component of the vector is nan"),
+    ],
+)
+def test_wrong_vector_is_refused(searcher: Searcher, vector: Any, message: str) -> None:
+    dense = searcher.retriever.dense
+    assert dense is not None
+    if len(vector) == 1000:
+        vector = vector[: dense.index.dimension]
+
+    with pytest.raises(SettingsError, match=message):
+        searcher.search_vector(vector, QueryOptions())
+
+
 @pytest.mark.parametrize("option", ["sort", "facets", "boost", "group_by"])
 def test_unknown_field_of_an_option_is_refused(searcher: Searcher, option: str) -> None:
     value: Any = "color" if option == "group_by" else ["color"]
