@@ -61,6 +61,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Row = Mapping[str, Any]
 """A document to add: `_id` or `id`, `title`, `text`, `date`, `queries`; other keys become fields.
+
+From the date in the field `expires` on, the document is not found. The key `if_version` refuses the
+row unless the document has this version, or does not exist (`"absent"`).
 """
 
 
@@ -85,6 +88,7 @@ class SearchOptions(TypedDict, total=False):
         min_score: Lowest score of a hit.
         diversity: How much documents that resemble better ones are moved down, from 0 (not at all)
             to 1.
+        rerank: Whether the project's reranker, if it has one, reranks the best documents.
         retriever: Name of a live retriever; the champion by default.
         min_generation: Search this generation or a newer one, such as the one that an addition
             returned.
@@ -98,6 +102,7 @@ class SearchOptions(TypedDict, total=False):
     group_by: str | None
     facets: Sequence[str]
     boost: Mapping[str, Any] | Sequence[str]
+    rerank: bool
     syntax: bool
     typos: bool
     prefix: bool
@@ -228,23 +233,47 @@ class Client:
         return self._change("/documents", body, wait)
 
     def update(
-        self, documents: Iterable[Row], *, wait: bool = True, source: str = "client"
+        self,
+        documents: Iterable[Row],
+        *,
+        partial: bool = False,
+        wait: bool = True,
+        source: str = "client",
     ) -> ChangeResult:
-        """Update documents as `add` does, and reject unknown ids."""
+        """Update documents as `add` does, and reject unknown ids.
+
+        Args:
+            documents: The documents; see `Row`.
+            partial: Whether the rows hold only the values to change. Fields are replaced one by
+                one, and None removes a field.
+            wait: Whether to wait until the changes are searchable.
+            source: Origin of the changes, for the ledger.
+        """
         body = {
             "documents": _list_of(documents, "documents"),
             "source": source,
             "only_known": True,
+            "partial": partial,
         }
         return self._change("/documents", body, wait)
 
     def delete(
-        self, document_ids: Iterable[str], *, wait: bool = True, source: str = "client"
+        self,
+        document_ids: Iterable[str] = (),
+        *,
+        filters: Mapping[str, Any] | Sequence[str] = (),
+        dry_run: bool = False,
+        if_version: str | None = None,
+        wait: bool = True,
+        source: str = "client",
     ) -> ChangeResult:
-        """Delete documents.
+        """Delete documents, either by their ids or by a filter.
 
         Args:
             document_ids: Ids of the documents.
+            filters: Delete all documents that match; see `SearchOptions`.
+            dry_run: Whether to only return the ids that the filter matches, in `matched`.
+            if_version: Delete the only document if it has this version, see `get`.
             wait: Whether to wait until no search finds them.
             source: Origin of the deletion, for the ledger.
 
@@ -254,7 +283,16 @@ class Client:
         Raises:
             InvalidRequest: If all ids are unknown.
         """
-        body = {"ids": _list_of(document_ids, "document_ids"), "source": source}
+        body: dict[str, Any] = {"source": source}
+        ids = _list_of(document_ids, "document_ids")
+        if ids or not filters:
+            body["ids"] = ids
+        if filters:
+            body["filters"] = filters
+        if dry_run:
+            body["dry_run"] = True
+        if if_version is not None:
+            body["if_version"] = if_version
         return self._change("/documents/delete", body, wait)
 
     def apply(self) -> ChangeResult:

@@ -100,6 +100,13 @@ class SearchResult:
         "The most frequent values of the requested fields, with their numbers of documents in the "
         "window."
     )
+    rerank_ms: float | None = field(
+        default=None,
+        metadata={
+            "description": "Time that the reranker took for this query, in milliseconds; null "
+            "without a reranker."
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,9 @@ class StoredDocument:
     text: str
     fields: Mapping[str, Any]
     date: str | None = described("Date in ISO format, with time zone.")
+    version: str = described(
+        "Hash of the content, which the key `if_version` of a changed row can name."
+    )
     has_file: bool = field(
         default=False,
         metadata={"description": "Whether the service has its file, at /files/ID."},
@@ -179,6 +189,7 @@ class ChangeResult:
     unchanged: int = described("Rows that change nothing.")
     rejected: list[RejectedRow]
     events: list[int] = described("Event numbers of the changes in the ledger.")
+    matched: list[str] = described("Ids of the documents that the filter of a deletion matches.")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from model_code.project import (
 )
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrieval.index_settings import Bm25Settings, IndexSettings, KnownQuerySettings
+from model_code.retrieval.reranker import RerankSettings
 from model_code.retriever_settings import (
     BM25,
     BM25_KNOWN,
@@ -115,6 +116,7 @@ class Parameters(Settings):
     drift: DriftSettings = Field(default_factory=DriftSettings)
     additions: AdditionSettings = Field(default_factory=AdditionSettings)
     live: LiveSettings = Field(default_factory=LiveSettings)
+    rerank: RerankSettings = Field(default_factory=RerankSettings)
     scale: ScaleSettings = Field(default_factory=ScaleSettings)
     seed: int = Field(0, ge=0, description="Random seed of all stages.")
 

@@ -120,7 +120,7 @@ def clean_rows(
         notes.extend(row.notes)
         return row.location, document
 
-    located = _locate_rows(rows, settings.columns, source)
+    located = locate_rows(rows, settings.columns, source)
     for location, document in quarantine.admit(located, check):
         seen_ids.add(document.document_id)
         documents.append(document)
@@ -128,7 +128,7 @@ def clean_rows(
     return CleanRows(tuple(documents), tuple(locations), tuple(quarantine.refused), tuple(notes))
 
 
-def _locate_rows(
+def locate_rows(
     rows: Iterable[RawRow], columns: ColumnSettings, source: str
 ) -> Iterator[Row | RefusedRow]:
     """Turn plain values into rows that are named by their number."""

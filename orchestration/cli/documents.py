@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model_code.errors import SettingsError
 from model_code.project import Project
 from model_code.text.words import print_message
 from orchestration.cli.options import (
@@ -49,6 +50,13 @@ def update(
     files: DocumentFiles,
     input_format: InputFormat = "jsonl",
     dry_run: DryRun = False,
+    partial: Annotated[
+        bool,
+        typer.Option(
+            "--partial",
+            help="The rows hold only the values to change; null removes a field.",
+        ),
+    ] = False,
     retriever: Retriever = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +66,15 @@ def update(
 
     Example: freshet update changed.jsonl
     """
+    if partial:
+        from model_code.collection.index.changes import update_partially
+        from model_code.collection.index.live_index import LiveIndex
+
+        if dry_run:
+            raise SettingsError("--partial has no dry run; leave out --dry-run")
+        index = LiveIndex(Project.find(), retriever, find_service=find_running_service)
+        _print_report(update_partially(index, files, f".{input_format}"), as_json)
+        return
     _add_files(files, input_format, dry_run, retriever, as_json, only_known=True)
 
 
@@ -78,7 +95,17 @@ def _add_files(
 
 
 def delete(
-    ids: Annotated[list[str], typer.Argument(help="Ids of documents.")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of documents; none with --filter.")
+    ] = None,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            help="Delete all documents that match, as in freshet search. Can be repeated.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
     erase: Annotated[
         bool,
         typer.Option(
@@ -97,15 +124,26 @@ def delete(
     Example: freshet delete numpy.sort numpy.argsort
     """
     from model_code.collection.erase import erase_documents
-    from model_code.collection.index.changes import delete_documents
+    from model_code.collection.index.changes import delete_documents, delete_matching
     from model_code.collection.index.live_index import LiveIndex
 
+    if bool(ids) == bool(filters):
+        raise SettingsError("give either ids or --filter, as in: freshet delete --filter year<2000")
+    if filters and erase:
+        raise SettingsError("--erase needs ids; list them with --filter and --dry-run first")
+    if ids and dry_run:
+        raise SettingsError("--dry-run is for --filter; the ids say what is deleted")
+
     index = LiveIndex(Project.find(), retriever, find_service=find_running_service)
-    if erase:
-        report = erase_documents(index, ids)
+    if filters:
+        report = delete_matching(index, filters, dry_run)
+        if not as_json and dry_run:
+            print_message("\n".join(report.deleted) or "no document matches")
+    elif erase:
+        report = erase_documents(index, ids or [])
     else:
-        report = delete_documents(index, ids)
-    _print_report(report, as_json)
+        report = delete_documents(index, ids or [])
+    _print_report(report, as_json, dry_run)
 
 
 def forget(

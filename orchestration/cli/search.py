@@ -145,8 +145,10 @@ def search(
         # Importing torch takes seconds, which a search by a running service does not need.
         from model_code.collection.generations.query_options import QueryOptions
         from model_code.collection.generations.searcher import Searcher
+        from model_code.retrieval.reranker import Reranker, RerankSettings
 
         searcher = Searcher.open(project.live, retriever)
+        searcher.reranker = Reranker.load(project.settings("rerank", RerankSettings))
         query_options = QueryOptions(k=k, **options)
         if like is not None:
             result = searcher.search_like(like, query_options)

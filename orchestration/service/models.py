@@ -181,6 +181,10 @@ class BaseSearchRequest(StrictModel):
         description="How much documents of the window that resemble better ones are moved down, "
         "from 0 (not at all) to 1.",
     )
+    rerank: bool = Field(
+        default=True,
+        description="Whether the project's reranker, if it has one, reranks the best documents.",
+    )
     retriever: str | None = Field(
         default=None, description="A live retriever; the champion by default."
     )
@@ -273,6 +277,11 @@ class AddRequest(StrictModel):
     only_known: bool = Field(
         default=False, description="Whether to update only, and to refuse unknown documents."
     )
+    partial: bool = Field(
+        default=False,
+        description="Whether the rows hold only the values to change. Fields are replaced one by "
+        "one; null removes a field. Unknown documents are refused.",
+    )
 
 
 def _require_text(value: Any) -> str:
@@ -290,16 +299,37 @@ DocumentId = Annotated[Any, AfterValidator(_require_text), WithJsonSchema({"type
 
 
 class DeleteRequest(StrictModel):
-    """Documents to delete."""
+    """Documents to delete, by ids or by a filter."""
 
     model_config = _with_example(ids=[EXAMPLE_ID])
 
-    ids: list[DocumentId] = Field(min_length=1)
+    ids: list[DocumentId] = Field(default=[])
+    filters: Filters = Field(
+        default=[],
+        description="Delete all documents that match, see `POST /search`. Not beside `ids`.",
+    )
+    dry_run: bool = Field(
+        default=False, description="Whether to only return the ids that a filter matches."
+    )
+    if_version: str | None = Field(
+        default=None, description="Delete the only document of `ids` if it has this version."
+    )
     source: str = Field(
         default="service",
         max_length=MAX_SOURCE_CHARACTERS,
         description="Origin of the deletion, for the ledger.",
     )
+
+    @model_validator(mode="after")
+    def require_ids_or_filters(self) -> DeleteRequest:
+        """Check that the request names documents in one way."""
+        if bool(self.ids) == bool(self.filters):
+            raise ValueError("give either ids or filters, and not an empty list of both")
+        if self.dry_run and self.ids:
+            raise ValueError("dry_run is for filters; the ids say what is deleted")
+        if self.if_version is not None and len(self.ids) != 1:
+            raise ValueError("if_version is for a request with one id")
+        return self
 
 
 class SyncRequest(StrictModel):
@@ -405,7 +435,7 @@ class RefusedResponse(BaseModel):
     """A change of which all rows were refused. `rejected` has the reasons."""
 
     error: str
-    rejected: list[RejectedRow]
+    rejected: list[RejectedRow] = []
 
 
 class LiveState(BaseModel):

@@ -36,6 +36,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.reading_notes_file import read_reading_notes, update_reading_notes
 from model_code.collection.ledger.events import Feedback, Opinion, Receipt
+from model_code.collection.ledger.ledger import VERSION_CONFLICT
 from model_code.collection.sync.sync import sync
 from model_code.corpus.reading_notes import sort_notes
 from model_code.corpus.settings import CorpusSettings
@@ -288,6 +289,7 @@ def _query_options(request: models.BaseSearchRequest) -> QueryOptions:
         group_by=request.group_by,
         facets=request.facets,
         boost=request.boost,
+        rerank=request.rerank,
         syntax=request.syntax,
         typos=request.typos,
         prefix=request.prefix,
@@ -415,6 +417,7 @@ def _stored_document(service: Service, searcher: Searcher, document: Document) -
         date=document.date,
         known_queries=texts,
         hidden_queries=hidden,
+        version=document.content_hash,
     )
 
 
@@ -428,6 +431,8 @@ async def add_documents(
     _check_document_count(len(request.documents))
 
     def record(index: LiveIndex) -> Receipt:
+        if request.partial:
+            return index.receive_partial(request.documents, request.source)
         return index.receive(request.documents, request.source, only_known=request.only_known)
 
     job = IngestJob(len(request.documents), record)
@@ -483,26 +488,69 @@ def _apply_job() -> IngestJob:
 async def delete_documents(
     request: models.DeleteRequest, service: ServiceDependency, response: Response, wait: Wait = True
 ) -> ChangeResult:
-    """Delete documents. Unknown ids are in `rejected`; 422 if all are unknown."""
-    _check_document_count(len(request.ids))
-    return await _run_job(service, _delete_job(request.ids, request.source), response, wait)
+    """Delete documents by ids or by a filter. Unknown ids are in `rejected`; 422 if all are."""
+    if request.ids:
+        _check_document_count(len(request.ids))
+        job = _delete_job(request.ids, request.source, request.if_version)
+        return await _run_job(service, job, response, wait)
 
+    if request.dry_run:
+        return await run_sync(_forecast_deletion, service, request)
+    matched: list[str] = []
 
-def _delete_job(ids: Sequence[str], source: str) -> IngestJob:
     def record(index: LiveIndex) -> Receipt:
-        return index.remove(ids, source)
+        ids, receipt = index.remove_matching(request.filters, request.source)
+        matched.extend(ids)
+        return receipt
+
+    result = await _run_job(service, IngestJob(0, record), response, wait)
+    return replace(result, matched=matched)
+
+
+def _forecast_deletion(service: Service, request: models.DeleteRequest) -> ChangeResult:
+    """Return the documents that a filter matches, without deleting them."""
+    index = service.index()
+    matched = list(index.matching_versions(request.filters))
+    return ChangeResult(
+        searchable=True,
+        generation=index.generation.number,
+        received=0,
+        unchanged=0,
+        rejected=[],
+        events=[],
+        matched=matched,
+    )
+
+
+def _delete_job(ids: Sequence[str], source: str, version: str | None = None) -> IngestJob:
+    """Return a job that deletes documents; the only one if it has a version."""
+    versions = {}
+    if version is not None:
+        versions[ids[0]] = version
+
+    def record(index: LiveIndex) -> Receipt:
+        return index.remove(ids, source, versions)
 
     return IngestJob(len(ids), record)
 
 
 @router.delete("/documents/{document_id:path}", tags=["documents"])
 async def delete_document(
-    document_id: str, service: ServiceDependency, response: Response, wait: Wait = True
+    document_id: str,
+    service: ServiceDependency,
+    response: Response,
+    wait: Wait = True,
+    if_version: Annotated[
+        str | None, Query(description="Delete the document if it has this version.")
+    ] = None,
 ) -> ChangeResult:
     """Delete one document; 404 if there is none with this id."""
+    job = _delete_job([document_id], "service", if_version)
     try:
-        return await _run_job(service, _delete_job([document_id], "service"), response, wait)
-    except NothingAccepted:
+        return await _run_job(service, job, response, wait)
+    except NothingAccepted as error:
+        if VERSION_CONFLICT in str(error):
+            raise
         raise NotFound(f"there is no document {document_id!r}") from None
 
 
@@ -594,6 +642,7 @@ def _change_result(receipt: Any, generation: int | None) -> ChangeResult:
         unchanged=receipt.unchanged,
         rejected=_rejected_rows(receipt.rejected),
         events=list(receipt.events),
+        matched=[],
     )
 
 

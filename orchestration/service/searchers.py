@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from model_code.collection.generations.generation_store import default_retriever, retrievers
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError
+from model_code.retrieval.reranker import Reranker
 from orchestration.service.errors import Busy, NotFound, NotReady
 
 log = logging.getLogger(__name__)
@@ -40,13 +41,17 @@ class Searchers:
 
     Args:
         live: Folder of the live index.
+        load_reranker: Returns the project's reranker, or None if it has none.
 
     Attributes:
         swaps: Number of generations that were replaced since the start.
     """
 
-    def __init__(self, live: Path) -> None:
+    def __init__(
+        self, live: Path, load_reranker: Callable[[], Reranker | None] = lambda: None
+    ) -> None:
         self.live = live
+        self._load_reranker = load_reranker
         self.swaps = 0
         self._searchers: dict[str, Searcher] = {}
         # By retriever: why its newest generation cannot be opened.
@@ -139,7 +144,9 @@ class Searchers:
             raise NotFound(f"retriever {name!r} is not live (live: {', '.join(live_names)})")
         with self._lock:
             if name not in self._searchers:
-                self._searchers[name] = Searcher.open(self.live, name).ready()
+                searcher = Searcher.open(self.live, name)
+                searcher.reranker = self._load_reranker()
+                self._searchers[name] = searcher.ready()
             return self._searchers[name]
 
     def _renew(self, name: str) -> None:

@@ -24,8 +24,9 @@ from model_code.collection.sync.inbox import receive_inbox, waiting
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.project import Project
+from model_code.retrieval.reranker import Reranker, RerankSettings
 from orchestration.service import searchers
-from orchestration.service.errors import NotReady
+from orchestration.service.errors import Busy, NotReady
 from orchestration.service.ingest_queue import IngestJob, IngestQueue
 from orchestration.service.searchers import Searchers, SearchPool
 
@@ -35,6 +36,8 @@ T = TypeVar("T")
 CANARY_SECONDS = 30.0
 # Time between two looks at the inbox.
 INBOX_SECONDS = 10.0
+# Searches hide expired documents at once. Their removal from the index may take so long.
+EXPIRY_SECONDS = 30.0
 SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CHANGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
@@ -85,7 +88,7 @@ class Service:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
-        self.searchers = Searchers(project.live)
+        self.searchers = Searchers(project.live, self._load_reranker)
         self.pool = SearchPool()
         self.metrics = Metrics()
         self.maintenance = BackgroundMaintenance(project, self._loaded_index)
@@ -171,6 +174,9 @@ class Service:
                 )
             return self._index
 
+    def _load_reranker(self) -> Reranker | None:
+        return Reranker.load(self.project.settings("rerank", RerankSettings))
+
     def _loaded_index(self, retriever: str) -> LiveIndex | None:
         """Return a retriever's index if it is in memory."""
         if retriever == self.searchers.default():
@@ -179,8 +185,21 @@ class Service:
 
     def _watch(self) -> None:
         """Look for generations of other processes, so that no request waits for opening them."""
+        checked = time.monotonic()
         while not self._stopping.wait(searchers.POLL_SECONDS):
             self.searchers.refresh()
+            if time.monotonic() - checked >= EXPIRY_SECONDS:
+                checked = time.monotonic()
+                self._remove_expired()
+
+    def _remove_expired(self) -> None:
+        """Apply the ledger if documents are expired, which records and applies their removal."""
+        if self.project.is_read_only:
+            return
+        # Nothing is live yet, or the service stops.
+        with suppress(NotReady, Busy):
+            if self.searchers.current().expired_documents():
+                self.ingest_queue.put(IngestJob(0, lambda index: Receipt(0, 0, (), ())))
 
     def _watch_inbox(self) -> None:
         """Receive files of the inbox, which the sensor of `freshet ui` does as well if it runs.

@@ -21,6 +21,7 @@ import pytest
 import freshet
 from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
 from model_code.collection.index.project_ledger import read_feedback
+from model_code.text.documents import Document
 from orchestration.service import routes
 from orchestration.service.server import bind_socket
 from tests.model_code.collection.conftest import DOCUMENTS, NAMES
@@ -104,9 +105,18 @@ def test_life_of_a_document(api):
         added.generation,
         {"year": 2024},
     )
-    assert api.get("io/lines.md") == freshet.StoredDocument(
-        "io/lines.md", "Lines", LINES["text"], {"year": 2024}, None
+    stored = api.get("io/lines.md")
+    expected = Document("io/lines.md", "Lines", LINES["text"], {"year": 2024})
+    assert stored == freshet.StoredDocument(
+        "io/lines.md", "Lines", LINES["text"], {"year": 2024}, None, expected.content_hash
     )
+    assert api.update([{"_id": "io/lines.md", "year": 2025}], partial=True).searchable
+    assert api.get("io/lines.md").text == LINES["text"]
+    assert api.get("io/lines.md").fields == {"year": 2025}
+    with pytest.raises(InvalidRequest, match="version conflict: the document has version"):
+        api.add([{**LINES, "if_version": stored.version}])
+    with pytest.raises(InvalidRequest, match="version conflict"):
+        api.delete(["io/lines.md"], if_version=stored.version)
     assert api.update([{**LINES, "text": "Read no line."}]).searchable
     assert api.get("io/lines.md").text == "Read no line."
     assert api.delete(["io/lines.md"]).searchable
@@ -313,6 +323,42 @@ def test_search_by_document_and_by_vector(api):
         api.search(vector=[1.0, 2.0])
     with pytest.raises(InvalidRequest, match="give exactly one of text, like and vector"):
         api.search()
+
+
+def test_documents_are_deleted_by_filter(api):
+    api.add([{**LINES, "_id": name, "colour": name} for name in ("red", "blue", "green")])
+
+    found = api.delete(filters={"colour": ["red", "blue"]}, dry_run=True)
+    assert (found.matched, found.events) == (["blue", "red"], [])
+    assert api.get("red").fields["colour"] == "red"
+
+    deleted = api.delete(filters=["colour = red", "colour=blue"])
+    assert (deleted.matched, len(deleted.events)) == (["blue", "red"], 2)
+    assert api.get("green").fields["colour"] == "green"
+    assert api.delete(filters={"colour": "red"}).matched == []
+    api.delete(["green"])
+    for call in ({}, {"document_ids": ["x"], "filters": {"colour": "red"}}):
+        with pytest.raises(InvalidRequest, match="give either ids or filters"):
+            api.delete(**call)
+
+
+def test_expired_document_is_not_found(api):
+    future = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)).isoformat()
+    text = "A notice about the unusual zebra."
+    api.add(
+        [
+            {"_id": "old", "text": text, "expires": "2020-01-01"},
+            {"_id": "valid", "text": text, "expires": future},
+        ]
+    )
+    found = [hit.document_id for hit in api.search("unusual zebra notice", 99).hits]
+    api.apply()
+
+    assert "old" not in found
+    assert "valid" in found
+    with pytest.raises(NotFoundError):
+        api.get("old")
+    api.delete(["valid"])
 
 
 def test_head_is_answered_like_get_without_body(url):

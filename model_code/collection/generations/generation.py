@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from model_code.collection.ledger.events import LedgerCursor, Position
-from model_code.collection.segments.documents import COLUMNS, DOCUMENTS, DocumentFile, read_columns
+from model_code.collection.segments.documents import (
+    COLUMNS,
+    DOCUMENTS,
+    DocumentFile,
+    any_document_expires,
+    read_columns,
+)
 from model_code.collection.segments.known_overrides import load_overrides
 from model_code.errors import Damaged, FreshetError
 from model_code.files import (
@@ -263,6 +269,12 @@ def document_rows(
                 if document_id not in removed:
                     documents[document_id] = row
     return documents
+
+
+def may_expire(generation: Generation) -> bool:
+    """Return whether a document of a generation may have the field `expires`."""
+    numbers = removed_by_segment(generation)
+    return any(any_document_expires(generation.sibling(number) / DOCUMENTS) for number in numbers)
 
 
 def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:

@@ -51,6 +51,7 @@ class QueryOptions:
         min_score: Lowest score of a hit. None: no limit.
         diversity: How much similar documents are moved down, from 0 (not at all) to 1; see
             `model_code.retrieval.diversity`.
+        rerank: Whether the best documents are reranked, if the project has a reranker.
 
     Raises:
         SettingsError: If a value is out of range, or a boost is malformed.
@@ -71,6 +72,7 @@ class QueryOptions:
     floor: bool = True
     min_score: float | None = None
     diversity: float = 0.0
+    rerank: bool = True
     boosts: tuple[Boost, ...] = field(init=False)
 
     def __post_init__(self) -> None:

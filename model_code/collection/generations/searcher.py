@@ -5,8 +5,10 @@ Only the folders of live generations are read, never `artifacts/`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from heapq import merge
 from itertools import islice
@@ -29,7 +31,7 @@ from model_code.collection.generations.query_options import (
     sort_ranking,
 )
 from model_code.collection.generations.text_matches import documents_meeting, flags_among
-from model_code.collection.segments.documents import document_from_row
+from model_code.collection.segments.documents import EXPIRES, document_from_row
 from model_code.collection.segments.segment import (
     BaseSegment,
     LoadedSegment,
@@ -41,7 +43,7 @@ from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
 from model_code.retrieval.id_map import AllowedDocuments
 from model_code.retrieval.indexed import RetrieverSegment
-from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery
+from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery, top_k_ranking
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
 from model_code.text.documents import Document
@@ -53,9 +55,12 @@ from model_code.text.terms import get_analyzer
 from model_code.text.words import split_search_words
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from model_code.collection.segments.conditions import FieldValue, Filters
     from model_code.collection.segments.filters import CollectionFields
     from model_code.retrieval.bm25_index import Bm25Index
+    from model_code.retrieval.reranker import Reranker
 
 # Values of a field that a search counts.
 MAX_FACET_VALUES = 20
@@ -64,6 +69,9 @@ FLOOR_RUNS = 8
 FLOOR_RUN_LENGTH = 32
 # Beginning of a document that is the query for documents like it.
 MAX_LIKE_CHARACTERS = 1000
+MILLISECONDS = 1000.0
+# Name of the reranker's score in an explanation.
+RERANKER = "reranker"
 
 
 SHOWN_HITS = 10
@@ -103,6 +111,7 @@ class Searcher:
         """
         self.live = live
         self.generation = generation
+        self.reranker: Reranker | None = None
         with verify_checksums_on_error(generation):
             shared = {
                 number: segment for number, segment in loaded.items() if segment.lock.is_valid()
@@ -151,7 +160,9 @@ class Searcher:
         store = GenerationStore(self.live, self.generation.retriever)
         if store.current() == self.generation:
             return self
-        return _open_current(self.live, self.generation.retriever, self.parts)
+        renewed = _open_current(self.live, self.generation.retriever, self.parts)
+        renewed.reranker = self.reranker
+        return renewed
 
     def ready(self) -> Self:
         """Put together what every search needs, so that the first search does not wait for it."""
@@ -217,7 +228,7 @@ class Searcher:
             ]
             queries = self._encode(typed, options)
             allowed_sets = [self._meeting(query, allowed) for query in parsed]
-            rankings = self._rank(queries, options.depth, allowed_sets)
+            rankings = self._rank(queries, self._depth(options), allowed_sets)
             pages: list[SearchResult] = []
             for i, query in enumerate(typed):
                 query_allowed = allowed_sets[i]
@@ -291,15 +302,21 @@ class Searcher:
             options: Options of the search.
             excluded: A document to leave out.
         """
-        self._require_known(options.fields())
-        allowed = self._matching(options.filters)
-        if excluded is not None:
-            everything = self._document_ids if allowed is None else allowed
-            allowed = everything - {excluded}
+        if options.fields():
+            self._fields.require_known(options.fields())
+        allowed = self.matching_documents(options.filters)
         matching = self.document_count if allowed is None else len(allowed)
+        depth = options.depth
+        if excluded is not None:
+            # The excluded document may be among the best ones.
+            depth += 1
         ranking: Ranking = []
         if matching:
-            (ranking,) = retriever.search_and_rerank(query, options.depth, allowed)
+            (ranking,) = retriever.search_and_rerank(query, depth, allowed)
+        if excluded is not None:
+            ranking = [entry for entry in ranking if entry[0] != excluded][: options.depth]
+            if allowed is None or excluded in allowed:
+                matching -= 1
         return self._answer(retriever, text, query, ranking, matching, options)
 
     def _parse(self, text: str, options: QueryOptions) -> ParsedQuery:
@@ -404,18 +421,67 @@ class Searcher:
             rankings.extend(self._rank(queries[i : i + 1], depth, [allowed]))
         return rankings
 
-    def matching_documents(self, filters: Filters) -> AllowedDocuments | None:
-        """Return the documents that meet a filter; None if there is no filter.
+    def matching(self, filters: Filters) -> AllowedDocuments:
+        """Return the documents that meet a filter, expired ones as well.
 
         Raises:
             FreshetError: If no document ever had a field whose values the filter compares.
             SettingsError: If the filter is malformed.
         """
-        if not filters:
+        return self._allow(self._fields.find(filters))
+
+    def expired_documents(self) -> Collection[str]:
+        """Return the documents whose field `expires` is a past date."""
+        if not any(view.segment.may_expire for view in self.views):
+            return ()
+        now = datetime.now(UTC).isoformat()
+        return self.matching({EXPIRES: {"<=": now}})
+
+    def matching_documents(self, filters: Filters) -> AllowedDocuments | None:
+        """Return the documents that meet a filter and are not expired; None for all.
+
+        Raises:
+            FreshetError: If no document ever had a field whose values the filter compares.
+            SettingsError: If the filter is malformed.
+        """
+        expired = self.expired_documents()
+        if not filters and not expired:
             return None
-        masks = self._fields.find(filters)
+        allowed = self.matching(filters)
+        if not isinstance(expired, AllowedDocuments):
+            return allowed
+        masks = [
+            mask & ~expired_mask
+            for (_, mask), (_, expired_mask) in zip(allowed.segments, expired.segments, strict=True)
+        ]
+        return self._allow(masks)
+
+    def _allow(self, masks: Sequence[np.ndarray]) -> AllowedDocuments:
         rows = [view.segment.rows for view in self.views]
         return AllowedDocuments(list(zip(rows, masks, strict=True)))
+
+    def _depth(self, options: QueryOptions) -> int:
+        """Return the number of documents that the retriever has to rank."""
+        if self.reranker is not None and options.rerank:
+            return max(options.depth, self.reranker.depth)
+        return options.depth
+
+    def _rerank(
+        self, reranker: Reranker, retriever: Retriever, text: str, query: Any, ranking: Ranking
+    ) -> Ranking:
+        """Return the best documents of a ranking in the order of the reranker, with its scores."""
+        document_ids = [document_id for document_id, _ in ranking[: reranker.depth]]
+        documents = self.documents(document_ids)
+        passages: list[str] = []
+        for document_id in document_ids:
+            document = documents[document_id]
+            rows = self.view_of(document_id).segment.rows.rows_of([document_id])
+            best = self._best_passage(retriever, query, document_id)
+            span = self._passage_span(document.text, best, len(rows))
+            passages.append(f"{document.title}\n{document.text[span.start : span.end]}".strip())
+        if not passages:
+            return []
+        return top_k_ranking(document_ids, reranker.score(text, passages), len(document_ids))
 
     def _answer(
         self,
@@ -439,13 +505,21 @@ class Searcher:
         if options.min_score is not None:
             ranking = [entry for entry in ranking if entry[1] >= options.min_score]
         # A short ranking holds every document that the retriever finds.
-        total = len(ranking) if len(ranking) < options.depth else matching
+        total = len(ranking) if len(ranking) < self._depth(options) else matching
+        rerank_ms = None
+        contributions: dict[str, list[TokenMatch]] = {}
+        if self.reranker is not None and options.rerank and text:
+            started = time.perf_counter()
+            ranking = self._rerank(self.reranker, retriever, text, query, ranking)
+            rerank_ms = round((time.perf_counter() - started) * MILLISECONDS, 3)
+            total = len(ranking)
+            for document_id, score in ranking:
+                contributions[document_id] = [TokenMatch(RERANKER, score)]
         window_ids = [document_id for document_id, _ in ranking[: options.window]]
         facets = count_facets(window_ids, options.facets, self.field_values_of, MAX_FACET_VALUES)
 
-        contributions: dict[str, list[TokenMatch]] = {}
         if options.boosts:
-            ranking, contributions = self._boost(ranking, options)
+            ranking = self._boost(ranking, options, contributions)
         if options.sort:
             ranking = sort_ranking(ranking, options.sort, self.field_values_of)
         if options.group_by is not None:
@@ -457,20 +531,31 @@ class Searcher:
 
         page = ranking[options.offset : options.offset + options.k]
         hits = self._make_hits(retriever, text, query, page, options, contributions)
-        return self._make_page(hits, total, facets)
+        return self._make_page(hits, total, facets, rerank_ms)
 
     def _make_page(
-        self, hits: list[Hit], total: int, facets: Mapping[str, Mapping[str, int]]
+        self,
+        hits: list[Hit],
+        total: int,
+        facets: Mapping[str, Mapping[str, int]],
+        rerank_ms: float | None = None,
     ) -> SearchResult:
-        return SearchResult(self.generation.retriever, self.generation.number, hits, total, facets)
+        return SearchResult(
+            self.generation.retriever, self.generation.number, hits, total, facets, rerank_ms
+        )
 
     def _boost(
-        self, ranking: Ranking, options: QueryOptions
-    ) -> tuple[Ranking, dict[str, list[TokenMatch]]]:
-        """Add the boosts to the scores of a ranking.
+        self,
+        ranking: Ranking,
+        options: QueryOptions,
+        contributions: dict[str, list[TokenMatch]],
+    ) -> Ranking:
+        """Return a ranking with the boosts added to its scores.
 
-        Returns:
-            The new ranking, and by document the parts of its score.
+        Args:
+            ranking: The ranking.
+            options: Options of the search.
+            contributions: The parts of each document's score, to which the boosts are added.
         """
         document_ids = [document_id for document_id, _ in ranking]
         scores = [score for _, score in ranking]
@@ -478,15 +563,15 @@ class Searcher:
         additions = add_boosts(options.boosts, scores, values)
 
         boosted: Ranking = []
-        parts: dict[str, list[TokenMatch]] = {}
         for i, document_id in enumerate(document_ids):
             added = [addition[i] for addition in additions]
             boosted.append((document_id, scores[i] + sum(added)))
-            parts[document_id] = [TokenMatch(self.generation.retriever, scores[i])]
+            own_score = TokenMatch(self.generation.retriever, scores[i])
+            parts = contributions.setdefault(document_id, [own_score])
             for boost, weight in zip(options.boosts, added, strict=True):
-                parts[document_id].append(TokenMatch(f"boost {boost.field}", weight))
+                parts.append(TokenMatch(f"boost {boost.field}", weight))
         boosted.sort(key=lambda entry: (-entry[1], entry[0]))
-        return boosted, parts
+        return boosted
 
     def _diversify(self, ranking: Ranking, diversity: float) -> Ranking:
         """Move documents down that resemble better ones."""
@@ -708,7 +793,8 @@ class Searcher:
         contributions: Mapping[str, list[TokenMatch]],
     ) -> list[list[TokenMatch]]:
         """Return the parts of each document's score, boosts last."""
-        if contributions and not retriever.can_explain:
+        is_reranked = any(parts[0].token == RERANKER for parts in contributions.values())
+        if is_reranked or (contributions and not retriever.can_explain):
             return [contributions[document_id] for document_id in document_ids]
         shares = retriever.explain_all(text, query, document_ids)
         for document_id, tokens in zip(document_ids, shares, strict=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,18 @@ from typing import Any
 from freshet.results import ReadingNote
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.refinements import summarize_refinements
+from model_code.collection.index.conditional import possible_id
 from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.index.reading_notes_file import update_reading_notes
 from model_code.collection.ledger.events import Receipt
 from model_code.collection.segments.solved import SolvedSummary
-from model_code.corpus.clean_rows import CleanRows, read_file, require_known_columns
+from model_code.corpus.clean_rows import (
+    CleanRows,
+    locate_rows,
+    read_file,
+    require_known_columns,
+)
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.reading_notes import note_lines, refusal_note
 from model_code.corpus.rows import printable
@@ -200,6 +207,81 @@ def delete_documents(
     report.unchanged = receipt.received - len(report.rejected) - len(report.deleted)
     apply_changes(index, report, [receipt])
     return report
+
+
+def delete_matching(
+    index: LiveIndex,
+    filters: Sequence[str],
+    dry_run: bool = False,
+    source: str = "freshet delete --filter",
+) -> ChangeReport:
+    """Remove the documents that match filters.
+
+    Args:
+        index: Live index to change.
+        filters: Filters as one types them.
+        dry_run: Only report the documents.
+        source: Where the removal comes from.
+    """
+    if dry_run:
+        return ChangeReport(deleted=list(index.matching_versions(filters)))
+    matched, receipt = index.remove_matching(filters, source)
+    report = ChangeReport()
+    refused: set[str | None] = set()
+    for rejection in receipt.rejected:
+        refused.add(rejection.document_id)
+        report.rejected.append({"file": source, **vars(rejection)})
+    report.deleted = [document_id for document_id in matched if document_id not in refused]
+    apply_changes(index, report, [receipt])
+    return report
+
+
+def update_partially(
+    index: LiveIndex, files: Sequence[Path], suffix: str = ".jsonl"
+) -> ChangeReport:
+    """Change some values of documents; see `LiveIndex.receive_partial`.
+
+    Args:
+        index: Live index to change.
+        files: Files of rows; "-" is standard input.
+        suffix: Format of standard input.
+    """
+    report = ChangeReport()
+    receipts: list[Receipt] = []
+    for file in files:
+        name = "standard input" if file == STANDARD_INPUT else _printable_name(file.name)
+        with _readable_file(file, suffix) as path:
+            rows = list(read_file(path, name, index.settings.columns))
+        located = locate_rows(rows, index.settings.columns, name)
+        ids = {document_id for row in located if (document_id := possible_id(row)) is not None}
+        before = _versions(index, ids)
+        receipt = index.receive_partial(rows, name)
+        after = _versions(index, ids)
+
+        receipts.append(receipt)
+        report.updated.extend(sorted(name for name in after if after[name] != before.get(name)))
+        report.unchanged += receipt.unchanged
+        for rejection in receipt.rejected:
+            report.rejected.append({"file": name, **vars(rejection)})
+    apply_changes(index, report, receipts)
+    return report
+
+
+def _versions(index: LiveIndex, document_ids: Collection[str]) -> dict[str, str]:
+    documents = index.present_documents(document_ids)
+    return {name: document.content_hash for name, document in documents.items()}
+
+
+@contextmanager
+def _readable_file(file: Path, suffix: str) -> Iterator[Path]:
+    """Yield the path of a file. Standard input is copied, so that it can be read twice."""
+    if file != STANDARD_INPUT:
+        yield file
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / f"input{suffix}"
+        copy.write_bytes(sys.stdin.buffer.read())
+        yield copy
 
 
 def apply_changes(

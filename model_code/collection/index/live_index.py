@@ -7,14 +7,19 @@ ledger and this cursor, so each event is applied exactly once, whatever was inte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from model_code.collection.generations.generation import Generation, document_hashes, document_rows
+from model_code.collection.generations.generation import (
+    Generation,
+    document_hashes,
+    document_rows,
+    may_expire,
+)
 from model_code.collection.generations.generation_builder import (
     ApplyResult,
     GenerationBuilder,
@@ -26,6 +31,13 @@ from model_code.collection.generations.generation_store import (
     retrievers,
 )
 from model_code.collection.generations.verification import verify_searchable
+from model_code.collection.index.conditional import (
+    document_fields,
+    join_receipts,
+    merge_rows,
+    possible_id,
+    take_conditions,
+)
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     open_ledger,
@@ -35,11 +47,17 @@ from model_code.collection.index.project_ledger import (
     refuse_missing_ledger,
     require_matching_ledger,
 )
-from model_code.collection.ledger.events import EventKind, LedgerCursor, Receipt
+from model_code.collection.ledger.events import (
+    EventKind,
+    LedgerCursor,
+    Receipt,
+    VersionCondition,
+)
 from model_code.collection.ledger.ledger import Ledger, RevertTarget
 from model_code.collection.ledger.states import LedgerView, Pending
-from model_code.collection.segments.documents import INDEX
-from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows
+from model_code.collection.segments.conditions import Filters, matches_fields, parse_filters
+from model_code.collection.segments.documents import INDEX, document_from_row
+from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows, locate_rows
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import Rejection, printable
 from model_code.corpus.settings import CorpusSettings
@@ -48,6 +66,7 @@ from model_code.files import MANIFEST, read_json
 from model_code.incdsi.settings import AdditionSettings
 from model_code.project import Project, file_lock
 from model_code.retrieval.kinds import TRAINED_KINDS, trained_kind
+from model_code.settings import require
 from model_code.text.documents import STATUSES, Change, Document, Remove, status_of
 
 # Name of the folder for a retriever's damaged generations, and suffix of a damaged ledger.
@@ -55,6 +74,12 @@ DAMAGED = "damaged"
 
 # Reason for refusing an id that no document has.
 UNKNOWN_DOCUMENT = "no such document is searchable or waiting"
+
+# Source of the removals of expired documents.
+EXPIRY_SOURCE = "expired"
+
+# Other writers can come between reading a document and writing it so many times.
+MAX_PARTIAL_ATTEMPTS = 10
 
 
 class ApplyingService(Protocol):
@@ -194,7 +219,126 @@ class LiveIndex:
             FreshetError: If the current generation belongs to another ledger.
         """
         cleaned = self.clean_rows(rows, source, only_known)
-        return self.record(cleaned.documents, source, cleaned.rejected, batch)
+        conditional = take_conditions(cleaned, self.base_versions)
+        return self.record(
+            conditional.documents, source, conditional.rejected, batch, conditional.conditions
+        )
+
+    def base_versions(self, document_ids: Collection[str]) -> dict[str, str]:
+        """Return the versions of documents in the files of the current generation."""
+        rows = document_rows(self.generation, document_ids, ("content_hash",))
+        return {document_id: row["content_hash"] for document_id, row in rows.items()}
+
+    def present_documents(self, document_ids: Collection[str]) -> dict[str, Document]:
+        """Return documents as they are after all recorded changes; missing ones are left out."""
+        documents: dict[str, Document] = {}
+        remaining = set(document_ids)
+        ledger = self.ledger_if_exists
+        if ledger is not None:
+            for document_id, event in ledger.latest(remaining).items():
+                remaining.discard(document_id)
+                if event.kind == EventKind.PUT and event.document is not None:
+                    documents[document_id] = event.document
+        for document_id, row in document_rows(self.generation, remaining).items():
+            documents[document_id] = document_from_row(row)
+        return documents
+
+    def receive_partial(self, rows: Iterable[RawRow], source: str) -> Receipt:
+        """Record changes of some values of documents; the other values stay.
+
+        The values that a row has replace those of its document. Fields are replaced one by one, and
+        null removes a field. Each document is read and written in one step, as seen from other
+        writers: if another change comes between, the row is applied to the changed document.
+
+        Args:
+            rows: Rows with an id and the values to change.
+            source: Where the rows come from.
+        """
+        located = list(locate_rows(rows, self.settings.columns, source))
+        receipts: list[Receipt] = []
+        for _ in range(MAX_PARTIAL_ATTEMPTS):
+            ids = [possible_id(row) for row in located]
+            present = self.present_documents({name for name in ids if name is not None})
+            merged = merge_rows(located, ids, present)
+            cleaned = clean_rows(merged, self.settings, source)
+            restricted = cleaned.restricted_to(set(present), UNKNOWN_DOCUMENT)
+            versions = {name: document.content_hash for name, document in present.items()}
+            conditional = take_conditions(restricted, self.base_versions, versions)
+            receipt = self.record(conditional.documents, source, (), None, conditional.conditions)
+            conflicting = {
+                rejection.document_id
+                for rejection in receipt.rejected
+                if rejection.document_id not in conditional.explicit
+            }
+            final = [
+                rejection
+                for rejection in receipt.rejected
+                if rejection.document_id not in conflicting
+            ]
+            rejected = (*conditional.rejected, *final)
+            accepted = receipt.received - len(receipt.rejected)
+            receipts.append(
+                Receipt(accepted + len(rejected), receipt.unchanged, rejected, receipt.events)
+            )
+            located = [row for row, name in zip(located, ids, strict=True) if name in conflicting]
+            if not located:
+                return join_receipts(receipts)
+        raise FreshetError(
+            f"{len(located)} documents were changed by others {MAX_PARTIAL_ATTEMPTS} times while "
+            "they were updated; try again"
+        )
+
+    def matching_versions(self, filters: Filters) -> dict[str, str]:
+        """Return the versions of the documents that match filters, by id.
+
+        Recorded changes count, whether they are searchable or not.
+
+        Raises:
+            SettingsError: If the filters are empty or malformed.
+            FreshetError: If no document ever had a field that they name.
+        """
+        require(bool(filters), "the filter is empty, so that it matches every document; name one")
+        condition = parse_filters(filters)
+        matching = set(self.builder.searcher.matching(filters))
+        versions = self.content_hashes()
+        if self.ledger_if_exists is not None:
+            for event in self.ledger_view.pending().events:
+                matching.discard(event.document_id)
+                document = event.document
+                if document is not None and matches_fields(condition, document_fields(document)):
+                    matching.add(event.document_id)
+        return {name: versions[name] for name in sorted(matching) if name in versions}
+
+    def remove_matching(self, filters: Filters, source: str) -> tuple[list[str], Receipt]:
+        """Record removals of the documents that match filters; see `matching_versions`.
+
+        A document that changes at the same time is refused, because it may not match any more.
+
+        Returns:
+            The ids of the matching documents, and the receipt.
+        """
+        versions = self.matching_versions(filters)
+        return list(versions), self.remove(versions, source, versions)
+
+    def remove_expired(self) -> Receipt | None:
+        """Record removals of the documents whose field `expires` is past; None if there are none.
+
+        Documents are checked as searches see them.
+        """
+        # Most collections have no such field, and nothing is loaded for them.
+        if not may_expire(self.generation):
+            return None
+        expired = self.builder.searcher.expired_documents()
+        if not expired:
+            return None
+        hashes = self.content_hashes()
+        versions = {name: hashes[name] for name in sorted(expired) if name in hashes}
+        # A document that was changed or removed meanwhile is not expired any more, or gone.
+        unchanged = self.base_versions(versions)
+        due = {name: version for name, version in versions.items() if unchanged[name] == version}
+        if not due:
+            return None
+        return self.remove(due, EXPIRY_SOURCE, due)
 
     def record(
         self,
@@ -202,6 +346,7 @@ class LiveIndex:
         source: str,
         rejected: Sequence[Rejection] = (),
         batch: str | None = None,
+        conditions: Mapping[str, VersionCondition] = {},
     ) -> Receipt:
         """Record clean documents to add or update; `apply` makes them searchable.
 
@@ -210,10 +355,11 @@ class LiveIndex:
             source: Where they come from.
             rejected: Rows of the same batch that were refused.
             batch: Name of a batch that is received once only.
+            conditions: Versions that documents must have, by document id.
         """
         ledger = self.ledger
         require_matching_ledger(ledger, self.generation)
-        return ledger.receive(documents, source, rejected, batch)
+        return ledger.receive(documents, source, rejected, batch, conditions)
 
     def clean_rows(
         self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False
@@ -236,7 +382,12 @@ class LiveIndex:
             return cleaned
         return cleaned.restricted_to(self.existing_ids(cleaned.document_ids), UNKNOWN_DOCUMENT)
 
-    def remove(self, document_ids: Iterable[str], source: str) -> Receipt:
+    def remove(
+        self,
+        document_ids: Iterable[str],
+        source: str,
+        versions: Mapping[str, str | None] = {},
+    ) -> Receipt:
         """Record removals of documents; `apply` makes searches leave them out.
 
         Ids of no document, searchable or waiting, are refused. Removing a document twice is no
@@ -245,6 +396,7 @@ class LiveIndex:
         Args:
             document_ids: Ids of the documents.
             source: Where the removal comes from.
+            versions: Versions that documents must have, by document id.
 
         Raises:
             FreshetError: If the current generation belongs to another ledger.
@@ -262,7 +414,14 @@ class LiveIndex:
 
         ledger = self.ledger
         require_matching_ledger(ledger, self.generation)
-        return ledger.remove(to_remove, source, refused)
+        base_versions = self.base_versions(versions.keys())
+        conditions: dict[str, VersionCondition] = {}
+        for row_number, document_id in enumerate(ids, 1):
+            if document_id in versions:
+                conditions[document_id] = VersionCondition(
+                    versions[document_id], base_versions.get(document_id), row_number
+                )
+        return ledger.remove(to_remove, source, refused, conditions)
 
     def existing_ids(self, document_ids: Iterable[str], include_removed: bool = False) -> set[str]:
         """Return the ids of documents that are searchable or waiting. Does not make a ledger.
@@ -302,6 +461,8 @@ class LiveIndex:
     def apply(self, limit: int | None = None) -> ApplyResult | None:
         """Apply pending events in a new generation, and make it the current one.
 
+        Removals of expired documents are recorded first.
+
         Args:
             limit: Apply at least this many of the oldest events, and not many more; None applies
                 all. See `LedgerView.pending`.
@@ -313,6 +474,7 @@ class LiveIndex:
             FreshetError: If a document would not be found by its own vector (see
                 `verify_searchable`). The events stay pending.
         """
+        self.remove_expired()
         with self._lock_for_change() as ledger_view:
             pending = ledger_view.pending(limit)
             if not pending.events:

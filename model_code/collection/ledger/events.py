@@ -72,6 +72,22 @@ class Feedback:
 
 
 @dataclass(frozen=True)
+class VersionCondition:
+    """The condition of a change that its document has a version, which is its content hash.
+
+    Attributes:
+        version: Version that the document must have; None if it must not exist.
+        base_version: Version of a document that no event names, in the files of the generation;
+            None if there is no such document.
+        row: Number of the row that states the condition, from 1.
+    """
+
+    version: str | None
+    base_version: str | None
+    row: int = 1
+
+
+@dataclass(frozen=True)
 class Receipt:
     """What became of received rows.
 

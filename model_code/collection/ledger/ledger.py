@@ -35,6 +35,7 @@ from model_code.collection.ledger.events import (
     Opinion,
     Position,
     Receipt,
+    VersionCondition,
 )
 from model_code.collection.ledger.states import (
     IS_CHANGE,
@@ -56,6 +57,11 @@ from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.text.documents import Document
+
+# Beginning of the reason why a row is refused whose document has another version.
+VERSION_CONFLICT = "version conflict"
+# Characters of a version in a message.
+SHOWN_VERSION = 12
 
 DocumentContents = Mapping[str, Document]
 """Documents of a generation's files, by id."""
@@ -150,6 +156,7 @@ class Ledger:
         source: str,
         rejected: Sequence[Rejection] = (),
         batch: str | None = None,
+        conditions: Mapping[str, VersionCondition] = {},
     ) -> Receipt:
         """Append an event for each document that is new or has another content than before.
 
@@ -159,15 +166,22 @@ class Ledger:
             rejected: Refused rows of the same batch, which are kept with their reasons.
             batch: Name of the batch, such as the hash of a file. A batch is received once: a second
                 time, only rows that were refused or reverted meanwhile are recorded.
+            conditions: Versions that documents must have, by document id. They are checked in the
+                transaction. A document with another version is rejected, unless it has the new
+                content already.
 
         Returns:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
         rows = [put_row(document) for document in documents]
-        return self._append(rows, source, rejected, batch)
+        return self._append(rows, source, rejected, batch, conditions)
 
     def remove(
-        self, document_ids: Iterable[str], source: str, rejected: Sequence[Rejection] = ()
+        self,
+        document_ids: Iterable[str],
+        source: str,
+        rejected: Sequence[Rejection] = (),
+        conditions: Mapping[str, VersionCondition] = {},
     ) -> Receipt:
         """Append a removal for each document whose last event is not one.
 
@@ -177,15 +191,21 @@ class Ledger:
             document_ids: Documents to remove.
             source: Where the removals come from.
             rejected: Refused rows of the same request, which are kept with their reasons.
+            conditions: Versions that documents must have, as in `receive`.
 
         Returns:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
         rows = [removal_row(document_id) for document_id in document_ids]
-        return self._append(rows, source, rejected, batch=None)
+        return self._append(rows, source, rejected, None, conditions)
 
     def _append(
-        self, rows: Sequence[Row], source: str, rejected: Sequence[Rejection], batch: str | None
+        self,
+        rows: Sequence[Row],
+        source: str,
+        rejected: Sequence[Rejection],
+        batch: str | None,
+        conditions: Mapping[str, VersionCondition],
     ) -> Receipt:
         arrival = {"source": source, "received": time.time()}
         last_rows = {row["document_id"]: row for row in rows}
@@ -197,10 +217,17 @@ class Ledger:
 
             contents = _last_contents(connection, last_rows)
             changed: list[Row] = []
+            conflicts: list[Rejection] = []
             for row in new:
                 content = (row["kind"], row["content_hash"])
-                if contents.get(row["document_id"]) != content:
+                if contents.get(row["document_id"]) == content:
+                    continue
+                conflict = _version_conflict(row, contents, conditions)
+                if conflict is None:
                     changed.append({**row, **arrival})
+                else:
+                    conflicts.append(conflict)
+            rejected = (*rejected, *conflicts)
             event_ids = insert_events(connection, changed)
 
             if rejected:
@@ -210,8 +237,8 @@ class Ledger:
                     refused_rows.append({**identity, **vars(rejection), **arrival})
                 upsert(connection, rejections, refused_rows, "hash")
         return Receipt(
-            received=len(rows) + len(rejected),
-            unchanged=len(rows) - len(event_ids),
+            received=len(rows) + len(rejected) - len(conflicts),
+            unchanged=len(rows) - len(event_ids) - len(conflicts),
             rejected=tuple(rejected),
             events=event_ids,
         )
@@ -536,6 +563,37 @@ def _last_contents(
         ):
             contents[document_id] = (kind, content_hash)
     return contents
+
+
+def _version_conflict(
+    row: Row,
+    contents: Mapping[str, tuple[str, str]],
+    conditions: Mapping[str, VersionCondition],
+) -> Rejection | None:
+    """Return why a row may not be recorded because of the version of its document, or None.
+
+    Args:
+        row: The row.
+        contents: Kind and content hash of the last event of each document.
+        conditions: Versions that documents must have.
+    """
+    document_id = row["document_id"]
+    condition = conditions.get(document_id)
+    if condition is None:
+        return None
+    version = condition.base_version
+    if document_id in contents:
+        kind, content_hash = contents[document_id]
+        version = content_hash if kind == EventKind.PUT else None
+    if version == condition.version:
+        return None
+
+    found = "does not exist" if version is None else f"has version {version[:SHOWN_VERSION]}"
+    expected = "it must not exist"
+    if condition.version is not None:
+        expected = f"version {condition.version[:SHOWN_VERSION]} is expected"
+    reason = f"{VERSION_CONFLICT}: the document {found}, but {expected}; read it again"
+    return Rejection(condition.row, document_id, reason)
 
 
 def _unreceived_rows(connection: sa.Connection, batch: str, rows: Sequence[Row]) -> list[Row]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", 
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 CORPUS_COLUMNS = ("document_id", "title", "text", "fields", "date")
 COLUMNS = ("document_id", "title", "text", "fields", "content_hash", "queries", "date")
+
+# Field with the date from which a document is not found any more.
+EXPIRES = "expires"
 
 # Column `queries` of a document that has none.
 NO_QUERIES = "[]"
@@ -59,6 +63,25 @@ def document_row(document: Document) -> Row:
         "queries": json.dumps(list(document.queries), ensure_ascii=False),
         "date": document.date,
     }
+
+
+def any_document_expires(path: Path) -> bool:
+    """Return whether a document of a file may have the field `expires`.
+
+    The texts of the fields are compared, which is faster than to parse them. The result is kept for
+    each file, because no documents file changes.
+    """
+    state = path.stat()
+    return _file_has_expiry(path, state.st_ino, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _file_has_expiry(path: Path, inode: int, modified: int) -> bool:
+    """See `any_document_expires`; inode and time tell files with one path apart."""
+    (fields,) = read_columns(path, "fields")
+    # Fields are written by `canonical_fields`.
+    key = f'"{EXPIRES}": '
+    return any(key in text for text in fields)
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:

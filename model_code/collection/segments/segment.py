@@ -24,6 +24,7 @@ from model_code.collection.segments.documents import (
     INDEX,
     PASSAGES,
     DocumentFile,
+    any_document_expires,
     document_row,
     read_columns,
     row_queries,
@@ -163,6 +164,11 @@ class LoadedSegment:
         from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex
 
         return FieldIndex.load(self.folder / FIELD_INDEX)
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether a document may have the field `expires`."""
+        return any_document_expires(self.documents)
 
     def values_of(self, field: str, document_ids: Sequence[str]) -> list[list[FieldValue]]:
         """Return the values that each of some documents of the segment has in a field."""

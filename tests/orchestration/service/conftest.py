@@ -86,6 +86,9 @@ class FakeSearcher:
             raise FreshetError("a dense retriever does not score by token")
         return [self.search(text, k, filters) for text in texts]
 
+    def expired_documents(self):
+        return set()
+
     def search_pages(self, texts, options):
         pages = []
         for hits in self.search_batch(texts, options.k, options.filters, options.explain):
@@ -175,7 +178,7 @@ class FakeCollection:
         receipt.rejected = rows.rejected
         return receipt
 
-    def remove(self, ids, source):
+    def remove(self, ids, source, versions=()):
         known = [name for name in ids if name in self.live.generations[-1]]
         self.live.pending += [(name, None) for name in known]
         return self._receipt(ids, [i for i, name in enumerate(ids, 1) if name not in known])

@@ -34,6 +34,7 @@ def test_change_is_searchable_when_answered(serve):
         "unchanged": 0,
         "rejected": [{"row": 2, "document_id": None, "reason": "empty text"}],
         "events": [0],
+        "matched": [],
     }
     assert found(client, "cake") == ["c"]
     client.post("/documents", json={"documents": [{"_id": "c", "text": "crumble"}]})
@@ -58,6 +59,7 @@ def test_what_another_process_recorded_becomes_searchable_on_demand(serve, live)
             "unchanged": 0,
             "rejected": [],
             "events": [],
+            "matched": [],
         },
     )
     assert found(client, "cake") == ["c"]
@@ -80,6 +82,7 @@ def test_fully_rejected_request_names_reasons(serve):
                 "received": 1,
                 "unchanged": 0,
                 "events": [],
+                "matched": [],
                 "rejected": [{"row": 1, "document_id": None, "reason": "empty text"}],
             },
         )

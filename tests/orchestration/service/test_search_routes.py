@@ -43,6 +43,7 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
         ],
         "total": 1,
         "facets": {},
+        "rerank_ms": None,
     }
     assert client.get("/search", params={"text": "a", "k": 1}).json() == posted
 

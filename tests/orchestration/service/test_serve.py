@@ -130,7 +130,7 @@ def test_changes_are_searchable_at_once(project, client):
     assert [(each.row, each.document_id) for each in added.rejected] == [(2, "bad")]
     assert first(client, "join words of a list") == "str.join"
     assert client.add([NEW]) == ChangeResult(
-        True, 1, received=1, unchanged=1, rejected=[], events=[]
+        True, 1, received=1, unchanged=1, rejected=[], events=[], matched=[]
     )
     client.add([{**NEW, "text": "Wait for nothing."}])
     assert [

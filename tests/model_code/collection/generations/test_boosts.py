@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from model_code.collection.generations.boosts import Boost, add_boosts, parse_boosts
 from model_code.collection.segments.conditions import make_value
@@ -91,3 +93,33 @@ def test_malformed_boost_is_refused(boost: Any, message: str) -> None:
         parse_boosts(boost)
 
     assert message in str(error.value)
+
+
+ANYTHING = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=6),
+    lambda inner: (
+        some.lists(inner, max_size=2)
+        | some.dictionaries(some.sampled_from(["half_life", "pivot", "weight", "x"]), inner)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    boost=some.dictionaries(some.sampled_from(["date", "x"]), ANYTHING)
+    | some.lists(some.text(max_size=8), max_size=2),
+    documents=some.lists(some.integers() | some.floats(allow_nan=False) | some.text(max_size=5)),
+)
+def test_any_boost_is_read_or_refused(boost: Any, documents: list[Any]) -> None:
+    try:
+        boosts = parse_boosts(boost)
+    except SettingsError:
+        return
+
+    field_values = values(*[document if document != "" else None for document in documents])
+    known = [[value for value in document if value is not None] for document in field_values]
+    scores = [float(-i) for i in range(len(known))]
+    for additions in add_boosts(boosts, scores, [known] * len(boosts), NOW):
+        assert len(additions) == len(known)
+        assert all(0 <= addition < float("inf") for addition in additions)

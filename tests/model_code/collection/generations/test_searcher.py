@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from freshet.results import SearchResult
@@ -178,6 +179,37 @@ def test_boost_is_added_and_explained(searcher: Searcher) -> None:
         assert boost.token == "boost since"
         assert boost.weight == pytest.approx(2 * spread if hit.fields.get("since") else 0.0)
         assert hit.score == pytest.approx(retriever.weight + boost.weight)
+
+
+class ShortestFirst:
+    """A reranker that prefers short passages."""
+
+    depth = 3
+
+    def score(self, query: str, passages: list[str]) -> np.ndarray:
+        self.query = query
+        self.passages = passages
+        return np.array([-float(len(passage)) for passage in passages])
+
+
+def test_best_documents_are_reranked(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = page(searcher, k=9)
+    reranker = ShortestFirst()
+    monkeypatch.setattr(searcher, "reranker", reranker)
+
+    reranked = page(searcher, k=9, explain=True)
+
+    assert reranker.query == "read a list"
+    assert sorted(ids(reranked)) == sorted(ids(plain)[:3])
+    assert [hit.score for hit in reranked.hits] == sorted(
+        (-float(len(passage)) for passage in reranker.passages), reverse=True
+    )
+    assert reranked.total == 3
+    assert reranked.rerank_ms is not None
+    assert [hit.tokens[0].token for hit in reranked.hits if hit.tokens] == ["reranker"] * 3
+    assert page(searcher, k=9, rerank=False).hits == plain.hits
+    assert plain.rerank_ms is None
+    assert searcher.search("read a list", 1)[0].score < 0
 
 
 def test_like_finds_resembling_documents_without_itself(searcher: Searcher) -> None:

@@ -396,9 +396,9 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
     record = LiveIndex.record
     remove = LiveIndex.remove
 
-    def recorded(self, documents, source, rejected=(), batch=None):
+    def recorded(self, documents, source, *arguments):
         documents = list(documents)
-        receipt = record(self, documents, source, rejected, batch)
+        receipt = record(self, documents, source, *arguments)
         if receipt.events:
             history.acknowledge([(each.document_id, each.text) for each in documents])
         return receipt

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from model_code.collection.segments.conditions import OPERATORS, matches_fields, parse_filters
 from model_code.collection.segments.field_index import FieldIndex
 from model_code.collection.segments.filters import CollectionFields, commonest
 from model_code.errors import FreshetError
@@ -222,3 +223,52 @@ def test_number_and_text_written_alike_are_counted_together():
     fields = CollectionFields([(index, np.ones(3, bool))])
 
     assert commonest(fields.count("year"), 5) == {"2020": 3}
+
+
+SCALAR_JSON = (
+    some.none()
+    | some.booleans()
+    | some.integers()
+    | some.floats(allow_nan=True)
+    | some.sampled_from(
+        ["2024", "2024-02", "2024-02-29", "2024-02-29T12:00:00-05:00", " ", "1e400"]
+    )
+    | some.text(max_size=8)
+)
+JSON = some.recursive(
+    SCALAR_JSON,
+    lambda inner: (
+        some.lists(inner, max_size=3)
+        | some.dictionaries(some.sampled_from(["a", "b", "a.b", "c"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+COMPARISONS = some.dictionaries(some.sampled_from([*OPERATORS, "like"]), JSON, max_size=2)
+WILD_FILTERS = some.dictionaries(
+    some.sampled_from(["a", "b", "a.b", "and", "or", "not"]), JSON | COMPARISONS, max_size=3
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    documents=some.lists(some.dictionaries(some.sampled_from("abc"), JSON)), filters=WILD_FILTERS
+)
+def test_index_agrees_with_single_documents_or_refuses(documents, filters):
+    rows = [(str(i), fields) for i, fields in enumerate(documents)]
+    try:
+        condition = parse_filters(filters)
+        found = filter_rows([rows], filters)
+    except FreshetError:
+        return
+
+    assert found == {name for name, fields in rows if matches_fields(condition, fields)}
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(texts=some.lists(some.text(max_size=12), min_size=1, max_size=3))
+def test_any_typed_text_is_read_or_refused(texts):
+    try:
+        condition = parse_filters(texts)
+    except FreshetError:
+        return
+    assert matches_fields(condition, {}) in (True, False)

@@ -1,0 +1,158 @@
+"""Conditional and partial changes: rows that name a version, or only some values of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from model_code.collection.ledger.events import Receipt, VersionCondition
+from model_code.corpus.clean_rows import CleanRows
+from model_code.corpus.cleaning import read_id
+from model_code.corpus.rows import RefusedRow, Rejection, Row, RowError, row_number
+from model_code.text.documents import Document
+
+# Key of a row: the version that the document must have, or `ABSENT`.
+IF_VERSION = "if_version"
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class ConditionalRows:
+    """Clean documents with the versions that they must replace.
+
+    Attributes:
+        documents: The documents, without the key `if_version`.
+        rejected: Refused rows.
+        conditions: Versions that documents must have, by document id.
+        explicit: Documents whose version a row names.
+    """
+
+    documents: tuple[Document, ...]
+    rejected: tuple[Rejection, ...]
+    conditions: Mapping[str, VersionCondition]
+    explicit: frozenset[str]
+
+
+def take_conditions(
+    rows: CleanRows,
+    read_base_versions: Callable[[Collection[str]], Mapping[str, str]],
+    versions: Mapping[str, str] = {},
+) -> ConditionalRows:
+    """Take the key `if_version` out of the fields of documents.
+
+    Args:
+        rows: Clean rows.
+        read_base_versions: Returns versions in the files of the current generation, by id.
+        versions: Versions that documents without the key must have.
+    """
+    documents: list[Document] = []
+    rejected = list(rows.rejected)
+    expected: dict[str, tuple[str | None, int]] = {}
+    explicit: set[str] = set()
+    for document, location in zip(rows.documents, rows.locations, strict=True):
+        number = row_number(location) or 1
+        document_id = document.document_id
+        if document_id in versions:
+            expected[document_id] = (versions[document_id], number)
+        if IF_VERSION in document.fields:
+            fields = dict(document.fields)
+            version = fields.pop(IF_VERSION)
+            if not isinstance(version, str) or not version:
+                reason = (
+                    f"wrong type: {IF_VERSION} is {version!r}; it must be the version of a "
+                    f"document or {ABSENT!r}"
+                )
+                rejected.append(Rejection(number, document_id, reason))
+                continue
+            expected[document_id] = (None if version == ABSENT else version, number)
+            explicit.add(document_id)
+            document = replace(document, fields=fields)
+        documents.append(document)
+
+    # Files are read only if a version is compared.
+    base_versions = read_base_versions(expected.keys()) if expected else {}
+    conditions: dict[str, VersionCondition] = {}
+    for document_id, (version, number) in expected.items():
+        conditions[document_id] = VersionCondition(version, base_versions.get(document_id), number)
+    return ConditionalRows(tuple(documents), tuple(rejected), conditions, frozenset(explicit))
+
+
+def possible_id(row: Row | RefusedRow) -> str | None:
+    """Return the id of a row; None if it has none that a document can have."""
+    if isinstance(row, RefusedRow):
+        return None
+    try:
+        return read_id(row.values, "id")
+    except RowError:
+        return None
+
+
+def merge_rows(
+    rows: Sequence[Row | RefusedRow],
+    ids: Sequence[str | None],
+    present: Mapping[str, Document],
+) -> list[Row | RefusedRow]:
+    """Complete rows by the values of the present documents that they do not name.
+
+    Several rows of one document are merged one after the other.
+
+    Args:
+        rows: Rows with our names for their columns.
+        ids: Id of each row.
+        present: Present documents by id. Rows of other documents stay as they are.
+    """
+    merged: list[Row | RefusedRow] = []
+    values_by_id: dict[str, dict[str, Any]] = {}
+    for name, document in present.items():
+        values = document.payload
+        values["id"] = name
+        values_by_id[name] = values
+
+    for row, document_id in zip(rows, ids, strict=True):
+        if isinstance(row, RefusedRow) or document_id not in values_by_id:
+            merged.append(_with_text(row))
+            continue
+        values = dict(values_by_id[document_id])
+        fields = dict(values["fields"])
+        for key, value in row.values.items():
+            if key == "fields":
+                fields.update(value)
+            elif value is None and key in ("date", "queries"):
+                values.pop(key, None)
+            else:
+                values[key] = value
+        values["fields"] = {key: value for key, value in fields.items() if value is not None}
+        values_by_id[document_id] = values
+        merged.append(replace(row, values=values))
+    return merged
+
+
+def _with_text(row: Row | RefusedRow) -> Row | RefusedRow:
+    """Return a row of an unknown document with some text, so that its id is what is refused."""
+    if isinstance(row, RefusedRow) or "text" in row.values:
+        return row
+    return replace(row, values={**row.values, "text": "-"})
+
+
+def join_receipts(receipts: Sequence[Receipt]) -> Receipt:
+    """Return the sum of several receipts of one request."""
+    rejected: list[Rejection] = []
+    events: list[int] = []
+    for receipt in receipts:
+        rejected.extend(receipt.rejected)
+        events.extend(receipt.events)
+    return Receipt(
+        received=sum(receipt.received for receipt in receipts),
+        unchanged=sum(receipt.unchanged for receipt in receipts),
+        rejected=tuple(rejected),
+        events=tuple(events),
+    )
+
+
+def document_fields(document: Document) -> dict[str, Any]:
+    """Return the fields of a document as filters see them, with its date."""
+    fields = dict(document.fields)
+    if document.date is not None:
+        fields.setdefault("date", document.date)
+    return fields
