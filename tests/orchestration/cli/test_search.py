@@ -100,7 +100,12 @@ def test_json_has_tokens_only_if_explained(run):
     (explained_hit,) = json.loads(run("--explain", "--json"))
 
     assert "tokens" not in plain_hit
-    assert explained_hit["tokens"][1] == {"token": "divide", "weight": 0.25, "expanded": True}
+    assert explained_hit["tokens"][1] == {
+        "token": "divide",
+        "weight": 0.25,
+        "expanded": True,
+        "known": False,
+    }
     assert explained_hit["path"] == [0, 2]
 
 
