@@ -87,7 +87,7 @@ ALLOWED = {
     "made again by whoever finds it missing or torn": """
         orchestration/guard.py:_create_token
         orchestration/registry/built_retriever.py:log_retriever
-        model_code/collection/index/changes.py:_read_rows""",
+        model_code/collection/index/changes.py:_readable_file""",
 }
 
 

@@ -274,7 +274,10 @@ def _versions(index: LiveIndex, document_ids: Collection[str]) -> dict[str, str]
 
 @contextmanager
 def _readable_file(file: Path, suffix: str) -> Iterator[Path]:
-    """Yield the path of a file. Standard input is copied, so that it can be read twice."""
+    """Yield the path of a file.
+
+    Standard input is copied to a file, which can be read twice and tells its format.
+    """
     if file != STANDARD_INPUT:
         yield file
         return
@@ -400,10 +403,7 @@ def _require_different_ids(named_files: Sequence[_NamedFile]) -> None:
 def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool) -> CleanRows:
     """Read and clean the rows of a file."""
     if file.path == STANDARD_INPUT:
-        # Standard input is copied to a file, which can be read twice and tells its format.
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / f"input{suffix}"
-            copy.write_bytes(sys.stdin.buffer.read())
+        with _readable_file(file.path, suffix) as copy:
             return _read_rows(index, _NamedFile(file.name, copy), suffix, only_known)
 
     if not file.is_usable:
