@@ -80,7 +80,7 @@ ALLOWED = {
     "the log of what other programs print, written anew at each start": """
         orchestration/cli/pages.py:run_together""",
     "a file that is locked, or says who holds a lock": """
-        orchestration/running_service.py:service_registration model_code/project.py:file_lock""",
+        model_code/project.py:file_lock""",
     "into memory, a pipe, or the stream of a file that `atomic_write` gave": """
         model_code/evaluation/plots.py:draw
         model_code/corpus/sources/definitions.py:""",
