@@ -79,7 +79,7 @@ class KnownQuerySettings(Settings):
     """How queries that a document is known to answer count as its words."""
 
     use: bool = Field(
-        False,
+        True,
         description="Fusions use bm25_known in place of bm25. bm25_known is built and evaluated in "
         "either case.",
     )

@@ -104,7 +104,7 @@ def test_only_untrained_encoder_has_variants(made):
     assert sorted(report["zero_shot"]["variants"]) == names
     assert "variants" not in report["bm25"]
     assert sorted(report["untrained"]["variants"]) == [
-        "without_bm25",
+        "without_bm25_known",
         "without_headline",
         "without_zero_shot",
         "without_zero_shot.late",
@@ -158,7 +158,7 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
 
 def test_baselines_can_be_opened_and_searched(inputs, made):
     report, output = made
-    weights = [("zero_shot", 1.0), ("bm25", 5.0), ("headline", 0.5), ("zero_shot.late", 1.0)]
+    weights = [("zero_shot", 1.0), ("bm25_known", 5.0), ("headline", 0.5), ("zero_shot.late", 1.0)]
     assert list(report["untrained"]["weights"].items()) == weights, (
         "nobody judged enough dev queries"
     )
@@ -281,14 +281,15 @@ def test_queries_that_judge_are_no_words_whatever_their_id(inputs, tmp_path):
 
 
 def test_fusion_takes_known_queries_only_if_they_are_used(inputs, made, tmp_path):
-    report, _ = made
-    assert "bm25" in report["untrained"]["weights"]
-    used = run_stage(inputs, tmp_path / "used", use=True)
+    report, output = made
+    unused = run_stage(inputs, tmp_path / "unused", use=False)
 
-    assert "bm25_known" in used["untrained"]["weights"]
-    assert "bm25" not in used["untrained"]["weights"]
-    built = tmp_path / "used" / "untrained" / "build" / "index"
-    assert (built / "bm25_known" / "known").is_dir()
+    assert "bm25" in unused["untrained"]["weights"]
+    assert "bm25_known" not in unused["untrained"]["weights"]
+    assert "bm25_known" in report["untrained"]["weights"]
+    assert "bm25" not in report["untrained"]["weights"]
+    index = output / "untrained" / "build" / "index"
+    assert (index / "bm25_known" / "known").is_dir()
 
 
 def test_plain_bm25_never_knows_queries(inputs, made):

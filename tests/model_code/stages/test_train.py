@@ -175,7 +175,7 @@ def test_too_few_judgements_skip_training_and_later_stages(tmp_path: Path, qrels
     assert left_out_reason(tmp_path) is None
     (tmp_path / "all").mkdir()
     context.output.rename(tmp_path / "all" / "hce")
-    settings = {"fusion": FusionSettings(of=("bm25", "hce"))}
+    settings = {"fusion": FusionSettings(of=("bm25", "hce")), "known_queries.use": True}
     for stage, trained in ((index, "all/hce"), (evaluate, "all/hce"), (fuse, "all")):
         output = tmp_path / stage.__name__
         after = StageContext(
