@@ -249,7 +249,7 @@ def _evaluate_by_ir_measures(run: Run, qrels: Qrels, name: str) -> dict[str, flo
     except ModuleNotFoundError:
         raise FreshetError(
             f"metric {name} is computed by ir_measures, which is not installed: "
-            f"pip install 'freshet-search[{EXTRA}]', or remove it from evaluation.metrics"
+            f"pip install -e '.[{EXTRA}]', or remove it from evaluation.metrics"
         ) from None
 
     measures = {

@@ -53,6 +53,7 @@ QUERY_CODE = code_paths(
     "evaluation",
     "hierarchy",
     "losses",
+    "mapped_tensors.py",
     "queries",
     "retrieval",
     "text",

@@ -40,7 +40,6 @@ from model_code.collection.ledger.ledger import VERSION_CONFLICT
 from model_code.collection.sync.sync import sync
 from model_code.corpus.reading_notes import sort_notes
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.folder import find_source_file
 from model_code.files import MANIFEST
 from model_code.retrieval.index_settings import KnownQuerySettings
 from model_code.settings import require
@@ -51,6 +50,7 @@ from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotRea
 from orchestration.service.ingest_queue import IngestJob
 from orchestration.service.overview import make_overview
 from orchestration.service.service import Service
+from orchestration.service.source_files import find_source_file
 from orchestration.service.uploads import READING_LIMITER, read_uploads, upload_name
 
 router = APIRouter()

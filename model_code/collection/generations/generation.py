@@ -29,7 +29,7 @@ from model_code.files import (
 from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
-FORMAT = 5
+FORMAT = 6
 REMOVED = "removed.json"
 REPAIR = "mend it: freshet repair"
 OTHER_FORMAT_REMEDY = (

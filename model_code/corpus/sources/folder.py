@@ -29,7 +29,6 @@ from model_code.corpus.sources.file_names import escape_name, is_usable_id, refu
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
-from model_code.project import Project
 
 
 @dataclass(frozen=True)
@@ -182,37 +181,6 @@ def list_unread_files(source: Source) -> list[ReadingNote]:
     for name in sorted(source.unread):
         notes.append(ReadingNote(name, "unread file", f"it is {unread_reason(name)}", None))
     return notes
-
-
-def find_source_file(project: Project, document_id: str) -> Path | None:
-    """Return the file of a document of the project's folder; None if it is no such document.
-
-    Only files that a build would read are returned: hidden and ignored files, files of other types
-    and links that lead out of the folder are not.
-
-    Args:
-        project: The project.
-        document_id: Id of the document.
-    """
-    settings = project.settings("corpus", CorpusSettings)
-    if settings.source not in ("auto", "folder") or not settings.path:
-        return None
-    folder = (project.root / settings.path).resolve()
-    path = folder / document_id
-    if path.suffix.lower() not in DOCUMENT_SUFFIXES or not is_possible_path(path, folder):
-        return None
-    source = FolderSource(settings, project.root)
-    return source.files.get(document_id)
-
-
-def is_possible_path(path: Path, folder: Path) -> bool:
-    """Return whether a path is a file below a folder, after links and dots are resolved."""
-    try:
-        resolved = path.resolve()
-        return resolved.is_relative_to(folder) and resolved.is_file()
-    except (OSError, ValueError):
-        # The id is no possible path: it is too long, or has a character 0.
-        return False
 
 
 def fingerprint(path: Path) -> str:

@@ -1,7 +1,7 @@
 """A data set of ir_datasets, such as `beir/scifact` or `trec-robust04`.
 
 `corpus.path` names the data set. ir_datasets downloads what it may, and keeps it below
-`IR_DATASETS_HOME`. It is an extra: `pip install 'freshet-search[research]'`.
+`IR_DATASETS_HOME`. It is an extra: `pip install -e '.[research]'`.
 
 Queries and judgements are those of the data set. If it has none, its parts NAME/train, NAME/dev and
 NAME/test are read, each with its split.
@@ -127,8 +127,7 @@ def find(name: str) -> Any | None:
         import ir_datasets
     except ModuleNotFoundError:
         raise FreshetError(
-            "corpus.source is ir_datasets, which is not installed: "
-            "pip install 'freshet-search[research]'"
+            "corpus.source is ir_datasets, which is not installed: pip install -e '.[research]'"
         ) from None
     try:
         return ir_datasets.load(name)

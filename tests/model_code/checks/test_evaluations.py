@@ -126,6 +126,13 @@ def search(texts, k):
     ]
 
 
+def write_build(build):
+    for part in ("encoder", "index"):
+        (build / part).mkdir(parents=True)
+    Fusion({"zero_shot": 1.0, "bm25": 3.0}).save(build / "encoder")
+    write_manifest(build / "index", 1, {})
+
+
 def write(root, names, with_qrels=True):
     corpus = load_corpus(write_corpus(root / "corpus", with_qrels))
     judgements = {split: corpus.judgements(split) for split in ("dev", "gate", "test")}
@@ -134,11 +141,9 @@ def write(root, names, with_qrels=True):
         runs = search_splits(search, judgements, SETTINGS.depth)
         evaluate_system(name, runs, judgements, SETTINGS, root / "output" / place)
         if name in ("bm25", "bm25_known", "zero_shot", "untrained"):
-            build = root / "output" / place / "build"
-            for part in ("encoder", "index"):
-                (build / part).mkdir(parents=True)
-            Fusion({"zero_shot": 1.0, "bm25": 3.0}).save(build / "encoder")
-            write_manifest(build / "index", 1, {})
+            write_build(root / "output" / place / "build")
+        if name == "zero_shot":
+            write_build(root / "output" / "headline" / "build")
     settings = {"evaluation": SETTINGS, "pseudo_queries.generators": ("inverse_cloze",)}
     return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, "hce")
 
@@ -258,6 +263,10 @@ BROKEN = {
         (
             lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"),
             "zero_shot: variants/: 1 missing",
+        ),
+        (
+            lambda folder: shutil.rmtree(folder / "headline"),
+            "build/encoder/ must be there",
         ),
     ],
     "comparison": [

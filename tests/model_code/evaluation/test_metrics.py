@@ -170,5 +170,5 @@ def test_bpref_equals_trec_eval(tmp_path, seed):
 def test_missing_ir_measures_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_measures", None)
 
-    with pytest.raises(FreshetError, match=r"bpref .* pip install 'freshet-search\[research\]'"):
+    with pytest.raises(FreshetError, match=r"bpref .* pip install -e '\.\[research\]'"):
         evaluate_run({"q": [("a", 1.0)]}, {"q": {"a": 1}}, ["bpref"])

@@ -62,3 +62,29 @@ def test_generation_of_another_format_is_refused(project: Project, number: int) 
         Searcher.open(project.live)
 
     assert hash_path(project.live / "hce") == before
+
+
+def test_manifest_keys_are_those_of_format_6(project: Project) -> None:
+    """A change of the keys needs a new number: another version could not read the manifest."""
+    manifest = LiveIndex(project).generation.manifest
+
+    assert FORMAT == 6
+    assert set(manifest) == {
+        "base",
+        "build",
+        "checksums",
+        "documents",
+        "fingerprint",
+        "format",
+        "known",
+        "parent",
+        "passages",
+        "position",
+        "provenance",
+        "removed",
+        "replay",
+        "retriever",
+        "segments",
+        "text",
+        "trained",
+    }

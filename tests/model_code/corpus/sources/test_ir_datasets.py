@@ -113,7 +113,7 @@ def test_data_sets_without_documents_are_refused(registry, tmp_path):
 def test_missing_library_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
 
-    with pytest.raises(FreshetError, match=r"pip install 'freshet-search\[research\]'"):
+    with pytest.raises(FreshetError, match=r"pip install -e '\.\[research\]'"):
         open_source(settings_of("recipes"), tmp_path)
 
 

@@ -1,0 +1,41 @@
+"""Find the files of documents that are files below the project's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
+from model_code.corpus.sources.folder import FolderSource
+from model_code.project import Project
+
+
+def find_source_file(project: Project, document_id: str) -> Path | None:
+    """Return the file of a document of the project's folder; None if it is no such document.
+
+    Only files that a build would read are returned: hidden and ignored files, files of other types
+    and links that lead out of the folder are not.
+
+    Args:
+        project: The project.
+        document_id: Id of the document.
+    """
+    settings = project.settings("corpus", CorpusSettings)
+    if settings.source not in ("auto", "folder") or not settings.path:
+        return None
+    folder = (project.root / settings.path).resolve()
+    path = folder / document_id
+    if path.suffix.lower() not in DOCUMENT_SUFFIXES or not is_possible_path(path, folder):
+        return None
+    source = FolderSource(settings, project.root)
+    return source.files.get(document_id)
+
+
+def is_possible_path(path: Path, folder: Path) -> bool:
+    """Return whether a path is a file below a folder, after links and dots are resolved."""
+    try:
+        resolved = path.resolve()
+        return resolved.is_relative_to(folder) and resolved.is_file()
+    except (OSError, ValueError):
+        # The id is no possible path: it is too long, or has a character 0.
+        return False
