@@ -136,8 +136,19 @@ class PreparedConstraints:
         return cls(constraints, keys, counts)
 
     def find_live(self, view: SegmentView) -> np.ndarray:
-        """Return which constraints belong to documents that a segment still holds, (m,) bool."""
-        return np.array([document in view for document in self.constraints.document_ids], bool)
+        """Return which constraints a segment still has, shape (m,), bool.
+
+        A constraint ends with its document, and with its query if that is forgotten or voted down.
+        """
+        changed: dict[str, set[str]] = {}
+        for document_id, queries in view.known.items():
+            changed[document_id] = {query.key[1] for query in resolve_queries(queries)}
+
+        is_live = np.zeros(len(self.keys), bool)
+        for row, document_id in enumerate(self.constraints.document_ids):
+            is_known = document_id not in changed or self.keys[row] in changed[document_id]
+            is_live[row] = document_id in view and is_known
+        return is_live
 
 
 def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from model_code.collection.segments.segment import (
     write_segment,
 )
 from model_code.collection.segments.solved import SolvedDocuments
+from model_code.corpus.known_queries import drop_held_out, queries_of_row
 from model_code.encoding.token_signs import TokenSigns
 from model_code.incdsi.constraints import (
     PreparedConstraints,
@@ -103,7 +105,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         """Build a generation, and tell the segment's writer which documents are there before."""
         for view in searcher.views:
             gone = removed.get(view.segment.number, frozenset())
-            self._existing.append(SegmentView(view.segment, gone))
+            self._existing.append(replace(view, removed=gone))
         try:
             return super()._build(searcher, removed, puts, cursor, provenance)
         finally:
@@ -122,7 +124,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         segment = write_segment(folder, base, puts, text, refine)
         if base.retriever.dense is None:
             return segment
-        arrivals = self._arrivals(segment, puts)
+        arrivals = self._arrivals(base, segment, puts)
         if not any(arrival.queries for arrival in arrivals):
             return segment
 
@@ -139,14 +141,20 @@ class FusedIncDsiBuilder(GenerationBuilder):
         Placements.find(base.tree, refined.retriever.passage_vectors(document_ids)).save(folder)
         return open_segment(base, folder)
 
-    def _arrivals(self, segment: LoadedSegment, puts: Sequence[Document]) -> list[Arrival]:
+    def _arrivals(
+        self, base: BaseSegment, segment: LoadedSegment, puts: Sequence[Document]
+    ) -> list[Arrival]:
         """Return the new documents in the order of their changes."""
         vectors_per_passage = segment.dense.index.vectors_per_passage
         arrivals: list[Arrival] = []
         for document in sorted(puts, key=lambda put: self._order[put.document_id]):
             rows = segment.rows.rows_by_document[document.document_id]
             has_one_vector = len(rows) == 1 and vectors_per_passage == 1
-            queries = tuple(dict.fromkeys(document.queries)) if has_one_vector else ()
+            queries: tuple[str, ...] = ()
+            if has_one_vector:
+                # A query that judges is never solved for, whoever brings it.
+                known = drop_held_out(queries_of_row(document), base.build_queries.held_out)
+                queries = tuple(dict.fromkeys(query.text for query in known))
             arrivals.append(Arrival(document.document_id, queries))
         return arrivals
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,10 @@ from model_code.collection.generations.refinements import documents_solved_with,
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import INDEX
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import deferred_fsync
-from model_code.incdsi.constraints import limit_queries
+from model_code.incdsi.constraints import Constraints, PreparedConstraints, limit_queries
 from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, minimize
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
@@ -221,6 +223,38 @@ def test_dependent_documents_are_named(live: Path) -> None:
     assert documents_solved_with(generation, texts=["Word3 Word9?"]) == ["t"]
     assert documents_solved_with(generation, texts=["word3 word9 WORD1"]) == ["t"]
     assert documents_solved_with(generation, ["d05"], ["word5"]) == []
+
+
+def test_queries_that_judge_are_never_solved_for(live: Path) -> None:
+    base = Searcher.open(live, "r").base.folder
+    held_out = frozenset({query_hash("Word22 WORD23")})
+    CorpusQueries((), held_out).save(base / KNOWN_QUERIES)
+
+    apply_in_groups(live, [6])
+
+    texts = [query.text for query in read_solved(live)["n3"].queries]
+    assert texts == ["word9 word24"]
+
+
+def test_forgotten_queries_are_no_constraint(live: Path) -> None:
+    searcher = Searcher.open(live, "r")
+    score = FusedScore(searcher.base)
+    vectors = np.zeros((2, score.encoder_retriever.encoder.dimension), np.float32)
+    constraints = Constraints(
+        ["d01", "d04"],
+        ["word3 word9", "word14 word21"],
+        vectors,
+        np.zeros(2),
+        np.ones(2),
+        np.zeros(2),
+        np.ones(2),
+    )
+    prepared = PreparedConstraints.prepare(score, constraints)
+    view = searcher.views[0]
+
+    assert prepared.find_live(view).tolist() == [True, True]
+    assert prepared.find_live(replace(view, known={"d01": []})).tolist() == [False, True]
+    assert prepared.find_live(replace(view, removed=frozenset({"d04"}))).tolist() == [True, False]
 
 
 def test_statuses_name_solved_documents(live: Path) -> None:
