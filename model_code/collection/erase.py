@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
-from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.generation import Generation, verify_checksums_on_error
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.index.changes import ChangeReport, delete_documents
@@ -118,7 +118,12 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
 
 
 def _generations_with(index: LiveIndex, holds_text: Callable[[Generation], bool]) -> set[int]:
-    return {generation.number for generation in index.store.generations() if holds_text(generation)}
+    numbers: set[int] = set()
+    for generation in index.store.generations():
+        with verify_checksums_on_error(generation):
+            if holds_text(generation):
+                numbers.add(generation.number)
+    return numbers
 
 
 def _holds_document(generation: Generation, document_ids: Set[str]) -> bool:

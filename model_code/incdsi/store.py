@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.generation import Generation, removed_by_segment
-from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.refined import RefinedDocuments
@@ -308,17 +306,3 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
         vectors.append(v[is_live])
         queries.append(z[is_live])
     return IncDsiState(np.concatenate(vectors), np.concatenate(queries), ids, unit)
-
-
-def statuses(generation: Generation) -> dict[str, str]:
-    """Return the name of the `Status` of each refined document that can be found, by id."""
-    removed = removed_by_segment(generation)
-    found: dict[str, str] = {}
-    for number in generation.segments:
-        refined = RefinedDocuments.load(generation.sibling(number))
-        for document_id, status in refined.statuses.items():
-            if document_id not in removed[number]:
-                found[document_id] = status
-    for document in solved_documents(generation):
-        found[document.document_id] = document.status
-    return found

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from model_code.collection.generations.generation import added_since_training, trained_documents
+from model_code.collection.generations.refinements import refinement_statuses
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
@@ -25,7 +26,6 @@ from model_code.collection.segments.documents import DocumentFile
 from model_code.drift.measures import refined_statuses
 from model_code.drift.reference import Question
 from model_code.drift.report import Arrivals, DriftReport, make_report
-from model_code.incdsi.store import statuses
 from model_code.project import Project, file_lock
 from orchestration import parameters
 from orchestration.freshness import probes
@@ -221,7 +221,7 @@ class BatchReader:
     @cached_property
     def _statuses(self) -> dict[str, str]:
         """The name of the IncDSI `Status` of each document that was added by refinement."""
-        return statuses(self.searcher.generation)
+        return refinement_statuses(self.searcher.generation)
 
     def _new_arrivals(self, events: EventRange) -> list[Event]:
         trained = trained_documents(self.searcher.generation)

@@ -11,19 +11,20 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from model_code.collection.generations.generation import Generation, removed_by_segment
+from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import (
     GenerationStore,
     default_retriever,
     retrievers,
 )
+from model_code.collection.generations.refinements import refinement_statuses
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.index.status import deciding_report, describe_unmeasured
 from model_code.collection.ledger.events import EventKind, EventState
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import LedgerView
 from model_code.collection.ledger.tasks import Task, TaskKind, TaskState
-from model_code.collection.segments.refined import RefinedDocuments
+from model_code.collection.segments.refined import UNREFINED_STATUS
 from model_code.files import MANIFEST
 from model_code.project import Project
 from orchestration import parameters
@@ -139,22 +140,14 @@ def _added_step(view: LedgerView, generation: Generation) -> LoopStep:
     counts = view.counts()
     live = counts.get(EventState.LIVE, 0)
     text = f"{generation.manifest['documents']:,} documents are searchable, {live:,} of them added"
-    refined = _count_refined(generation)
+    statuses = refinement_statuses(generation).values()
+    refined = sum(status != UNREFINED_STATUS for status in statuses)
     if refined:
         text += f", {refined:,} of them refined"
     rejected = counts.get(EventState.REJECTED, 0)
     if rejected:
         text += f"; {rejected:,} rows were refused"
     return LoopStep("added", "done", text, (generation.folder / MANIFEST).stat().st_mtime)
-
-
-def _count_refined(generation: Generation) -> int:
-    """Return the number of live documents whose vectors IncDSI has solved."""
-    count = 0
-    for number, removed in removed_by_segment(generation).items():
-        refined = RefinedDocuments.load(generation.sibling(number))
-        count += len(refined.statuses.keys() - removed)
-    return count
 
 
 def _drift_step(project: Project, ledger: Ledger, tasks: list[Task]) -> LoopStep:

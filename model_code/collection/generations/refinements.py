@@ -4,20 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from model_code.collection.generations.generation import Generation, removed_by_segment
+from model_code.collection.generations.generation import (
+    Generation,
+    removed_by_segment,
+    verify_checksums_on_error,
+)
+from model_code.collection.segments.refined import RefinedDocuments
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
 from model_code.text.known_queries import normalize_query
 
 
 def solved_documents(generation: Generation) -> list[SolvedDocument]:
-    """Return the documents solved for their queries that can be found, oldest segment first."""
+    """Return the documents solved for their queries that can be found, oldest segment first.
+
+    Raises:
+        Damaged: If a file of the solved documents is damaged.
+    """
     removed = removed_by_segment(generation)
     found: list[SolvedDocument] = []
     for number in generation.segments:
-        solved = SolvedDocuments.load(generation.sibling(number))
+        with verify_checksums_on_error(generation):
+            solved = SolvedDocuments.load(generation.sibling(number))
         for document_id, document in solved.documents.items():
             if document_id not in removed[number]:
                 found.append(document)
+    return found
+
+
+def refinement_statuses(generation: Generation) -> dict[str, str]:
+    """Return the name of the `Status` of each refined document that can be found, by id.
+
+    Raises:
+        Damaged: If a file of the refined documents is damaged.
+    """
+    removed = removed_by_segment(generation)
+    found: dict[str, str] = {}
+    for number in generation.segments:
+        with verify_checksums_on_error(generation):
+            refined = RefinedDocuments.load(generation.sibling(number))
+        for document_id, status in refined.statuses.items():
+            if document_id not in removed[number]:
+                found[document_id] = status
+    for document in solved_documents(generation):
+        found[document.document_id] = document.status
     return found
 
 

@@ -493,6 +493,9 @@ class LiveIndex:
         Returns:
             The current generation afterwards.
         """
+        # Without documents, neither the lock nor the searcher is needed.
+        if not document_ids:
+            return self.generation
         with self._lock_for_change() as ledger_view:
             documents = self.builder.searcher.documents(document_ids)
             if not documents:

@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
 
-from model_code.collection.generations.refinements import documents_solved_with, solved_documents
+from model_code.collection.generations.refinements import (
+    documents_solved_with,
+    refinement_statuses,
+    solved_documents,
+)
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import INDEX
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
@@ -25,7 +29,6 @@ from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, mini
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
-from model_code.incdsi.store import statuses
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.text.documents import Change, Document, Remove
 from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
@@ -260,7 +263,12 @@ def test_forgotten_queries_are_no_constraint(live: Path) -> None:
 def test_statuses_name_solved_documents(live: Path) -> None:
     apply_in_groups(live, [6])
 
-    assert statuses(Searcher.open(live, "r").generation).keys() == {"n3", "n2", "d03", "n0"}
+    assert refinement_statuses(Searcher.open(live, "r").generation).keys() == {
+        "n3",
+        "n2",
+        "d03",
+        "n0",
+    }
 
 
 def test_documents_with_several_passages_keep_their_encodings(live: Path) -> None:

@@ -15,13 +15,14 @@ import pytest
 
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.refinements import refinement_statuses
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.store import QUERIES, load_state, statuses
+from model_code.incdsi.store import QUERIES, load_state
 from model_code.text.documents import Change, Document, Remove
 from tests.model_code.collection.laws import (
     OLD,
@@ -140,7 +141,7 @@ def grouped(
         numbers, changes = zip(*itertools.islice(events, size), strict=True)
         generation = writer.apply(changes, up_to(numbers[-1]), {}).generation
     assert next(events, None) is None
-    found, told = vectors(live), statuses(generation)
+    found, told = vectors(live), refinement_statuses(generation)
     return found, {key: told[key] for key in told if key in found}
 
 
@@ -257,7 +258,7 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
         [Document("twin", *twin), Document("own", "word29", "word28 word27")], up_to(1), {}
     )
     assert applied.added == ("own", "twin")
-    found = statuses(applied.generation)
+    found = refinement_statuses(applied.generation)
     assert set(found) == {"own", "twin"}
     assert found["own"] != "NOT_REFINED"
     assert {hit.document_id for hit in writer.searcher.search(" ".join(twin), 20)} >= {
@@ -266,7 +267,7 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
     }
     unchanged = writer.apply([Document("twin", *twin)], up_to(2), {})
     assert unchanged.unchanged == ("twin",)
-    assert statuses(unchanged.generation) == found
+    assert refinement_statuses(unchanged.generation) == found
 
 
 def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +305,7 @@ def test_long_documents_are_added_unrefined(live: Path) -> None:
     assert [vectors(live)[one] for one in ("n0", "n1")] == [
         vectors(alone)[one] for one in ("n0", "n1")
     ]
-    told = statuses(applied.generation)
+    told = refinement_statuses(applied.generation)
     assert told.pop("long") == "NOT_REFINED"
     assert set(told) == {"n0", "n1"}
     assert "NOT_REFINED" not in told.values()

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.refinements import refinement_statuses
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 from model_code.incdsi.settings import LearnedAdditionSettings
-from model_code.incdsi.store import load_state, statuses
+from model_code.incdsi.store import load_state
 from model_code.stages import train
 from model_code.text.documents import Change, Document, Remove
 from tests.model_code.collection.laws import up_to
@@ -71,7 +72,7 @@ def test_additions_to_learned_vectors(roots: list[Path]) -> None:
         np.testing.assert_array_equal(state.queries.view[state.row(key)], base.representatives[row])
     encode = base.encoder.encode
     asked = encode(["ask1 ask2.", "ask3 ask4 ask5 ask6", "ask1 ask7"]).mean(axis=0)
-    told = statuses(writers[0].searcher.generation)
+    told = refinement_statuses(writers[0].searcher.generation)
     assert told.keys() == {"new", "d05"}
     assert not writers[0].folder.exists(), "nothing is made from texts"
     assert set(told.values()) <= {"FITS", "COMPROMISE"}

@@ -69,6 +69,13 @@ def project(built, tmp_path, small_measures):
 
 
 @pytest.fixture
+def unrefined(project):
+    """Settings by which IncDSI does not refine documents, so that their own queries measure them."""
+    params = {**PARAMS, "additions": {"refine": False}}
+    write_text(project.params_file, json.dumps(params))
+
+
+@pytest.fixture
 def corpus(project):
     """The build's corpus; returns the texts of its queries."""
     return write_corpus(project)

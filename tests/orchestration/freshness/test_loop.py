@@ -60,6 +60,14 @@ def test_added_document_is_told_and_listed(project):
     assert [document.title for document in recent_documents(project)] == ["b", "a"]
 
 
+def test_refined_documents_are_counted(project, monkeypatch):
+    statuses = {"a": "solved", "b": "NOT_REFINED", "c": "FITS"}
+    monkeypatch.setattr("orchestration.freshness.loop.refinement_statuses", lambda _: statuses)
+    add(collection_of(project), row("a"), row("b"), row("c"))
+
+    assert steps_of(project)["added"].text.endswith("3 of them added, 2 of them refined")
+
+
 def test_drift_says_why_it_is_not_measured(project):
     add(collection_of(project), row("a"))
     assert "a check needs 100 added documents" in steps_of(project)["drift"].text

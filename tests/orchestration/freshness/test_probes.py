@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.tasks import EventRange
 from model_code.corpus.tables import Judgements
 from model_code.drift.reference import Question
-from model_code.files import write_text
 from orchestration import parameters
 from orchestration.freshness.drift import BatchReader, check_drift
 from orchestration.freshness.policy import Action
@@ -24,7 +22,7 @@ from orchestration.freshness.probes import (
     old_document_scores,
     sample_texts,
 )
-from tests.orchestration.freshness.subjects import PARAMS, SEA, add, documents, others
+from tests.orchestration.freshness.subjects import SEA, add, documents, others
 
 JUDGEMENTS = Judgements(
     {"1": "a tide", "2": "a reef"}, {"1": {"x": 1, "y": 2}, "2": {"z": 1}}, "qrels"
@@ -126,7 +124,7 @@ def test_sample_does_not_depend_on_order():
     assert len(set(sample)) == 10
 
 
-def test_found_documents_are_not_harmed(project, corpus):
+def test_found_documents_are_not_harmed(project, corpus, unrefined):
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, own_queries(texts))
 
@@ -139,7 +137,7 @@ def test_found_documents_are_not_harmed(project, corpus):
     assert check.decision.action == Action.NO_ACTION
 
 
-def test_documents_missed_by_their_queries_are_harmed(project, corpus):
+def test_documents_missed_by_their_queries_are_harmed(project, corpus, unrefined):
     """Pseudo-queries find them, and do not decide."""
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, others(texts))
@@ -153,7 +151,7 @@ def test_documents_missed_by_their_queries_are_harmed(project, corpus):
     assert check.decision.action == Action.RETRAIN
 
 
-def test_old_documents_are_scored_in_grown_collection(project, corpus):
+def test_old_documents_are_scored_in_grown_collection(project, corpus, unrefined):
     """Growth is no harm: old documents compete with the same documents as new ones."""
     first = documents(SEA, 24, "more", 1)
     second = documents(SEA, 96, "again", 2)
@@ -168,7 +166,7 @@ def test_old_documents_are_scored_in_grown_collection(project, corpus):
         assert measure.detail["old"] < 0.9 * early[name].detail["old"]
 
 
-def test_scores_do_not_depend_on_age_of_reference(project, corpus):
+def test_scores_do_not_depend_on_age_of_reference(project, corpus, unrefined):
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, own_queries(texts))
     check_drift(project)
@@ -196,7 +194,7 @@ def test_changed_old_documents_are_not_scored(project):
     assert scores.tolist() == [1.0] * 148
 
 
-def test_new_document_answers_old_query_it_arrived_with(project, corpus):
+def test_new_document_answers_old_query_it_arrived_with(project, corpus, unrefined):
     copies = {f"copy-{number:03}": text for number, text in enumerate(corpus[:120])}
     add(project, copies, {name: [text] for name, text in copies.items()})
 
@@ -217,7 +215,7 @@ def test_nothing_is_compared_without_arrived_queries(project):
     assert skip_reason(project, "asked_quality") == "no values were given"
 
 
-def test_nothing_is_compared_without_judged_queries(project):
+def test_nothing_is_compared_without_judged_queries(project, unrefined):
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, others(texts))
 
@@ -225,7 +223,7 @@ def test_nothing_is_compared_without_judged_queries(project):
     assert skip_reason(project, "asked_quality") == reason
 
 
-def test_only_measured_documents_are_scored(project):
+def test_only_measured_documents_are_scored(project, unrefined):
     texts = documents(SEA, 70, "more", 1)
     add(project, texts, own_queries(texts))
 
@@ -236,7 +234,7 @@ def test_only_measured_documents_are_scored(project):
     assert len(arrivals.asked) == 40
 
 
-def test_shared_query_is_answered_by_each_document(project):
+def test_shared_query_is_answered_by_each_document(project, unrefined):
     (text,) = documents(SEA, 1, "one", 1).values()
     texts = dict.fromkeys(("a", "b", "c"), text)
     add(project, texts, dict.fromkeys(texts, [text]))
@@ -246,8 +244,7 @@ def test_shared_query_is_answered_by_each_document(project):
 
 @pytest.fixture
 def refined_documents(project):
-    """Documents whose vectors were placed by the queries that they arrived with."""
-    write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": True}}))
+    """Documents whose vectors were placed, as by default, by the queries that they arrived with."""
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, own_queries(texts))
 

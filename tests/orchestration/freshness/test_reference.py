@@ -164,7 +164,7 @@ def test_cost_of_growth_is_no_harm(project, dev_queries):
     assert measure.detail["crowding"] > 0.05
 
 
-def test_document_answers_old_query_it_arrived_with(project, exact_dev_queries):
+def test_document_answers_old_query_it_arrived_with(project, exact_dev_queries, unrefined):
     add(project, COPIES, {name: [text] for name, text in COPIES.items()})
 
     assert protected_measure(check_drift(project)).value == 0

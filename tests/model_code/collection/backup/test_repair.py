@@ -51,6 +51,8 @@ TORN = {  # what a crash, a full disk or a careless hand does to which file
     "an empty manifest": (NEWEST + "manifest.json", empty),
     "no manifest": (NEWEST + "manifest.json", lose),
     "the list of what is removed": (NEWEST + "removed.json", cut),
+    "the solved documents": ("r/generations/000001/solved.json", cut),
+    "the queries of solved documents": ("r/generations/000001/solved.npy", cut),
     "vectors": ("r/generations/000001/index/vectors.npy", cut),
     "placements": ("r/generations/000001/placements.safetensors", cut),
     "documents": ("r/generations/000001/documents.parquet", cut),
@@ -63,7 +65,7 @@ TORN = {  # what a crash, a full disk or a careless hand does to which file
     "no ledger": ("ledger.sqlite", lose),
 }
 # What `freshet status` does not read, as it compares no checksums.
-UNREAD = ("the list", "vectors", "placements", "documents", "passages", "the manifest of")
+UNREAD = ("vectors", "placements", "documents", "passages", "the manifest of")
 COMMANDS = (
     "verify",
     "search word1",

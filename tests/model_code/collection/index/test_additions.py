@@ -12,14 +12,13 @@ import pytest
 from model_code.collection.erase import erase_documents
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.generation_store import GenerationStore
-from model_code.collection.generations.refinements import documents_solved_with
+from model_code.collection.generations.refinements import documents_solved_with, refinement_statuses
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.changes import ChangeReport, apply_changes
 from model_code.collection.index.live_index import LiveIndex, additions_folder
 from model_code.collection.index.status import live_status, live_status_lines
 from model_code.incdsi.adder import Status
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder
-from model_code.incdsi.store import statuses
 from model_code.project import Project
 from orchestration import parameters
 from tests.live_example import row
@@ -31,7 +30,7 @@ def set_additions(project: Project, *assignments: str) -> None:
 
 def told(project: Project) -> dict[str, str]:
     """The statuses of what is live."""
-    return statuses(GenerationStore(project.live, "r").current())
+    return refinement_statuses(GenerationStore(project.live, "r").current())
 
 
 def test_new_documents_are_refined_with_status(
