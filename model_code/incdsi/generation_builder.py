@@ -43,7 +43,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
     changed and changed back counts as updated (see `replay`).
 
     The state is stored in the segments. Every document becomes searchable, also if no vector meets
-    all constraints. `store.statuses` returns how the documents meet them.
+    all constraints. `refinement_statuses` returns how the documents meet them.
     """
 
     def __init__(
