@@ -1,8 +1,9 @@
 """Compare the usual training with the one that adapts to few judged questions.
 
-`python -m experiments.small_sets.run OUTPUT NAME=BEIR_FOLDER SIZES SEEDS` draws judged questions
-from the training split, splits them as `freshet judge` would, and trains a dense retriever twice.
-Test questions are searched among a sample of the documents. Sizes and seeds are joined by commas.
+`python -m experiments.small_sets.run NAME=BEIR_FOLDER SIZES SEEDS` draws judged questions from the
+training split, splits them as `freshet judge` would, and trains a dense retriever twice. Test
+questions are searched among a sample of the documents. Sizes and seeds are joined by commas.
+Results of earlier runs with other sizes, seeds or sets are kept.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.tables import write_tables
 from model_code.corpus.settings import QuerySplitSettings
 from model_code.corpus.sources.readers import read_rows
 from model_code.corpus.splits import split_queries
 from model_code.corpus.tables import Corpus, make_table
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.metrics import evaluate_run
-from model_code.files import write_json
+from model_code.files import read_json, write_json
 from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import ClozeSettings
 from model_code.retrieval.bm25_index import Bm25Index
@@ -32,6 +34,7 @@ from model_code.training.small_sets import adapt_to_small_set
 from model_code.training.tables import TrainingTables
 from model_code.training.trainer import Trainer
 
+HERE = Path(__file__).parent
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 MAX_TOKENS = 128
 DOCUMENTS = 600
@@ -214,17 +217,44 @@ def best(names: Sequence[str], scores: np.ndarray) -> list[tuple[str, float]]:
     return [(names[row], float(scores[row])) for row in order]
 
 
+def tables(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows of the page, one for each set, size and seed."""
+    lines = [
+        "| set | judged questions | training | seed | base | usual | adapted "
+        "| base in the fusion | usual | adapted | steps usual / adapted |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results:
+        systems = [row["base"], row["usual"], row["adapted"]]
+        dense = " | ".join(f"{system['dense']:.4f}" for system in systems)
+        fused = " | ".join(f"{system['fused']:.4f}" for system in systems)
+        lines.append(
+            f"| {row['set']} | {row['size']} | {row['training_queries']} | {row['seed']} "
+            f"| {dense} | {fused} | {row['usual']['steps']} / {row['adapted']['steps']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measure every size with every seed, and write the results after each of them."""
-    output, source, sizes, seeds = sys.argv[1:5]
+    source, sizes, seeds = sys.argv[1:4]
     name, _, folder = source.partition("=")
-    results = []
-    for size in sizes.split(","):
-        for seed in seeds.split(","):
-            result = measure(Path(folder), int(size), int(seed))
-            results.append({"set": name, **result})
-            write_json(Path(output), results)
-            print(results[-1], flush=True)
+    path = HERE / "result.json"
+    results = read_json(path) if path.is_file() else []
+    for size in map(int, sizes.split(",")):
+        for seed in map(int, seeds.split(",")):
+            measured = {"set": name, **measure(Path(folder), size, seed)}
+            results = [row for row in results if run_key(row) != run_key(measured)]
+            results.append(measured)
+            results.sort(key=run_key)
+            write_json(path, results)
+            write_tables(HERE, tables(results))
+            print(measured, flush=True)
+
+
+def run_key(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Return what identifies a run among the results."""
+    return row["set"], row["size"], row["seed"]
 
 
 if __name__ == "__main__":
