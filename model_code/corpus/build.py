@@ -18,6 +18,7 @@ import pandas as pd
 from freshet.results import ReadingNote
 from model_code.corpus.clean_rows import clean_rows
 from model_code.corpus.cleaning import SourceQuery, clean_query, merge_duplicates
+from model_code.corpus.judgement_file import JudgedSource
 from model_code.corpus.known_queries import CorpusQueries, collect_known_queries
 from model_code.corpus.leaks import count_leaks
 from model_code.corpus.qrels import Qrels, QrelTargets, admit_qrels
@@ -105,8 +106,10 @@ def build_corpus(
     tables = _make_tables(documents, queries, qrels, passages)
     tables["quarantine"] = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     report = _make_report(tables, quarantine, qrels, len(merged))
-    notes = [*cleaned.notes, *list_unread_files(source)]
-    if isinstance(source, FolderSource):
+    # Own judgements are put around a source, and have no files.
+    file_source = source.source if isinstance(source, JudgedSource) else source
+    notes = [*cleaned.notes, *list_unread_files(file_source)]
+    if isinstance(file_source, FolderSource):
         for row in cleaned.refused:
             notes.append(refusal_note(str(row.record_id), row.message))
     report["files_with_notes"] = dict(sorted(Counter(note.kind for note in notes).items()))

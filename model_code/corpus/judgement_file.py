@@ -166,11 +166,12 @@ class JudgedSource:
     document must not stop a build.
 
     Attributes:
+        source: The source without the own judgements.
         missing: Number of own judgements that were left out.
     """
 
     def __init__(self, source: Source, pairs: Iterable[JudgedPair]) -> None:
-        self._source = source
+        self.source = source
         self._by_question = judgements_by_question(pairs)
         self._query_ids: dict[str, str] = {}
         self._document_ids: set[str] = set()
@@ -178,7 +179,7 @@ class JudgedSource:
 
     def describe(self) -> dict[str, Any]:
         """Describe the content of the source, without the own judgements."""
-        return self._source.describe()
+        return self.source.describe()
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield the rows of the source, and then those of the own judgements."""
@@ -190,13 +191,13 @@ class JudgedSource:
             yield from self._document_rows(progress)
 
     def _document_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
-        for row in self._source.rows("documents", progress):
+        for row in self.source.rows("documents", progress):
             if isinstance(row, Row):
                 self._document_ids.add(str(row.values.get("id")).strip())
             yield row
 
     def _query_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
-        for row in self._source.rows("queries", progress):
+        for row in self.source.rows("queries", progress):
             self._note_query(row)
             yield row
         for question in self._by_question:
@@ -218,7 +219,7 @@ class JudgedSource:
         own_rows = list(self._own_qrel_rows())
         own_pairs = {(row.values["query_id"], row.values["document_id"]) for row in own_rows}
         source_splits: dict[str, Any] = {}
-        for row in self._source.rows("qrels", progress):
+        for row in self.source.rows("qrels", progress):
             if isinstance(row, Row):
                 query_id = str(row.values.get("query_id"))
                 source_splits.setdefault(query_id, row.values.get("split"))
