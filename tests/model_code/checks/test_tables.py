@@ -10,6 +10,7 @@ import pytest
 from model_code.checks.tables import check_tables
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.tables import make_table, write_table
 from model_code.errors import FreshetError
@@ -110,9 +111,14 @@ def outputs(root, asked=True, documents=3):
     folders = {name: root / name for name in ("corpus", "pseudo_queries", "acceptance")}
     for folder in folders.values():
         folder.mkdir(parents=True)
-    for name, table in build(asked).items():
+    tables = build(asked)
+    for name, table in tables.items():
         write_table(folders["corpus"], name, table)
     write_json(folders["corpus"] / "reading_notes.json", [])
+    queries = tables["queries"]
+    judging = queries[queries["split"].isin(["dev", "gate", "test"])]
+    held_out = frozenset(query_hash(text) for text in judging["text"])
+    CorpusQueries((), held_out).save(folders["corpus"] / KNOWN_QUERIES)
     rows = [
         {
             "query_id": f"d{number}~{i}",
@@ -154,6 +160,11 @@ BROKEN = {
         (written("qrels.parquet", "cut"), "it cannot be read: Arrow"),
         (removed("reading_notes.json"), "must hold reading_notes.json"),
         (written("reading_notes.json", "cut"), "it cannot be read"),
+        (removed("known_queries.json"), "must hold known_queries.json"),
+        (
+            json_with("known_queries.json", held_out=["0" * 64]),
+            "must name the queries of dev, gate and test",
+        ),
         (
             table_with("quarantine.parquet", lambda table: table.drop(columns="reason")),
             "quarantine breaks.*'reason'",
