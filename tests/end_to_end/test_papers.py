@@ -226,7 +226,7 @@ def test_all_methods_composed_in_one_fusion(project: Path) -> None:
 
     encoders = project / "artifacts/evaluate/composed/build/encoder"
     components = {path.name for path in encoders.iterdir() if path.is_dir()}
-    assert components == {"hce_mlr", "svdr", "bm25"}
+    assert components == {"hce_mlr", "svdr", "bm25_known"}
     assert training_report(project, "hce_mlr")["layer_pooling"] == "self_contrastive"
     assert test_scores(project, "composed")["queries"] > 0
 
