@@ -304,7 +304,8 @@ def _write_cache(constraints: Constraints, cache: Path) -> None:
     write_json(cache / CONSTRAINTS, facts, lines=False)
     with atomic_write(cache / VECTORS) as path, path.open("wb") as stream:
         np.save(stream, constraints.vectors)
-    shutil.rmtree(cache / ENCODING, ignore_errors=True)
+    if (cache / ENCODING).exists():
+        shutil.rmtree(cache / ENCODING)
     write_manifest(cache, FORMAT, {"kind": KIND})
 
 

@@ -39,9 +39,9 @@ from model_code.incdsi.constraints import (
     document_constraints,
 )
 from model_code.incdsi.fused_scores import MIN_HIGHEST_BM25, FusedScore
-from model_code.incdsi.rows import row_dots, row_norms, vector_norm
+from model_code.incdsi.rows import float32_error, row_dots, row_norms, vector_norm
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.solver import HingeProblem, minimize_problem
+from model_code.incdsi.solver import BOUND_ENLARGEMENT, HingeProblem, minimize_problem
 from model_code.text.known_queries import normalize_query
 
 # Documents whose queries are scored together. It bounds the memory of the scores.
@@ -49,9 +49,6 @@ CHUNK_DOCUMENTS = 128
 
 # Smaller violations are rounding, in units of the fused score.
 TOLERANCE = 1e-9
-
-# Share of |z| |v0| that bounds the error of a float32 product z.v0, for vectors of length about 1.
-FLOAT32_SLACK = 1e-3
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,8 @@ class KnownQueries:
         """
         limits = self.limits - margin * self.scales
         distance = vector_norm(vector - self.prior)
-        highest = self.prior_products + self.lengths * (distance + FLOAT32_SLACK)
+        rounding = float32_error(len(vector)) * vector_norm(self.prior)
+        highest = self.prior_products + self.lengths * (distance + rounding) * BOUND_ENLARGEMENT
         rows = np.flatnonzero(highest > limits)
         exact = row_dots(np.asarray(self.vectors[rows], np.float32), vector)
         return rows[exact > limits[rows] + TOLERANCE * self.scales[rows]]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -72,9 +73,11 @@ class FusedIncDsiBuilder(GenerationBuilder):
         # Place of the last change of each document, and the documents that are there.
         self._order: dict[str, int] = {}
         self._existing: list[SegmentView] = []
-        # Score of the build, and the constraints of its segments by their folders.
+        # Score of the build, and the constraints of its segments. The references are weak, because
+        # a segment that is in memory locks its folder.
         self._score: FusedScore | None = None
-        self._prepared: dict[Path, PreparedConstraints] = {}
+        self._prepared: WeakKeyDictionary[LoadedSegment, PreparedConstraints]
+        self._prepared = WeakKeyDictionary()
 
     def prepare(self) -> None:
         """Load the segments, and compute the constraints of the build."""
@@ -138,8 +141,9 @@ class FusedIncDsiBuilder(GenerationBuilder):
         SolvedDocuments({document.document_id: document for document in solved}).save(folder)
         refined = open_segment(base, folder)
         document_ids = refined.rows.document_ids
-        Placements.find(base.tree, refined.retriever.passage_vectors(document_ids)).save(folder)
-        return open_segment(base, folder)
+        vectors = refined.retriever.passage_vectors(document_ids)
+        Placements.find(base.tree, vectors).save(folder)
+        return refined
 
     def _arrivals(
         self, base: BaseSegment, segment: LoadedSegment, puts: Sequence[Document]
@@ -160,26 +164,23 @@ class FusedIncDsiBuilder(GenerationBuilder):
 
     def _load_build(self, base: BaseSegment) -> FusedScore:
         """Return the score of a build, whose constraints are prepared."""
-        if self._score is None or self._score.base.folder != base.folder:
+        if self._score is None or self._score.base is not base:
             self._score = FusedScore(base)
             constraints = build_constraints(self._score, self.folder)
-            prepared = PreparedConstraints.prepare(self._score, constraints)
-            self._prepared = {base.folder: prepared}
+            self._prepared.clear()
+            self._prepared[base] = PreparedConstraints.prepare(self._score, constraints)
         return self._score
 
     def _load_constraints(self, score: FusedScore) -> list[tuple[PreparedConstraints, np.ndarray]]:
         """Return the constraints of each segment, and which of their documents can be found."""
-        prepared: dict[Path, PreparedConstraints] = {}
         parts: list[tuple[PreparedConstraints, np.ndarray]] = []
         for view in self._existing:
-            folder = view.segment.folder
-            if folder in self._prepared:
-                prepared[folder] = self._prepared[folder]
-            else:
-                constraints = segment_constraints(score, view.segment)
-                prepared[folder] = PreparedConstraints.prepare(score, constraints)
-            parts.append((prepared[folder], prepared[folder].find_live(view)))
-        self._prepared = prepared
+            segment = view.segment
+            if segment not in self._prepared:
+                constraints = segment_constraints(score, segment)
+                self._prepared[segment] = PreparedConstraints.prepare(score, constraints)
+            prepared = self._prepared[segment]
+            parts.append((prepared, prepared.find_live(view)))
         return parts
 
 

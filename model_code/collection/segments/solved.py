@@ -42,7 +42,7 @@ class Member:
     Attributes:
         document_id: The older document.
         text: The known query.
-        limit: Largest inner product of the query, divided by its deviation, that is not charged.
+        limit: Largest inner product with the query's vector that is not charged, margin apart.
     """
 
     document_id: str
