@@ -154,7 +154,11 @@ def _row(study: str, source: str, share: float, cell: CellCounts) -> dict[str, A
     harm = float(np.mean(cell.harm))
     due = share > 0 and harm > LOSS
     calls = np.array(cell.alarm if share == 0 else cell.retrain)
-    right, peer = (calls, np.array(cell.customary)) if due else (~calls, ~np.array(cell.customary))
+    right = calls
+    peer = np.array(cell.customary)
+    if not due:
+        right = ~right
+        peer = ~peer
     low, high = wilson(int(right.sum()), len(right))
     judged = "retrained" if due else "not retrained" if share else "no alarm"
     by = (

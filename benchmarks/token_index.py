@@ -232,12 +232,11 @@ def make_queries(
     the median of the weights that a closed-form lexical encoder on MiniLM gave to 200 questions of
     SQuAD, within 8 % from rank 0 to 127.
     """
-    chance, ends, places = (
-        np.random.default_rng(1),
-        np.cumsum(bags.lengths),
-        {name: i for i, name in enumerate(ids)},
-    )
-    questions, queries = tokens_of([text for text, _ in asked]), []
+    chance = np.random.default_rng(1)
+    ends = np.cumsum(bags.lengths)
+    places = {name: i for i, name in enumerate(ids)}
+    questions = tokens_of([text for text, _ in asked])
+    queries = []
     most = max(int(part.tokens.max(initial=0)) for part in (bags, questions))
     held = np.bincount(
         np.unique(bags.tokens * len(bags) + bags.passages) // len(bags), minlength=most + 1

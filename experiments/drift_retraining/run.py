@@ -123,10 +123,8 @@ class Effect:
             for before, after in zip(self.added, self.retrained, strict=True)
         ]
         found = [f"{ranks.new.mean():.3f}" for ranks in (added, retrained)]
-        of_old, below = (
-            _difference(retrained.old, added.old)[0],
-            f"{added.old.mean() - added.new.mean():+.3f}",
-        )
+        of_old, _ = _difference(retrained.old, added.old)
+        below = f"{added.old.mean() - added.new.mean():+.3f}"
         calls = f"{sum(self.batches.retrain)} of {len(self.batches.retrain)}"
         return [
             name,

@@ -34,13 +34,13 @@ from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 
-HERE, BASE, MAX_TOKENS, DAY = (
-    Path(__file__).parent,
-    "sentence-transformers/all-MiniLM-L6-v2",
-    128,
-    "2025-01-01",
-)
-SPANS, FEEDBACK, BM25_WEIGHT = 4, 0.3, 3.0
+HERE = Path(__file__).parent
+BASE = "sentence-transformers/all-MiniLM-L6-v2"
+MAX_TOKENS = 128
+DAY = "2025-01-01"
+SPANS = 4
+FEEDBACK = 0.3
+BM25_WEIGHT = 3.0
 GRID = {"z": ("own", "texts"), "gamma1": (0.5, 1.0, 2.0), "lambda2": (1e-5, 0.1, 1.0)}
 SHARES = (0.25, 0.5, 0.75)
 K = 10

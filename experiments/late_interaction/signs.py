@@ -56,12 +56,12 @@ class Corpus:
             "evaluation": settings.evaluation.replace(max_queries=None),
         }
         self.context = StageContext(root, {"corpus": root / "artifacts/corpus"}, aside, own, aside)
-        self.bench, passages = (
-            EvaluationSet.load(self.context),
-            load_corpus(root / "artifacts/corpus").passages,
-        )
+        self.bench = EvaluationSet.load(self.context)
+        passages = load_corpus(root / "artifacts/corpus").passages
         self.texts = passage_texts(passages, settings.encoder.include_title)
-        self.ids, self.aside, self.sizes = passages["document_id"].tolist(), aside, dict[str, int]()
+        self.ids = passages["document_id"].tolist()
+        self.aside = aside
+        self.sizes: dict[str, int] = {}
         folders = aside / "bm25" / "encoder", aside / "bm25" / "index"
         bm25.build_folders(NewPassages(self.texts, self.ids), settings.bm25, *folders)
         self.bm25 = open_retriever(*folders)

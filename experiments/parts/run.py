@@ -141,11 +141,9 @@ class Build:
 
     def _levels(self, texts: Sequence[str], documents: Sequence[list[str]]) -> Iterable[np.ndarray]:
         """Return the mean cosine of queries with a passage's ancestors in the hierarchy."""
-        tree, rows, whole = (
-            Hierarchy.load(self.artifacts / "hierarchy"),
-            self._rows(),
-            self._passages(self.corpus),
-        )
+        tree = Hierarchy.load(self.artifacts / "hierarchy")
+        rows = self._rows()
+        whole = self._passages(self.corpus)
         vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy").astype(
             np.float32
         )

@@ -64,5 +64,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
 
 def mean_of(rows_by_seed: Sequence[Sequence[Mapping[str, Any]]], name: str) -> np.ndarray:
     """Return the mean of a value over the seeds at each step (s,); NaN where there is none."""
-    values = [[np.nan if row[name] is None else row[name] for row in rows] for rows in rows_by_seed]
-    return np.array(values, float).mean(axis=0)
+    seeds: list[np.ndarray] = []
+    for rows in rows_by_seed:
+        # None becomes NaN.
+        seeds.append(np.array([row[name] for row in rows], float))
+    return np.mean(seeds, axis=0)

@@ -159,10 +159,15 @@ def measure(
     lag = None
     if work.documents and len(current) == len(documents):
         lag = round(work.lag_seconds / work.documents, 2)
-    step = stream.steps[number - 1] if number else None
+    name = "start"
+    date = stream.start_date
+    if number:
+        step = stream.steps[number - 1]
+        name = step.name
+        date = step.date
     return Measurement(
-        step=step.name if step else "start",
-        date=step.date if step else stream.start_date,
+        step=name,
+        date=date,
         documents=len(documents),
         everything=means["everything"] or 0.0,
         arrived=means["arrived"],
