@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
+
+import pytest
 
 from tests.chromium import browser  # noqa: F401
 from tests.postgresql import postgresql  # noqa: F401
@@ -14,3 +17,11 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def seed_torch() -> None:
+    """Draw the same random weights in every run. A test that imports torch itself comes later."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)

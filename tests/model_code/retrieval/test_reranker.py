@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from sentence_transformers import CrossEncoder
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
@@ -15,7 +16,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "split", "a", "string", "
 
 
 def write_cross_encoder(folder: Path, outputs: int = 1) -> Path:
-    """Write a cross-encoder of random weights."""
+    """Write a cross-encoder of random weights, large enough to tell passages apart."""
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(WORDS))
     BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
@@ -26,7 +27,9 @@ def write_cross_encoder(folder: Path, outputs: int = 1) -> Path:
         num_attention_heads=2,
         intermediate_size=16,
         num_labels=outputs,
+        initializer_range=1.0,
     )
+    torch.manual_seed(0)
     BertForSequenceClassification(config).save_pretrained(folder)
     return folder
 
