@@ -10,8 +10,10 @@ import numpy as np
 
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration, max_batch_size
 from model_code.drift.measures import (
+    CHANGED_DOCUMENTS,
     INPUTS,
     MEASURES,
+    PROTECTED_QUERIES,
     Arrivals,
     DriftMeasure,
     PairedScores,
@@ -21,7 +23,7 @@ from model_code.drift.measures import (
     conflicts,
     growth,
     judge,
-    protected_change,
+    paired_change,
     refined_statuses,
 )
 from model_code.drift.settings import DriftSettings
@@ -52,7 +54,7 @@ class DriftReport:
     """The measures of the newest batch and of the window of the last batches.
 
     Attributes:
-        documents: Documents of the newest batch.
+        documents: New and changed documents of the newest batch.
         batches: Batches of the window.
         window_documents: Documents of the window.
         alpha: Chance that any measure exceeds its threshold although nothing has changed.
@@ -148,9 +150,9 @@ def make_report(
     skipped = [item for item in measured if isinstance(item, SkippedMeasure)]
     grown = growth(added, calibration.reference.trained, settings.growth_limit)
     return DriftReport(
-        documents=len(newest.vectors),
+        documents=newest.documents,
         batches=len(window),
-        window_documents=sum(len(batch.vectors) for batch in window),
+        window_documents=sum(batch.documents for batch in window),
         alpha=settings.alpha,
         measures=(*judge(statistics, settings.alpha), grown),
         unmeasured=tuple(skipped),
@@ -175,6 +177,8 @@ def observe(
             yield SkippedMeasure(measure.name, reason, scope)
         else:
             yield calibration.observe(measure, values, scope)
+
+    yield _measure_changed(arrivals, calibration.settings, scope)
 
     if refined_statuses(arrivals.statuses):
         yield conflicts(arrivals.statuses, calibration.settings, scope)
@@ -203,12 +207,23 @@ def _reason_to_skip(
 def _measure_protected(scores: PairedScores, settings: DriftSettings) -> Statistic | SkippedMeasure:
     count = max(len(scores.before), len(scores.after))
     if count >= settings.minimum_batch:
-        return protected_change(scores, settings)
+        return paired_change(PROTECTED_QUERIES, scores, settings)
     reason = (
         f"{count} protected queries (dev queries whose answers are live as they were) are fewer "
         f"than drift.minimum_batch = {settings.minimum_batch}"
     )
-    return SkippedMeasure("protected_old", reason)
+    return SkippedMeasure(PROTECTED_QUERIES, reason)
+
+
+def _measure_changed(
+    arrivals: Arrivals, settings: DriftSettings, scope: Scope
+) -> Statistic | SkippedMeasure:
+    scores = arrivals.changed
+    count = len(scores.before)
+    if count >= settings.minimum_batch:
+        return paired_change(CHANGED_DOCUMENTS, scores, settings, scope)
+    reason = f"{count} changed documents are fewer than drift.minimum_batch = "
+    return SkippedMeasure(CHANGED_DOCUMENTS, f"{reason}{settings.minimum_batch}", scope)
 
 
 def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
@@ -221,7 +236,19 @@ def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
             joined[name] = np.concatenate(present)
 
     statuses = tuple(status for batch in batches for status in batch.statuses)
-    return replace(batches[-1], statuses=statuses, **joined)
+    changed_documents = sum(batch.changed_documents for batch in batches)
+    changed = PairedScores(
+        before=np.concatenate([batch.changed.before for batch in batches]),
+        after=np.concatenate([batch.changed.after for batch in batches]),
+        crowding=np.concatenate([batch.changed.crowding for batch in batches]),
+    )
+    return replace(
+        batches[-1],
+        statuses=statuses,
+        changed_documents=changed_documents,
+        changed=changed,
+        **joined,
+    )
 
 
 def _check_arrivals(calibration: Calibration, arrivals: Arrivals) -> None:

@@ -7,8 +7,8 @@ from model_code.settings import Field, Settings, constant_field, require
 DRAWS = 999
 LARGEST_BATCH = 500
 REFERENCE_DOCUMENTS = 2000
-# Of a report: four of the batch, four of the window, and the protected queries.
-MAX_MEASURES = 9
+# Of a report: five of the batch, five of the window, and the protected queries.
+MAX_MEASURES = 11
 
 
 class DriftSettings(Settings):
@@ -24,7 +24,7 @@ class DriftSettings(Settings):
     minimum_batch: int = Field(
         100,
         ge=10,
-        description="Fewer new documents are only counted. They wait "
+        description="Fewer new and changed documents are only counted. They wait "
         "until there are enough to measure.",
     )
     # Documents of a batch that are measured, drawn at random.

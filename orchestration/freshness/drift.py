@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,25 @@ from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import Event, LedgerView
 from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.collection.segments.documents import DocumentFile
-from model_code.drift.measures import refined_statuses
+from model_code.collection.segments.segment import LoadedSegment
+from model_code.drift.measures import (
+    PairedScores,
+    crowding,
+    no_paired_scores,
+    reciprocal_ranks,
+    refined_statuses,
+)
 from model_code.drift.reference import Question
 from model_code.drift.report import Arrivals, DriftReport, make_report
 from model_code.project import Project, file_lock
 from orchestration import parameters
 from orchestration.freshness import probes
-from orchestration.freshness.drift_reference import load_calibration, score_protected_queries
+from orchestration.freshness.drift_reference import (
+    PROTECTED_DEPTH,
+    load_calibration,
+    remaining_share,
+    score_protected_queries,
+)
 from orchestration.freshness.judged_pairs import retrain_obstacle
 from orchestration.freshness.policy import Action, Decision, PastDecision, decide
 from orchestration.parameters import Parameters
@@ -116,7 +129,7 @@ def _measure_and_decide(
     reader = BatchReader(searcher, settings, ledger_view)
     newest_arrivals = reader.read_arrivals(newest)
     min_documents = 1 if dry_run else settings.drift.minimum_batch
-    if len(newest_arrivals.vectors) < min_documents:
+    if newest_arrivals.documents < min_documents:
         return None
     batches = [reader.read_arrivals(events) for events in earlier]
     batches.append(newest_arrivals)
@@ -198,11 +211,14 @@ class BatchReader:
         """Read the new and changed documents of an event range, and score how well they are found.
 
         Documents that were removed or replaced since then are left out, and so are documents that
-        are live as the retriever was trained with them.
+        are live as the retriever was trained with them. New documents are compared with old ones,
+        and changed documents with their former versions.
         """
         arrivals = self._new_arrivals(events)
         ids = [event.document_id for event in arrivals]
-        vectors, texts = self._read_vectors_and_texts(ids)
+        new = [document_id for document_id in ids if document_id not in self._trained]
+        changed = [document_id for document_id in ids if document_id in self._trained]
+        vectors, texts = self._read_vectors_and_texts(new)
 
         refinement_statuses = [self._statuses[id_] for id_ in ids if id_ in self._statuses]
         return Arrivals(
@@ -211,6 +227,8 @@ class BatchReader:
             quality=self._pseudo_query_scores(texts),
             asked=self._arrived_query_scores(arrivals),
             statuses=tuple(refinement_statuses),
+            changed_documents=len(changed),
+            changed=self._score_changed(changed),
         )
 
     @cached_property
@@ -223,14 +241,18 @@ class BatchReader:
         """The name of the IncDSI `Status` of each document that was added by refinement."""
         return refinement_statuses(self.searcher.generation)
 
+    @cached_property
+    def _trained(self) -> set[str]:
+        """The documents that training has seen, in their present or in a former version."""
+        return trained_documents(self.searcher.generation)
+
     def _new_arrivals(self, events: EventRange) -> list[Event]:
-        trained = trained_documents(self.searcher.generation)
         base = self.searcher.views[0]
 
         arrivals = []
         for event in self.ledger_view.arrivals(events.first, events.last):
             # A trained document can arrive again unchanged, for example after it was deleted.
-            is_as_trained = event.document_id in trained and event.document_id in base
+            is_as_trained = event.document_id in self._trained and event.document_id in base
             if not is_as_trained:
                 arrivals.append(event)
         return arrivals
@@ -238,6 +260,45 @@ class BatchReader:
     def _pseudo_query_scores(self, texts: dict[str, str]) -> np.ndarray | None:
         sample = {document_id: texts[document_id] for document_id in self._sample_ids(texts)}
         return self._score(probes.generate_questions(sample, self.settings.drift.seed))
+
+    def _score_changed(self, document_ids: Sequence[str]) -> PairedScores:
+        """Score changed documents by pseudo-queries of their former and of their present version.
+
+        The former version is searched for among the documents that were trained with, where it was.
+        A document counts if both versions are long enough for a query.
+        """
+        sample = self._sample_ids(document_ids)
+        seed = self.settings.drift.seed
+        former_texts = _read_texts(self.searcher.base.documents, sample)
+        present_texts: dict[str, str] = {}
+        for segment, ids in self._ids_by_segment(sample):
+            present_texts.update(_read_texts(segment.documents, ids))
+        former = {
+            question.document_id: question
+            for question in probes.generate_questions(former_texts, seed)
+        }
+        present = {
+            question.document_id: question
+            for question in probes.generate_questions(present_texts, seed)
+        }
+        compared = sorted(former.keys() & present.keys())
+        if not compared:
+            return no_paired_scores()
+
+        ranks_before = probes.first_ranks(
+            self.searcher.base.retriever.search,
+            [former[document_id] for document_id in compared],
+            PROTECTED_DEPTH,
+        )
+        ranks_now = probes.first_ranks(
+            self.searcher.plain_retriever.search, [present[document_id] for document_id in compared]
+        )
+        share = remaining_share(self.searcher, len(self._trained))
+        return PairedScores(
+            reciprocal_ranks(ranks_before),
+            reciprocal_ranks(ranks_now),
+            crowding(ranks_before, share),
+        )
 
     def _arrived_query_scores(self, arrivals: Sequence[Event]) -> np.ndarray | None:
         """Score documents by the queries that they arrived with.
@@ -275,11 +336,7 @@ class BatchReader:
         self, document_ids: Sequence[str]
     ) -> tuple[np.ndarray, dict[str, str]]:
         """Read the vectors (m, H) and the texts of documents, segment by segment."""
-        segments = []
-        for view in self.searcher.views:
-            ids_in_segment = [id_ for id_ in document_ids if id_ in view]
-            segments.append((view.segment, ids_in_segment))
-
+        segments = self._ids_by_segment(document_ids)
         # If no segment contains any of them, one is kept so that the empty result has the right
         # number of columns. The last segment is small.
         with_documents = [(segment, ids) for segment, ids in segments if ids] or segments[-1:]
@@ -288,9 +345,21 @@ class BatchReader:
         vectors = []
         for segment, ids_in_segment in with_documents:
             vectors.append(probes.first_passage_vectors(segment, ids_in_segment))
-            for id_, row in DocumentFile(segment.documents).read(ids_in_segment).items():
-                texts[id_] = row["text"]
+            texts.update(_read_texts(segment.documents, ids_in_segment))
         return np.concatenate(vectors), dict(sorted(texts.items()))
+
+    def _ids_by_segment(self, document_ids: Sequence[str]) -> list[tuple[LoadedSegment, list[str]]]:
+        """Return every segment with the documents that are live in it."""
+        segments = []
+        for view in self.searcher.views:
+            segments.append((view.segment, [id_ for id_ in document_ids if id_ in view]))
+        return segments
+
+
+def _read_texts(documents: Path, document_ids: Sequence[str]) -> dict[str, str]:
+    """Read the texts of documents of a documents file, by document id."""
+    rows = DocumentFile(documents).read(document_ids, ["text"])
+    return {document_id: row["text"] for document_id, row in rows.items()}
 
 
 def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:

@@ -278,13 +278,23 @@ def score_protected_queries(
         searcher.plain_retriever.search, current_questions, PROTECTED_DEPTH
     )
 
-    live_documents = sum(view.documents for view in searcher.views)
-    old_share = reference.trained / max(reference.trained, live_documents)
+    share = remaining_share(searcher, reference.trained)
     return PairedScores(
         reciprocal_ranks(ranks_before),
         reciprocal_ranks(ranks_now),
-        crowding(ranks_before, old_share),
+        crowding(ranks_before, share),
     )
+
+
+def remaining_share(searcher: Searcher, trained: int) -> float:
+    """Return the size of the collection at its training, as a share of its size now, at most 1.
+
+    Args:
+        searcher: The live collection.
+        trained: Number of documents that the retriever was trained with.
+    """
+    live_documents = sum(view.documents for view in searcher.views)
+    return trained / max(trained, live_documents)
 
 
 def _make_question(text: str, answers: Set[str]) -> Question:

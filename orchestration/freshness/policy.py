@@ -9,6 +9,7 @@ The rules, in order:
 
    - new documents are found significantly worse than old ones, by the queries that they arrived
      with or, where too few documents have such queries, by pseudo-queries;
+   - changed documents are found worse than their former versions were;
    - additions push old documents down by more than growth alone does;
    - refined documents break too many of IncDSI's constraints;
    - the collection has grown past its limit.
@@ -33,7 +34,9 @@ from enum import StrEnum
 
 from model_code.drift.measures import (
     ASKED_QUERIES,
+    CHANGED_DOCUMENTS,
     MADE_QUERIES,
+    PROTECTED_QUERIES,
     SHIFT_MEASURES,
     TestResult,
     deciding_measures,
@@ -41,7 +44,7 @@ from model_code.drift.measures import (
 from model_code.drift.report import DriftReport
 from model_code.drift.settings import DriftSettings
 
-LIMIT_MEASURES = ("conflicts", "growth", "protected_old")
+LIMIT_MEASURES = ("conflicts", "growth", CHANGED_DOCUMENTS, PROTECTED_QUERIES)
 PILOT_REASON = (
     "documents have shifted, and the queries that they arrived with show no harm: "
     "a pilot tells whether a retrain would help"

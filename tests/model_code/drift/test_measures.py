@@ -14,6 +14,7 @@ from model_code.drift.measures import (
     FITS,
     MEASURES,
     NOT_REFINED,
+    PROTECTED_QUERIES,
     OldScores,
     PairedScores,
     conflicts,
@@ -21,7 +22,7 @@ from model_code.drift.measures import (
     domain_auc,
     growth,
     judge,
-    protected_change,
+    paired_change,
     reciprocal_ranks,
 )
 from model_code.drift.settings import DriftSettings
@@ -85,7 +86,8 @@ def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
     chance = np.random.default_rng(1)
     before = chance.random(60)
     after = before - 0.05 + 0.2 * chance.standard_normal(60)
-    (found,) = judge([protected_change(PairedScores(before, after), settings(draws=20000))], 0.05)
+    scores = PairedScores(before, after, np.zeros(60))
+    (found,) = judge([paired_change(PROTECTED_QUERIES, scores, settings(draws=20000))], 0.05)
     two_sided = paired_randomisation_test((after - before)[:, None], 20000, seed=1)[0]
     assert found.name == "protected_old"
     assert found.value == pytest.approx(np.mean(after - before))
@@ -96,16 +98,32 @@ def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
 def test_loss_within_the_margin_is_no_harm() -> None:
     before = np.random.default_rng(0).random(400)
     after = before - 0.02 * (np.arange(400) % 2)  # a loss of .01, beyond doubt
-    cases = [(0.0, 0.0), (0.02, 0.0), (0.0, np.full(400, 0.02)), (0.0, 0.03 * (np.arange(400) % 2))]
+    nothing = np.zeros(400)
+    cases = [
+        (0.0, nothing),
+        (0.02, nothing),
+        (0.0, nothing + 0.02),
+        (0.0, 0.03 * (np.arange(400) % 2)),
+    ]
     found = [
-        protected_change(PairedScores(before, after, crowded), settings(quality_margin=margin))
+        paired_change(
+            PROTECTED_QUERIES,
+            PairedScores(before, after, crowded),
+            settings(quality_margin=margin),
+        )
         for margin, crowded in cases
     ]
     assert [judge([one], 0.05)[0].exceeded for one in found] == [True, False, False, False]
     assert [one.detail["crowding"] for one in found] == pytest.approx([0, 0, 0.02, 0.015])
-    assert not judge(
-        [protected_change(PairedScores(before[:50], before[:50] + 0.3), settings())], 0.05
-    )[0].exceeded
+
+
+def test_gain_is_no_harm() -> None:
+    before = np.random.default_rng(0).random(50)
+    scores = PairedScores(before, before + 0.3, np.zeros(50))
+
+    (found,) = judge([paired_change(PROTECTED_QUERIES, scores, settings())], 0.05)
+
+    assert not found.exceeded
 
 
 def test_crowding_equals_the_cost_of_growth() -> None:

@@ -103,21 +103,73 @@ def test_batch_and_window_share_alpha(calibrated: Calibration) -> None:
     assert levels == [{SETTINGS.alpha / 2}, {SETTINGS.alpha / 4}]
 
 
-def test_too_few_protected_queries_are_skipped(
+def paired(before: np.ndarray, after: np.ndarray) -> PairedScores:
+    """Return paired scores of a collection that did not grow."""
+    return PairedScores(before, after, np.zeros(len(before)))
+
+
+def reasons_to_skip(report: DriftReport) -> dict[str, str]:
+    return {skipped.name: skipped.why for skipped in report.unmeasured}
+
+
+BEFORE = np.random.default_rng(0).random(80)
+
+
+def test_loss_of_protected_queries_exceeds_its_threshold(calibrated: Calibration) -> None:
+    report = make_report(calibrated, [arrivals(1)], 200, paired(BEFORE, BEFORE - 0.2))
+
+    assert names(report) >= {"protected_old", "growth"}
+
+
+def test_equal_scores_of_protected_queries_are_no_harm(calibrated: Calibration) -> None:
+    report = make_report(calibrated, [arrivals(1)], 200, paired(BEFORE, BEFORE))
+
+    assert "protected_old" not in names(report)
+
+
+def test_too_few_protected_queries_are_skipped(calibrated: Calibration) -> None:
+    few = np.ones(SETTINGS.minimum_batch - 1)
+    report = make_report(calibrated, [arrivals(1)], 30, paired(few, few - 1))
+
+    assert "19 protected queries" in reasons_to_skip(report)["protected_old"]
+
+
+def changed(before: np.ndarray, after: np.ndarray) -> Arrivals:
+    """Return a batch of new documents and of changed ones."""
+    scores = paired(before, after)
+    return replace(arrivals(1), changed_documents=len(before), changed=scores)
+
+
+def test_changed_documents_that_are_found_worse_exceed_the_threshold(
     calibrated: Calibration,
 ) -> None:
-    before = np.random.default_rng(0).random(80)
-    report = make_report(calibrated, [arrivals(1)], 200, PairedScores(before, before - 0.2))
-    assert names(report) >= {"protected_old", "growth"}
-    assert "protected_old" not in names(
-        make_report(calibrated, [arrivals(1)], 200, PairedScores(before, before))
-    )
-    few = np.ones(SETTINGS.minimum_batch - 1)
-    report = make_report(calibrated, [arrivals(1)], 30, PairedScores(few, few - 1))
-    assert "protected_old" not in {one.name for one in report.measures}
-    assert (
-        "19 protected queries" in {one.name: one.why for one in report.unmeasured}["protected_old"]
-    )
+    report = make_report(calibrated, [changed(BEFORE, BEFORE - 0.2)], 30)
+
+    assert "changed_quality" in names(report)
+
+
+def test_changed_documents_that_were_always_hard_to_find_are_no_harm(
+    calibrated: Calibration,
+) -> None:
+    hard = BEFORE / 10
+    report = make_report(calibrated, [changed(hard, hard)], 30)
+
+    assert "changed_quality" not in names(report)
+
+
+def test_changed_documents_count(calibrated: Calibration) -> None:
+    report = make_report(calibrated, [changed(BEFORE, BEFORE)], 30)
+
+    assert report.documents == len(arrivals(1).vectors) + 80
+
+
+def test_changed_documents_of_small_batches_are_measured_together(calibrated: Calibration) -> None:
+    batch = changed(BEFORE[:15], BEFORE[:15] - 0.3)
+    report = make_report(calibrated, [batch, batch], 30)
+
+    (measure,) = report.of("changed_quality")
+    assert measure.scope == "window"
+    assert measure.detail["measured"] == 30
 
 
 def test_statuses_of_refined_documents_count(calibrated: Calibration) -> None:
@@ -137,8 +189,9 @@ def test_concatenated_batches_keep_their_values() -> None:
 
 
 def test_all_inputs_are_concatenated() -> None:
-    assert {field.name for field in fields(Arrivals)} - {"fingerprint", "statuses"} == set(INPUTS)
-    of_each_scope = len(MEASURES) + len(["conflicts"])
+    joined_otherwise = {"fingerprint", "statuses", "changed_documents", "changed"}
+    assert {field.name for field in fields(Arrivals)} - joined_otherwise == set(INPUTS)
+    of_each_scope = len(MEASURES) + len(["conflicts", "changed_quality"])
     assert 2 * of_each_scope + len(["protected_old"]) == MAX_MEASURES
 
 

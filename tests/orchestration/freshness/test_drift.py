@@ -120,6 +120,36 @@ def test_similar_documents_need_no_action(project):
     assert check.exceeded == ()
 
 
+def test_changed_documents_are_compared_with_their_former_versions(project):
+    changed = documents(SEA, 24, "sea", 5)
+    add(project, changed)
+
+    check = check_drift(project)
+
+    (measure,) = check.report.of("changed_quality")
+    assert measure.detail["measured"] == 24
+    assert check.report.documents == 24
+    assert check.exceeded == ()
+
+
+def test_changed_documents_are_not_new(project):
+    add(project, documents(SPACE, 24, "sea", 5))
+
+    report = check_drift(project).report
+
+    assert report.of("domain_auc", "new_quality") == ()
+
+
+def test_changed_documents_that_cannot_be_told_apart_call_for_retrain(project):
+    text = "wave tide harbour sail anchor gull reef current"
+    add(project, {f"sea-{i:03}": text for i in range(40)})
+
+    decision = check_drift(project).decision
+
+    assert decision.wanted == RETRAIN
+    assert "changed_quality" in decision.reasons[0]
+
+
 def test_reported_documents_are_not_reported_again(project):
     add(project, documents(SEA, 24, "more", 3))
     check_drift(project)
