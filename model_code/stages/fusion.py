@@ -46,6 +46,11 @@ DEFAULT_TOTAL_WEIGHT = {"dense": 1.0, "words": 5.0, "late": 1.0, "headline": 0.5
 MIN_LEARNING_QUERIES = 30
 # A weight from 30 queries is nearly as good as one from all, so more than these gain nothing.
 MAX_LEARNING_QUERIES = 1000
+# A learned weight replaces the default if the dev queries gain more than this many standard errors.
+# Two protect small dev sets: on 30 queries, whatever is best among twelve weights is often chance.
+MIN_GAIN = 2.0
+# A late interaction begins at 0, where it is missing, and so needs less evidence.
+MIN_GAIN_OF_LATE = 1.0
 # Dev queries that show the largest dense scores of a build, where no weights are learned.
 MAX_LIMIT_QUERIES = 200
 # Decimals to which mean metrics are compared, so that noise does not choose a weight.
@@ -332,8 +337,9 @@ def choose_weights(
     """Return a fusion with the weights of a small grid that have the highest mean metric.
 
     The first component keeps its weight. The others are tried one after the other, twice if there
-    are several. Late interaction begins at 0, moves only if that gains more than its standard
-    error, and is left out if it stays at 0.
+    are several. A weight moves only if the gain is larger than its standard error by a factor,
+    `MIN_GAIN` or `MIN_GAIN_OF_LATE`. Late interaction begins at 0, and is left out if it stays at
+    0.
 
     Args:
         fusion: A fusion with initial weights.
@@ -352,7 +358,8 @@ def choose_weights(
     for name in tuned * rounds:
         best, gains = _best_weight(scored, weights, name, dev, metric)
         standard_error = gains.std() / len(gains) ** 0.5
-        if name not in late or gains.mean() > standard_error:
+        min_gain = MIN_GAIN_OF_LATE if name in late else MIN_GAIN
+        if gains.mean() > min_gain * standard_error:
             weights[name] = best
 
     kept = {name: weight for name, weight in weights.items() if weight or name not in late}

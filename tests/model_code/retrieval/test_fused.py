@@ -23,7 +23,7 @@ from model_code.retrieval.fused import (
 )
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking, Retriever
-from model_code.stages.fusion import learn_weights
+from model_code.stages.fusion import ScoredQuery, choose_weights, learn_weights
 from tests.model_code.collection.laws import (
     NEW,
     OLD,
@@ -266,6 +266,34 @@ def test_learned_weights_are_the_best_of_the_grid() -> None:
     weights = learn_weights(search, dev, "nDCG@10").weights
     assert weights["good"] == 1.0
     assert weights["bad"] <= 1.0, "the largest that does no harm, as it was 3"
+
+
+def gain_on(gaining: int, component: str) -> Mapping[str, float]:
+    """Choose weights by 40 queries, of which `gaining` are answered better by a component.
+
+    The other queries have one candidate, so that no weight matters to them.
+    """
+    scored, qrels = [], {}
+    for i in range(40):
+        query = f"q{i}"
+        qrels[query] = {"right": 1}
+        if i < gaining:
+            scores = {"dense": np.array([1.0, 0.0]), component: np.array([0.0, 0.9])}
+            scored.append(ScoredQuery(query, ["wrong", "right"], scores))
+        else:
+            scores = {"dense": np.ones(1), component: np.ones(1)}
+            scored.append(ScoredQuery(query, ["right"], scores))
+    judged = Judgements({query: query for query in qrels}, qrels, "qrels")
+    fusion = Fusion({"dense": 1.0, component: 1.0}, {})
+    return choose_weights(fusion, scored, judged, "nDCG@10").weights
+
+
+def test_weight_stays_where_one_query_gains() -> None:
+    assert gain_on(1, "bm25")["bm25"] == 1.0
+
+
+def test_weight_moves_where_many_queries_gain() -> None:
+    assert gain_on(8, "bm25")["bm25"] == 1.5
 
 
 @pytest.mark.parametrize("asked", ["late", "dense"])
