@@ -11,9 +11,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
 
-TRAINING_TESTS := $(wildcard $(addprefix tests/model_code/,dsi encoding hierarchy lexical queries retrievers stages training))
+# The tests of a tier. `make test` leaves out full-size scripts, kills and foreign tools; `make test-all` runs them, too.
+TIER ?= not full and not long
+TRAINING_TESTS := $(wildcard $(addprefix tests/model_code/,dsi encoding hierarchy lexical queries retrieval stages training))
 
-.PHONY: install demo test test-long unit-tests training-tests orchestration-tests end-to-end-tests ui repro docs lint clean
+.PHONY: install demo test test-all test-long unit-tests training-tests orchestration-tests end-to-end-tests ui repro docs lint clean
 
 install: $(VENV)/.installed
 
@@ -26,17 +28,20 @@ test: $(VENV)/.installed-for-tests
 	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --keep-going \
 		end-to-end-tests orchestration-tests unit-tests training-tests
 
+test-all:
+	$(MAKE) --no-print-directory TIER="not long" test
+
 unit-tests:
-	python -m pytest $(addprefix --ignore ,tests/end_to_end tests/orchestration $(TRAINING_TESTS))
+	python -m pytest -m "$(TIER)" $(addprefix --ignore ,tests/end_to_end tests/orchestration $(TRAINING_TESTS))
 
 training-tests:
-	python -m pytest $(TRAINING_TESTS)
+	python -m pytest -m "$(TIER)" $(TRAINING_TESTS)
 
 orchestration-tests:
-	python -m pytest tests/orchestration
+	python -m pytest -m "$(TIER)" tests/orchestration
 
 end-to-end-tests:
-	python -m pytest tests/end_to_end
+	python -m pytest -m "$(TIER)" tests/end_to_end
 
 # What chance finds: the same tests as above, with far more of it.
 test-long: $(VENV)/.installed-for-tests

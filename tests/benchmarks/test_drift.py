@@ -41,6 +41,7 @@ def made_up_docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(" ".join(text), " ".join(text[:4])) for text in texts]
 
 
+@pytest.mark.full
 def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift_batches, "_docstrings", made_up_docstrings)
     monkeypatch.setattr(drift_batches, "NEIGHBOURS", ("scipy",))
@@ -79,6 +80,7 @@ def test_data_sets_have_sources_and_dated_reference(
     ]
 
 
+@pytest.mark.full
 def test_only_harmed_documents_are_due() -> None:
     def vectors(count: int, seed: int, noise: float, shift: float) -> Vectors:
         chance = np.random.default_rng(seed)

@@ -68,6 +68,7 @@ def test_kills_at_the_doors_do_no_harm(doors):
     assert doors.dropped == 6
 
 
+@pytest.mark.full
 def test_what_is_lost_at_a_door_is_noticed(doors, monkeypatch):
     """The one who finishes for a process that was killed loses the last document of each file."""
     monkeypatch.setattr(DoorTrial, "_killed", lambda self, work: nullcontext())
@@ -272,6 +273,7 @@ def test_crashes_without_a_mutation_do_no_harm(trial):
     assert trial.interrupted.total() > 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_each_mutation_is_caught_within_ten_kills(trial, monkeypatch, mutation):
     owner, name, change = MUTATIONS[mutation]

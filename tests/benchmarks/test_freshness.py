@@ -14,6 +14,7 @@ from tests.benchmarks.rows import COLUMNS
 from tests.tiny_encoder import make_tiny_encoder
 
 
+@pytest.mark.full
 def test_rows_are_measured(tmp_path, monkeypatch):
     monkeypatch.delenv("FRESHET_STATE", raising=False)
     texts = [f"{each['title']} {each['text']}" for each in documents("single", 30)]

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.end_to_end.tiny_project import dvc, git
+
+pytestmark = pytest.mark.full
 
 
 def test_dvc_experiment_shows_metrics_of_a_setting(copy_of_build):

@@ -62,6 +62,7 @@ def kill_dvc(process: subprocess.Popen[bytes]) -> None:
     assert not psutil.wait_procs(children, timeout=30)[1], "the stage outlived its DVC"
 
 
+@pytest.mark.full
 def test_a_killed_training_resumes_to_the_same_output(copy_of_build):
     address, output = "train@hce", "artifacts/train/hce"
     before = output_hashes(copy_of_build)
@@ -95,6 +96,7 @@ def encode_shards(encoder, shards, method, really=encode_shards):
 """
 
 
+@pytest.mark.full
 def test_killed_index_stage_resumes_after_its_shard(
     copy_of_build,
 ):
@@ -177,6 +179,7 @@ def ends_in_one_line(process: subprocess.Popen[str], folder: Path, number: signa
     wait_for(lambda: not processes_in(folder), 30)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("command", "number"), [("demo", signal.SIGINT), ("run", signal.SIGTERM)])
 def test_signal_ends_build_without_retry(copy_of_build, command, number):
     process = start_command(unbuilt(copy_of_build), command)

@@ -15,6 +15,8 @@ from tests.end_to_end.tiny_project import freshet
 from tests.freshet.conftest import serving, visit  # noqa: F401
 from tests.tiny_encoder import make_tiny_encoder
 
+pytestmark = pytest.mark.full
+
 TELLING = {
     "chinese": ("列车", "旅客", "地球"),
     "japanese": ("料理", "気温", "カード"),

@@ -22,6 +22,8 @@ import pytest
 from tests.end_to_end.tiny_project import environment
 from tests.postgresql import free_ports
 
+pytestmark = pytest.mark.full
+
 DAGSTER, MLFLOW, SERVICE = free_ports(3)
 DAGSTER_PAGE, MLFLOW_PAGE = f"http://127.0.0.1:{DAGSTER}", f"http://127.0.0.1:{MLFLOW}"
 # milliseconds for what a busy machine may take; nothing waits for longer than it has to

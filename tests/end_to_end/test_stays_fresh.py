@@ -151,6 +151,7 @@ SHARES = (
 )
 
 
+@pytest.mark.full
 def test_pilot_of_a_fusion_changes_nothing(fused):
     before = json.loads(freshet(fused, "status", "--json").stdout)
     parameters.write_overrides(fused / "params.yaml", SHARES)

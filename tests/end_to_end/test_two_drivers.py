@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from orchestration import parameters
 from tests.end_to_end.tiny_project import dvc, freshet, output_hashes, run
 
@@ -38,6 +40,7 @@ def test_after_dagster_there_is_nothing_left_for_dvc(built_by_dagster):
     assert json.loads(dvc(built_by_dagster, "status", "--json").stdout) == {}
 
 
+@pytest.mark.full
 def test_after_dvc_dagster_runs_nothing_and_knows_everything(copy_of_build):
     before = output_hashes(copy_of_build)
     done = freshet(copy_of_build, "demo")

@@ -48,6 +48,7 @@ def triples(count: int, seed: int) -> Triples:
     return [(" ".join(text), " ".join(text[:3]), " ".join(text[4:])) for text in texts]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("queries", [False, True])
 def test_no_measured_query_is_learned(
     queries: bool, base: Path, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +118,7 @@ def test_retrain_is_due_if_gain_is_positive() -> None:
     )
 
 
+@pytest.mark.full
 def test_the_command_trains_and_prints_a_table(
     base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
