@@ -1,4 +1,4 @@
-"""Guards the reference: what it keeps, and its sealed folder."""
+"""Test the drift reference: the rows it keeps, and its checksummed folder."""
 
 from __future__ import annotations
 
@@ -14,44 +14,64 @@ from model_code.files import hash_path
 from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical
 
 
-def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
-    questions = Questions(
-        made=(Question("a", "a piece", frozenset("a")),),
-        asked=(Question("b", "what?", frozenset("cab")), Question("b", "which?", frozenset("b"))),
-        protected=(
-            Question("a", "how?", frozenset("ab"), 3),
-            Question("c", "why?", frozenset("c")),
-        ),
-    )
-    made = replace(reference(), questions=questions)
-    made.save(tmp_path / "a")
-    loaded = DriftReference.load(tmp_path / "a")
+@pytest.fixture
+def reference_with_questions() -> DriftReference:
+    made = Question("a", "a piece", frozenset("a"))
+    asked = (Question("b", "what?", frozenset("cab")), Question("b", "which?", frozenset("b")))
+    protected = (Question("a", "how?", frozenset("ab"), 3), Question("c", "why?", frozenset("c")))
+    questions = Questions(made=(made,), asked=asked, protected=protected)
+    return replace(reference(), questions=questions)
+
+
+def test_loaded_reference_equals_the_saved_one(
+    tmp_path: Path, reference_with_questions: DriftReference
+) -> None:
+    reference_with_questions.save(tmp_path)
+
+    loaded = DriftReference.load(tmp_path)
+
     for field in fields(DriftReference):
-        ours, theirs = getattr(made, field.name), getattr(loaded, field.name)
-        assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None), field.name
-        assert np.all(ours == theirs), field.name
-    loaded.save(tmp_path / "b")
-    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
+        saved_value = getattr(reference_with_questions, field.name)
+        loaded_value = getattr(loaded, field.name)
+        saved_dtype = getattr(saved_value, "dtype", None)
+        assert getattr(loaded_value, "dtype", None) == saved_dtype, field.name
+        assert np.all(loaded_value == saved_value), field.name
 
 
-def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
+def test_loaded_reference_is_saved_with_the_same_bytes(
+    tmp_path: Path, reference_with_questions: DriftReference
+) -> None:
+    reference_with_questions.save(tmp_path / "saved")
+
+    DriftReference.load(tmp_path / "saved").save(tmp_path / "saved again")
+
+    assert hash_path(tmp_path / "saved again") == hash_path(tmp_path / "saved")
+
+
+def test_changed_folder_is_refused(tmp_path: Path) -> None:
     reference().save(tmp_path)
     (tmp_path / "questions.json").write_text("{}")
+
     with pytest.raises(FreshetError, match=r"questions.json was changed"):
         DriftReference.load(tmp_path)
 
 
 def test_only_eligible_rows_are_sampled() -> None:
-    vectors, rows = topical(300, 0), np.arange(0, 300, 2)
-    chosen = DriftReference.build(vectors, "f", SETTINGS, rows=rows)
-    assert (chosen.vectors == vectors[rows]).all()
-    assert chosen.trained == 300
+    vectors = topical(300, 0)
+    eligible_rows = np.arange(0, 300, 2)
+
+    sampled = DriftReference.build(vectors, "f", SETTINGS, rows=eligible_rows)
+
+    assert (sampled.vectors == vectors[eligible_rows]).all()
+    assert sampled.trained == 300
 
 
 @pytest.mark.parametrize("count", [1, 2, 119])
 def test_few_documents_are_all_kept(tmp_path: Path, count: int) -> None:
     vectors = topical(count, 0)
     DriftReference.build(vectors, "f", SETTINGS).save(tmp_path)
+
     loaded = DriftReference.load(tmp_path)
+
     assert (loaded.vectors == vectors).all()
     assert loaded.trained == count

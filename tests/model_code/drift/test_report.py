@@ -1,6 +1,4 @@
-"""Guards the report as a whole: false alarms at most alpha, power, order, windows, and what it
-refuses to compare.
-"""
+"""Test the drift report: false alarms, power, order, windows, and input that it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from model_code.drift.settings import MAX_MEASURES
 from model_code.errors import FingerprintMismatch, FreshetError
 from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference
 
-OF_VECTORS = {"domain_auc"}
+VECTOR_MEASURES = {"domain_auc"}
 
 
 @pytest.fixture(scope="module")
@@ -24,92 +22,134 @@ def calibrated() -> Calibration:
     return calibration()
 
 
-def names(report: DriftReport) -> set[str]:
-    return {one.name for one in report.exceeded}
+def exceeded_names(report: DriftReport) -> set[str]:
+    return {measure.name for measure in report.exceeded}
+
+
+def reasons_to_skip(report: DriftReport) -> dict[str, str]:
+    return {skipped.name: skipped.why for skipped in report.unmeasured}
 
 
 def test_false_alarms_are_at_most_alpha() -> None:
     alarms = []
-    for seed in range(4):  # of references too: the luck of one sample is part of the chance
+    # Several references, because the chance of an alarm includes the sampling of the reference.
+    for seed in range(4):
         calibrated = calibration(seed)
-        alarms += [
-            bool(make_report(calibrated, [arrivals(1000 * seed + i)], 30).exceeded)
-            for i in range(40, 80)
-        ]
+        for i in range(40, 80):
+            report = make_report(calibrated, [arrivals(1000 * seed + i)], 30)
+            alarms.append(bool(report.exceeded))
+
+    # At exactly alpha, this test fails with a probability of .01.
+    tolerance = 2.33 * np.sqrt(SETTINGS.alpha * (1 - SETTINGS.alpha) / 160)
     assert len(alarms) == 160
-    # passed with a chance of .01 at exactly alpha
-    error = 2.33 * np.sqrt(SETTINGS.alpha * (1 - SETTINGS.alpha) / 160)
-    assert np.mean(alarms) <= SETTINGS.alpha + error
+    assert np.mean(alarms) <= SETTINGS.alpha + tolerance
+
+
+def reports_of_twenty_batches(calibrated: Calibration, **changes) -> list[set[str]]:
+    """Return the names of the exceeded measures of 20 batches."""
+    names = []
+    for seed in range(50, 70):
+        report = make_report(calibrated, [arrivals(seed, **changes)], 30)
+        names.append(exceeded_names(report))
+    return names
 
 
 def test_shifted_documents_exceed_domain_auc(calibrated: Calibration) -> None:
-    found = [names(make_report(calibrated, [arrivals(50 + i, shift=0.8)], 30)) for i in range(20)]
-    assert sum(one >= OF_VECTORS for one in found) >= 19
-    assert not any("new_quality" in one for one in found)
+    names = reports_of_twenty_batches(calibrated, shift=0.8)
+
+    assert sum("domain_auc" in exceeded for exceeded in names) >= 19
+    assert not any("new_quality" in exceeded for exceeded in names)
 
 
-def test_worse_documents_exceed_quality_alone(calibrated: Calibration) -> None:
-    found = [names(make_report(calibrated, [arrivals(50 + i, worse=0.4)], 30)) for i in range(20)]
-    assert sum("new_quality" in one for one in found) >= 19
-    assert sum(bool(one & OF_VECTORS) for one in found) <= 3
+def test_worse_documents_exceed_new_quality(calibrated: Calibration) -> None:
+    names = reports_of_twenty_batches(calibrated, worse=0.4)
+
+    assert sum("new_quality" in exceeded for exceeded in names) >= 19
+    assert sum("domain_auc" in exceeded for exceeded in names) <= 3
 
 
 def test_asked_queries_exceed_beside_made_ones() -> None:
-    chance = np.random.default_rng(3)
-    scores = OldScores(calibration().scores.made, chance.random(200).astype(np.float32))
-    calibrated = Calibration(reference(), SETTINGS, scores=scores)
-    found = [
-        names(
-            make_report(calibrated, [replace(arrivals(50 + i), asked=chance.random(30) - loss)], 30)
-        )
-        for i in range(20)
-        for loss in (0.0, 0.4)
-    ]
-    assert sum("asked_quality" in one for one in found[1::2]) >= 19
-    assert sum("asked_quality" in one for one in found[::2]) <= 3
-    assert sum("new_quality" in one for one in found) <= 3
+    rng = np.random.default_rng(3)
+    old_scores = OldScores(calibration().scores.made, rng.random(200).astype(np.float32))
+    calibrated = Calibration(reference(), SETTINGS, scores=old_scores)
+
+    without_loss = []
+    with_loss = []
+    for seed in range(50, 70):
+        batch = replace(arrivals(seed), asked=rng.random(30))
+        without_loss.append(exceeded_names(make_report(calibrated, [batch], 30)))
+        worse_batch = replace(arrivals(seed), asked=rng.random(30) - 0.4)
+        with_loss.append(exceeded_names(make_report(calibrated, [worse_batch], 30)))
+
+    assert sum("asked_quality" in exceeded for exceeded in with_loss) >= 19
+    assert sum("asked_quality" in exceeded for exceeded in without_loss) <= 3
+    assert sum("new_quality" in exceeded for exceeded in with_loss + without_loss) <= 3
 
 
 def test_reports_do_not_depend_on_order(calibrated: Calibration) -> None:
-    batch = arrivals(3, count=60)  # more than are measured, so a sample
+    # Only a sample of 60 documents is measured.
+    batch = arrivals(3, count=60)
     order = np.random.default_rng(0).permutation(60)
-    turned = Arrivals(batch.vectors[order], "f", batch.quality[order])
-    first, second = (make_report(calibrated, [one], 60) for one in (batch, turned))
-    for ours, theirs in zip(first.measures, second.measures, strict=True):
-        assert ours.value == pytest.approx(theirs.value, abs=1e-9)
-        assert ours.threshold == theirs.threshold
-    assert make_report(calibration(), [batch], 60) == first
+    shuffled_batch = Arrivals(batch.vectors[order], "f", batch.quality[order])
+
+    report = make_report(calibrated, [batch], 60)
+    shuffled_report = make_report(calibrated, [shuffled_batch], 60)
+
+    for measure, shuffled in zip(report.measures, shuffled_report.measures, strict=True):
+        assert measure.value == pytest.approx(shuffled.value, abs=1e-9)
+        assert measure.threshold == shuffled.threshold
 
 
-def test_window_finds_drift_of_small_batches(calibrated: Calibration) -> None:
-    batches = [arrivals(60 + i, count=10, shift=0.8) for i in range(4)]
-    alone, together = make_report(calibrated, batches[:1], 10), make_report(calibrated, batches, 40)
-    assert not alone.exceeded
-    assert {one.name for one in alone.unmeasured} >= OF_VECTORS
-    assert together.documents == 10
-    assert together.batches == 3
-    assert together.window_documents == 30
-    assert names(together) >= OF_VECTORS
-    assert all(one.scope == "window" for one in together.exceeded)
+def test_reports_are_reproducible(calibrated: Calibration) -> None:
+    batch = arrivals(3, count=60)
+
+    report = make_report(calibrated, [batch], 60)
+
+    assert make_report(calibration(), [batch], 60) == report
 
 
-def test_batch_and_window_share_alpha(calibrated: Calibration) -> None:
-    one, two = (
-        make_report(calibrated, [arrivals(80 + i) for i in range(count)], 60) for count in (1, 2)
-    )
-    levels = [
-        {m.detail["level"] for m in report.measures if "level" in m.detail} for report in (one, two)
-    ]
-    assert levels == [{SETTINGS.alpha / 2}, {SETTINGS.alpha / 4}]
+@pytest.fixture
+def small_shifted_batches() -> list[Arrivals]:
+    return [arrivals(seed, count=10, shift=0.8) for seed in range(60, 64)]
+
+
+def test_small_batch_is_not_measured(
+    calibrated: Calibration, small_shifted_batches: list[Arrivals]
+) -> None:
+    report = make_report(calibrated, small_shifted_batches[:1], 10)
+
+    assert not report.exceeded
+    assert set(reasons_to_skip(report)) >= VECTOR_MEASURES
+
+
+def test_window_finds_drift_of_small_batches(
+    calibrated: Calibration, small_shifted_batches: list[Arrivals]
+) -> None:
+    report = make_report(calibrated, small_shifted_batches, 40)
+
+    assert report.documents == 10
+    assert report.batches == 3
+    assert report.window_documents == 30
+    assert exceeded_names(report) >= VECTOR_MEASURES
+    assert {measure.scope for measure in report.exceeded} == {"window"}
+
+
+@pytest.mark.parametrize(("batch_count", "scope_count"), [(1, 1), (2, 2)])
+def test_batch_and_window_share_alpha(
+    calibrated: Calibration, batch_count: int, scope_count: int
+) -> None:
+    batches = [arrivals(80 + i) for i in range(batch_count)]
+
+    report = make_report(calibrated, batches, 60)
+
+    levels = {measure.detail.get("level") for measure in report.measures} - {None}
+    # Two measures decide in each scope.
+    assert levels == {SETTINGS.alpha / (2 * scope_count)}
 
 
 def paired(before: np.ndarray, after: np.ndarray) -> PairedScores:
     """Return paired scores of a collection that did not grow."""
     return PairedScores(before, after, np.zeros(len(before)))
-
-
-def reasons_to_skip(report: DriftReport) -> dict[str, str]:
-    return {skipped.name: skipped.why for skipped in report.unmeasured}
 
 
 BEFORE = np.random.default_rng(0).random(80)
@@ -118,18 +158,19 @@ BEFORE = np.random.default_rng(0).random(80)
 def test_loss_of_protected_queries_exceeds_its_threshold(calibrated: Calibration) -> None:
     report = make_report(calibrated, [arrivals(1)], 200, paired(BEFORE, BEFORE - 0.2))
 
-    assert names(report) >= {"protected_old", "growth"}
+    assert exceeded_names(report) >= {"protected_old", "growth"}
 
 
 def test_equal_scores_of_protected_queries_are_no_harm(calibrated: Calibration) -> None:
     report = make_report(calibrated, [arrivals(1)], 200, paired(BEFORE, BEFORE))
 
-    assert "protected_old" not in names(report)
+    assert "protected_old" not in exceeded_names(report)
 
 
 def test_too_few_protected_queries_are_skipped(calibrated: Calibration) -> None:
-    few = np.ones(SETTINGS.minimum_batch - 1)
-    report = make_report(calibrated, [arrivals(1)], 30, paired(few, few - 1))
+    scores = np.ones(SETTINGS.minimum_batch - 1)
+
+    report = make_report(calibrated, [arrivals(1)], 30, paired(scores, scores - 1))
 
     assert "19 protected queries" in reasons_to_skip(report)["protected_old"]
 
@@ -140,21 +181,18 @@ def changed(before: np.ndarray, after: np.ndarray) -> Arrivals:
     return replace(arrivals(1), changed_documents=len(before), changed=scores)
 
 
-def test_changed_documents_that_are_found_worse_exceed_the_threshold(
-    calibrated: Calibration,
-) -> None:
+def test_changed_documents_found_worse_exceed(calibrated: Calibration) -> None:
     report = make_report(calibrated, [changed(BEFORE, BEFORE - 0.2)], 30)
 
-    assert "changed_quality" in names(report)
+    assert "changed_quality" in exceeded_names(report)
 
 
-def test_changed_documents_that_were_always_hard_to_find_are_no_harm(
-    calibrated: Calibration,
-) -> None:
-    hard = BEFORE / 10
-    report = make_report(calibrated, [changed(hard, hard)], 30)
+def test_changed_documents_as_hard_as_before_are_no_harm(calibrated: Calibration) -> None:
+    low_scores = BEFORE / 10
 
-    assert "changed_quality" not in names(report)
+    report = make_report(calibrated, [changed(low_scores, low_scores)], 30)
+
+    assert "changed_quality" not in exceeded_names(report)
 
 
 def test_changed_documents_count(calibrated: Calibration) -> None:
@@ -163,7 +201,7 @@ def test_changed_documents_count(calibrated: Calibration) -> None:
     assert report.documents == len(arrivals(1).vectors) + 80
 
 
-def test_changed_documents_of_small_batches_are_measured_together(calibrated: Calibration) -> None:
+def test_few_changed_documents_are_measured_by_window(calibrated: Calibration) -> None:
     batch = changed(BEFORE[:15], BEFORE[:15] - 0.3)
     report = make_report(calibrated, [batch, batch], 30)
 
@@ -173,54 +211,80 @@ def test_changed_documents_of_small_batches_are_measured_together(calibrated: Ca
 
 
 def test_statuses_of_refined_documents_count(calibrated: Calibration) -> None:
-    conflicting = replace(arrivals(1), statuses=("COMPROMISE",) * 30)
-    assert "conflicts" in names(make_report(calibrated, [conflicting], 30))
-    unrefined = make_report(calibrated, [replace(arrivals(1), statuses=("NOT_REFINED",) * 30)], 30)
-    assert "conflicts" in {one.name for one in unrefined.unmeasured}
+    batch = replace(arrivals(1), statuses=("COMPROMISE",) * 30)
+
+    assert "conflicts" in exceeded_names(make_report(calibrated, [batch], 30))
+
+
+def test_statuses_of_unrefined_documents_are_skipped(calibrated: Calibration) -> None:
+    batch = replace(arrivals(1), statuses=("NOT_REFINED",) * 30)
+
+    assert "conflicts" in reasons_to_skip(make_report(calibrated, [batch], 30))
 
 
 def test_concatenated_batches_keep_their_values() -> None:
-    both = concat_batches(
-        [arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))]
-    )
-    assert both.vectors.shape == (12, 8)
-    assert both.quality.shape == (5,)
-    assert both.statuses == ("FITS",)
+    first = arrivals(0, count=5)
+    second = replace(arrivals(1, count=7), quality=None, statuses=("FITS",))
+
+    batch = concat_batches([first, second])
+
+    assert batch.vectors.shape == (12, 8)
+    assert batch.quality.shape == (5,)
+    assert batch.statuses == ("FITS",)
 
 
 def test_all_inputs_are_concatenated() -> None:
+    field_names = {field.name for field in fields(Arrivals)}
     joined_otherwise = {"fingerprint", "statuses", "changed_documents", "changed"}
-    assert {field.name for field in fields(Arrivals)} - joined_otherwise == set(INPUTS)
-    of_each_scope = len(MEASURES) + len(["conflicts", "changed_quality"])
-    assert 2 * of_each_scope + len(["protected_old"]) == MAX_MEASURES
+
+    assert field_names - joined_otherwise == set(INPUTS)
+
+
+def test_limit_of_measures_covers_all_of_them() -> None:
+    measures_per_scope = len(MEASURES) + len(["conflicts", "changed_quality"])
+    measures_without_scope = len(["protected_old"])
+    count = 2 * measures_per_scope + measures_without_scope
+
+    assert count == MAX_MEASURES
+
+
+def test_vectors_of_another_retriever_are_refused(calibrated: Calibration) -> None:
+    batch = replace(arrivals(0), fingerprint="other")
+
+    with pytest.raises(FingerprintMismatch, match="build the reference of the retriever that is"):
+        make_report(calibrated, [batch], 30)
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "message"),
+    ("changes", "message"),
     [
-        (
-            {"fingerprint": "other"},
-            FingerprintMismatch,
-            "build the reference of the retriever that is live",
-        ),
-        ({"vectors": np.ones((30, 5))}, FreshetError, r"vectors must be finite and \(n, 8\)"),
-        ({"vectors": np.full((30, 8), np.nan)}, FreshetError, "vectors must be finite"),
-        ({"quality": np.full(30, np.nan)}, FreshetError, "score is not a number"),
+        ({"vectors": np.ones((30, 5))}, r"vectors must be finite and \(n, 8\)"),
+        ({"vectors": np.full((30, 8), np.nan)}, "vectors must be finite"),
+        ({"quality": np.full(30, np.nan)}, "score is not a number"),
     ],
 )
-def test_unfitting_vectors_are_refused(calibrated, changed, error, message):
-    with pytest.raises(error, match=message):
-        make_report(calibrated, [replace(arrivals(0), **changed)], 30)
+def test_unusable_values_are_refused(
+    calibrated: Calibration, changes: dict[str, np.ndarray], message: str
+) -> None:
+    batch = replace(arrivals(0), **changes)
+
+    with pytest.raises(FreshetError, match=message):
+        make_report(calibrated, [batch], 30)
 
 
-def test_unmeasurable_values_are_skipped() -> None:
+def test_vectors_are_skipped_if_the_reference_is_small() -> None:
     scores = OldScores(np.random.default_rng(0).random(60))
-    report = make_report(
-        Calibration(reference(count=59), SETTINGS, scores=scores), [arrivals(0)], 70
-    )
-    assert [one.name for one in report.measures] == ["new_quality", "growth"]
-    assert names(report) == {"growth"}
-    why = {one.name: one.why for one in report.unmeasured}
-    assert why["domain_auc"] == "the reference has 59, fewer than 3 x drift.minimum_batch = 60"
+    calibrated = Calibration(reference(count=59), SETTINGS, scores=scores)
+
+    report = make_report(calibrated, [arrivals(0)], 70)
+
+    assert [measure.name for measure in report.measures] == ["new_quality", "growth"]
+    assert exceeded_names(report) == {"growth"}
+    reason = "the reference has 59, fewer than 3 x drift.minimum_batch = 60"
+    assert reasons_to_skip(report)["domain_auc"] == reason
+
+
+def test_quality_is_skipped_without_old_scores() -> None:
     report = make_report(Calibration(reference(), SETTINGS), [arrivals(0)], 30)
-    assert "the reference has 0" in {one.name: one.why for one in report.unmeasured}["new_quality"]
+
+    assert "the reference has 0" in reasons_to_skip(report)["new_quality"]

@@ -1,4 +1,4 @@
-"""Unit vectors around a few topics, and a drift reference made of them, for the tests of drift."""
+"""Unit vectors around a few topics, and a drift reference built from them, for tests of drift."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from model_code.drift.measures import Arrivals, OldScores
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 
-WIDTH, TOPICS = 8, 6
-SETTINGS = DriftSettings(  # few draws, and so an alpha that they can tell
+WIDTH = 8
+TOPICS = 6
+
+# Few draws are fast, but need a large alpha.
+SETTINGS = DriftSettings(
     alpha=0.15,
     minimum_batch=20,
     largest_batch=40,
@@ -26,13 +29,14 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def topical(count: int, seed: int, shift: float = 0.0) -> np.ndarray:
-    """`count` unit vectors around TOPICS axes; with a shift all lean towards an axis that has no
-    topic.
+    """Return `count` unit vectors around `TOPICS` axes.
+
+    A shift moves all of them towards an axis that has no topic.
     """
-    chance = np.random.default_rng(seed)
-    vectors = np.eye(WIDTH)[chance.integers(TOPICS, size=count)] + 0.25 * chance.standard_normal(
-        (count, WIDTH)
-    )
+    rng = np.random.default_rng(seed)
+    topics = rng.integers(TOPICS, size=count)
+    noise = 0.25 * rng.standard_normal((count, WIDTH))
+    vectors = np.eye(WIDTH)[topics] + noise
     vectors[:, -1] += shift
     return unit(vectors)
 
@@ -42,8 +46,8 @@ def reference(seed: int = 0, count: int = 300) -> DriftReference:
 
 
 def calibration(seed: int = 0) -> Calibration:
-    scores = OldScores(np.random.default_rng([seed, 1]).random(200).astype(np.float32))
-    return Calibration(reference(seed), SETTINGS, scores=scores)
+    made = np.random.default_rng([seed, 1]).random(200).astype(np.float32)
+    return Calibration(reference(seed), SETTINGS, scores=OldScores(made))
 
 
 def arrivals(seed: int, count: int = 30, shift: float = 0.0, worse: float = 0.0) -> Arrivals:
