@@ -1,5 +1,7 @@
-"""Guards the bidirectional contrastive loss (HCE, equation 8): values and gradients against float64
-loops under every mask, masks that are left out, extreme scores, and a foreign implementation.
+"""Test the bidirectional contrastive loss (HCE, equation 8).
+
+Values and gradients are compared with loops in float64 under every mask, and with
+sentence-transformers. Masks may be left out, and scores may be extreme.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ WIDTH = 4
 
 
 def make_example(seed: int, extra: int = 3) -> tuple[Tensor, Tensor, Contrast]:
-    """Random unit queries and documents (float64), with random masks and extra documents."""
+    """Return unit queries and documents (float64), with random masks and extra documents."""
     random = torch.Generator().manual_seed(seed)
 
     def unit_vectors(count: int) -> Tensor:
@@ -36,7 +38,7 @@ def make_example(seed: int, extra: int = 3) -> tuple[Tensor, Tensor, Contrast]:
 def loop_losses(
     queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast
 ) -> Tensor:
-    """The equation, pair by pair, in plain exponentials."""
+    """Return equation 8, pair by pair, in plain exponentials."""
     relevant, negatives, allowed = contrast
     losses = []
     for i in range(len(queries)):
@@ -117,7 +119,7 @@ def test_large_scores_do_not_overflow():
 
 
 def test_equals_sentence_transformers_in_both_directions():
-    """MultipleNegativesRankingLoss averages the softmaxes of both directions, where HCE adds them."""
+    """MultipleNegativesRankingLoss averages the softmaxes of both directions, HCE adds them."""
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     queries, documents, contrast = make_example(6, extra=5)
