@@ -1,6 +1,4 @@
-"""Guards k-means as a whole: as good as faiss.Kmeans on the same data, deterministic, sound on
-degenerate data, and started from distinct points, far-off ones preferred.
-"""
+"""Test k-means: quality beside faiss, determinism, degenerate data, and initial centroids."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from model_code.hierarchy.kmeans import (
     INITIALISATION_ROUNDS,
     SEED_STEP,
     STARTS_OF_SMALL_RUN,
+    Clustering,
     KMeans,
     initialise,
 )
@@ -24,76 +23,122 @@ from model_code.hierarchy.settings import HierarchySettings
 def test_objective_within_one_percent_of_faiss(topics: np.ndarray, clusters: int) -> None:
     faiss = pytest.importorskip("faiss")
     settings = HierarchySettings(max_iterations=25)
-    ours, peers = [], []
-    # single runs differ by percents where there are fewer clusters than topics
+
+    objectives = []
+    faiss_objectives = []
+    # Single runs differ by percents if there are fewer clusters than topics.
     for seed in range(1, 21):
-        ours.append(KMeans(settings, seed).cluster(torch.from_numpy(topics), clusters).objective)
-        peer = faiss.Kmeans(
+        clustering = KMeans(settings, seed).cluster(torch.from_numpy(topics), clusters)
+        objectives.append(clustering.objective)
+
+        faiss_kmeans = faiss.Kmeans(
             16, clusters, niter=25, spherical=True, seed=seed, min_points_per_centroid=1
         )
-        peer.train(topics)
-        peers.append((topics @ peer.centroids.T).max(axis=1).sum())
-    assert np.mean(ours) > 0.99 * np.mean(peers)
+        faiss_kmeans.train(topics)
+        cosines = topics @ faiss_kmeans.centroids.T
+        faiss_objectives.append(cosines.max(axis=1).sum())
+
+    assert np.mean(objectives) > 0.99 * np.mean(faiss_objectives)
 
 
-def test_outcome_is_consistent(topics: np.ndarray) -> None:
-    clustering = KMeans(HierarchySettings(), seed=0).cluster(torch.from_numpy(topics), 30)
-    labels, centroids = clustering.labels.numpy(), clustering.centroids.numpy()
-    assert len(centroids) == 30
-    assert np.bincount(labels, minlength=30).min() >= 1
-    for cluster in range(30):
-        mean = topics[labels == cluster].sum(0, dtype=np.float64)
-        np.testing.assert_allclose(centroids[cluster], mean / np.linalg.norm(mean), atol=1e-6)
-    np.testing.assert_array_equal(labels, (topics @ centroids.T).argmax(1))
-    assert clustering.objective == pytest.approx((topics * centroids[labels]).sum(), rel=1e-5)
+@pytest.fixture
+def clustering(topics: np.ndarray) -> Clustering:
+    return KMeans(HierarchySettings(), seed=0).cluster(torch.from_numpy(topics), 30)
+
+
+def test_no_cluster_is_empty(clustering: Clustering) -> None:
+    assert len(clustering.centroids) == 30
+    assert np.bincount(clustering.labels.numpy(), minlength=30).min() >= 1
+
+
+def test_centroid_is_the_mean_of_its_points(clustering: Clustering, topics: np.ndarray) -> None:
+    labels = clustering.labels.numpy()
+
+    for cluster, centroid in enumerate(clustering.centroids.numpy()):
+        point_sum = topics[labels == cluster].sum(0, dtype=np.float64)
+        mean = point_sum / np.linalg.norm(point_sum)
+        np.testing.assert_allclose(centroid, mean, atol=1e-6)
+
+
+def test_points_belong_to_the_nearest_centroid(clustering: Clustering, topics: np.ndarray) -> None:
+    cosines = topics @ clustering.centroids.numpy().T
+
+    np.testing.assert_array_equal(clustering.labels.numpy(), cosines.argmax(1))
+
+
+def test_objective_is_the_sum_of_cosines(clustering: Clustering, topics: np.ndarray) -> None:
+    centroids = clustering.centroids.numpy()[clustering.labels.numpy()]
+
+    assert clustering.objective == pytest.approx((topics * centroids).sum(), rel=1e-5)
 
 
 def test_equal_seeds_give_equal_bytes(noise: np.ndarray) -> None:
-    one, two, other = (
-        KMeans(HierarchySettings(), seed).cluster(torch.from_numpy(noise), 9) for seed in (1, 1, 2)
-    )
-    assert one.centroids.numpy().tobytes() == two.centroids.numpy().tobytes()
-    assert one.centroids.numpy().tobytes() != other.centroids.numpy().tobytes()
+    def centroid_bytes(seed: int) -> bytes:
+        clustering = KMeans(HierarchySettings(), seed).cluster(torch.from_numpy(noise), 9)
+        return clustering.centroids.numpy().tobytes()
+
+    assert centroid_bytes(1) == centroid_bytes(1)
+    assert centroid_bytes(1) != centroid_bytes(2)
 
 
 @pytest.mark.parametrize(
-    ("distinct", "copies", "wanted"),
+    ("distinct", "copies", "clusters"),
     [(1, 1, 1), (1, 5, 3), (2, 1, 5), (4, 3, 12), (4, 3, 3), (7, 1, 7)],
 )
-def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wanted: int) -> None:
+def test_clusters_are_at_most_the_distinct_points(
+    distinct: int, copies: int, clusters: int
+) -> None:
     vectors = torch.eye(8)[:distinct].repeat(copies, 1)
-    clustering = KMeans(HierarchySettings(), seed=0).cluster(vectors, wanted)
-    assert len(clustering.centroids) == min(distinct, wanted)
-    assert torch.equal(clustering.labels.unique(), torch.arange(min(distinct, wanted)))
-    if wanted >= distinct:
+
+    clustering = KMeans(HierarchySettings(), seed=0).cluster(vectors, clusters)
+
+    expected_clusters = min(distinct, clusters)
+    assert len(clustering.centroids) == expected_clusters
+    assert torch.equal(clustering.labels.unique(), torch.arange(expected_clusters))
+    if clusters >= distinct:
         assert clustering.objective == pytest.approx(len(vectors))
 
 
 def test_small_run_is_the_best_of_starts(
     noise: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, settings = torch.from_numpy(noise), HierarchySettings()
-
     def objective(seed: int) -> float:
-        return KMeans(settings, seed).cluster(vectors, 12).objective
+        kmeans = KMeans(HierarchySettings(), seed)
+        return kmeans.cluster(torch.from_numpy(noise), 12).objective
 
-    best = objective(0)
+    best_objective = objective(0)
+    # The run is now too large for several starts.
     monkeypatch.setattr("model_code.hierarchy.kmeans.MAX_SMALL_RUN", 12 * len(noise) - 1)
-    single = [objective(SEED_STEP * start) for start in range(STARTS_OF_SMALL_RUN)]
-    assert best == max(single) > min(single)
+    objectives = [objective(SEED_STEP * start) for start in range(STARTS_OF_SMALL_RUN)]
+
+    assert best_objective == max(objectives)
+    assert min(objectives) < max(objectives)
 
 
-def test_stops_at_the_cap(noise: np.ndarray) -> None:
-    reported: list[object] = []
+class RecordedProgress:
+    """Keep the arguments of each call."""
 
-    def iterations(**settings: float) -> list[object]:
-        reported.clear()
-        run = KMeans(HierarchySettings(**settings), 0, lambda *seen: reported.append(seen))
-        run.cluster(torch.from_numpy(noise), 12)
-        return reported
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
 
-    assert iterations(max_iterations=3) == [(done, 3, "k-means iterations") for done in (1, 2, 3)]
-    assert 3 < len(iterations()) < 100
+    def __call__(self, *arguments: object) -> None:
+        self.calls.append(arguments)
+
+
+def test_iterations_stop_at_the_limit(noise: np.ndarray) -> None:
+    progress = RecordedProgress()
+
+    KMeans(HierarchySettings(max_iterations=3), 0, progress).cluster(torch.from_numpy(noise), 12)
+
+    assert progress.calls == [(done, 3, "k-means iterations") for done in (1, 2, 3)]
+
+
+def test_iterations_stop_when_nothing_moves(noise: np.ndarray) -> None:
+    progress = RecordedProgress()
+
+    KMeans(HierarchySettings(), 0, progress).cluster(torch.from_numpy(noise), 12)
+
+    assert 3 < len(progress.calls) < 100
 
 
 @pytest.mark.parametrize("rounds", [1, INITIALISATION_ROUNDS])
@@ -102,22 +147,27 @@ def test_drawn_centroids_are_distinct_points(
 ) -> None:
     monkeypatch.setattr(kmeans, "INITIALISATION_ROUNDS", rounds)
     run = Lloyd(torch.from_numpy(topics), 110)
+
     initialise(run, seed=0)
+
     assert set(run.labels.tolist()) == set(range(110))
-    points = [
-        int(np.flatnonzero((topics == centroid).all(1))[0]) for centroid in run.centroids.numpy()
-    ]
-    assert len(set(points)) == 110
+    drawn_points = set()
+    for centroid in run.centroids.numpy():
+        is_equal = (topics == centroid).all(axis=1)
+        drawn_points.add(int(np.flatnonzero(is_equal)[0]))
+    assert len(drawn_points) == 110
 
 
 def test_more_rounds_draw_from_more_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = np.eye(8, dtype=np.float32)[[0] * 93 + list(range(1, 8))]
+    # 93 points of one topic, and one point of each of seven others.
+    topic_numbers = [0] * 93 + list(range(1, 8))
+    vectors = torch.eye(8)[topic_numbers]
 
-    def topics_hit(rounds: int, seed: int) -> int:
-        run = Lloyd(torch.from_numpy(vectors), 8)
+    def drawn_topics(rounds: int, seed: int) -> int:
+        run = Lloyd(vectors, 8)
         monkeypatch.setattr(kmeans, "INITIALISATION_ROUNDS", rounds)
         initialise(run, seed)
         return len(torch.unique(run.centroids, dim=0))
 
-    assert np.mean([topics_hit(1, seed) for seed in range(20)]) < 3
-    assert all(topics_hit(8, seed) == 8 for seed in range(20))
+    assert np.mean([drawn_topics(1, seed) for seed in range(20)]) < 3
+    assert all(drawn_topics(8, seed) == 8 for seed in range(20))

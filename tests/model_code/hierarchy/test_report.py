@@ -1,8 +1,8 @@
-"""Guards the report on a hierarchy: its numbers against loops over the passages, and the picture, a
-readable PNG with equal bytes for equal trees.
-"""
+"""Test the report on a hierarchy: its numbers against loops over the passages, and its plot."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from model_code.stages.hierarchy_plot import draw_hierarchy, level_statistics
 
 def test_level_statistics_equal_loops(topics: np.ndarray) -> None:
     tree = build_hierarchy(topics, HierarchySettings(branching=5), seed=0)
+
     for row in level_statistics(tree, topics):
         level = row["level"]
         counts: dict[int, int] = {}
@@ -22,22 +23,25 @@ def test_level_statistics_equal_loops(topics: np.ndarray) -> None:
             node = tree.path(passage)[level - 1]
             counts[node] = counts.get(node, 0) + 1
             cosines.append(float(vector @ tree.centroids[level - 1][node]))
+
+        passages = list(counts.values())
         assert row["nodes"] == len(counts)
-        assert (row["passages_min"], row["passages_max"]) == (
-            min(counts.values()),
-            max(counts.values()),
-        )
-        assert row["passages_median"] == np.median(list(counts.values()))
+        assert row["passages_min"] == min(passages)
+        assert row["passages_max"] == max(passages)
+        assert row["passages_median"] == np.median(passages)
         assert row["cosine_mean"] == pytest.approx(np.mean(cosines), abs=2e-5)
 
 
 @pytest.mark.parametrize(("passages", "branching"), [(300, 4), (1, None)])
-def test_equal_trees_give_equal_pictures(topics, passages, branching, tmp_path):
+def test_equal_trees_give_equal_plots(
+    topics: np.ndarray, passages: int, branching: int | None, tmp_path: Path
+) -> None:
     vectors = topics[:passages]
-    for name in ("a.png", "b.png"):
+    for name in ("first.png", "second.png"):
         tree = build_hierarchy(vectors, HierarchySettings(branching=branching), seed=0)
         draw_hierarchy(tree, vectors, tmp_path / name)
-    picture = (tmp_path / "a.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert picture == (tmp_path / "b.png").read_bytes()
-    assert b"Software" not in picture
+
+    png = (tmp_path / "first.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert png == (tmp_path / "second.png").read_bytes()
+    assert b"Software" not in png

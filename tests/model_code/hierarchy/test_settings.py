@@ -1,4 +1,4 @@
-"""Guards the number of nodes per level (the paper's own examples)."""
+"""Test the number of nodes per level against the paper's examples."""
 
 from __future__ import annotations
 

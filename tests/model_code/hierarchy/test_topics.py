@@ -1,10 +1,9 @@
-"""Guards the names of nodes: what tells a node from its siblings, readable, the same whatever else
-is the same.
-"""
+"""Test topic names: they tell siblings apart, can be read, and are reproducible."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from model_code.hierarchy.topics import topic_names
 from model_code.hierarchy.tree import Hierarchy
@@ -21,54 +20,106 @@ TEXTS = [
 ]
 
 
-def tree(leaves: list[int], parents: list[int]) -> Hierarchy:
-    ends = np.eye(len(parents), dtype=np.float32)
-    tops = ends[: max(parents) + 1]
-    above = (np.zeros(len(tops), np.int32), np.array(parents, np.int32))
-    return Hierarchy((tops, ends), above, np.array(leaves, np.int32))
+def two_level_tree(leaves: list[int], parents: list[int]) -> Hierarchy:
+    """Return a tree of two levels.
 
-
-def test_node_names_tell_siblings_apart():
-    own = tree([0, 0, 0, 1, 1, 1, 2, 2], [0, 1, 1])
-    above, below = topic_names(own, TEXTS)
-    assert set(above[0].split(", ")) == {"array", "sort", "axis"}
-    assert "file" in above[1].split(", ")
-    assert below[0] == above[0], "a node that is all of its parent keeps its name"
-    assert below[1].split(", ")[0] == "csv"
-    assert set(below[2].split(", ")[:2]) == {"document", "json"}
-    assert "the" not in ", ".join(above + below).split(", ")
-    assert topic_names(own, TEXTS) == [above, below]
-    assert topic_names(own, ["!"] * 8) == [
-        ["topic 1", "topic 2"],
-        ["topic 1", "topic 2", "topic 3"],
-    ]
-
-
-def test_unspaced_scripts_are_named_by_pairs():
-    chinese = ["高铁列车到达", "列车停止检票", "红烧肉加酱油", "酱油和冰糖烧肉"]
-    assert topic_names(tree([0, 1], [0, 0]), ["排序算法", "排序文件"])[1] == ["算法", "文件"], (
-        "not 序算"
+    Args:
+        leaves: Leaf node of each passage.
+        parents: Node of level 1 above each leaf node.
+    """
+    level_2 = np.eye(len(parents), dtype=np.float32)
+    level_1 = level_2[: max(parents) + 1]
+    root = np.zeros(len(level_1), np.int32)
+    return Hierarchy(
+        (level_1, level_2), (root, np.array(parents, np.int32)), np.array(leaves, np.int32)
     )
-    first, second = topic_names(tree([0, 0, 1, 1], [0, 1]), chinese)[0]
-    assert (first.split(", ")[0], set(second.split(", ")[:2])) == ("列车", {"烧肉", "酱油"})
-    japanese = ["カードで切符を買います", "切符とカードです", "雨が降ります", "雨の気温です"]
-    first, second = topic_names(tree([0, 0, 1, 1], [0, 1]), japanese)[0]
-    assert (set(first.split(", ")), second) == ({"カード", "切符"}, "気温")
+
+
+def words(topic: str) -> list[str]:
+    return topic.split(", ")
+
+
+@pytest.fixture
+def tree() -> Hierarchy:
+    """Return the hierarchy of `TEXTS`."""
+    return two_level_tree([0, 0, 0, 1, 1, 1, 2, 2], [0, 1, 1])
+
+
+def test_node_names_tell_siblings_apart(tree: Hierarchy) -> None:
+    level_1, level_2 = topic_names(tree, TEXTS)
+
+    assert set(words(level_1[0])) == {"array", "sort", "axis"}
+    assert "file" in words(level_1[1])
+    assert words(level_2[1])[0] == "csv"
+    assert set(words(level_2[2])[:2]) == {"document", "json"}
+
+
+def test_only_child_has_the_name_of_its_parent(tree: Hierarchy) -> None:
+    level_1, level_2 = topic_names(tree, TEXTS)
+
+    assert level_2[0] == level_1[0]
+
+
+def test_function_words_name_nothing(tree: Hierarchy) -> None:
+    level_1, level_2 = topic_names(tree, TEXTS)
+
+    assert "the" not in words(", ".join(level_1 + level_2))
+
+
+def test_names_are_reproducible(tree: Hierarchy) -> None:
+    assert topic_names(tree, TEXTS) == topic_names(tree, TEXTS)
+
+
+def test_texts_without_words_are_numbered(tree: Hierarchy) -> None:
+    level_1, level_2 = topic_names(tree, ["!"] * 8)
+
+    assert level_1 == ["topic 1", "topic 2"]
+    assert level_2 == ["topic 1", "topic 2", "topic 3"]
+
+
+def test_chinese_words_do_not_cross_word_borders():
+    tree = two_level_tree([0, 1], [0, 0])
+
+    _, level_2 = topic_names(tree, ["排序算法", "排序文件"])
+
+    # 序算 is a pair of characters, too.
+    assert level_2 == ["算法", "文件"]
+
+
+def test_chinese_is_named_by_pairs():
+    texts = ["高铁列车到达", "列车停止检票", "红烧肉加酱油", "酱油和冰糖烧肉"]
+
+    level_1, _ = topic_names(two_level_tree([0, 0, 1, 1], [0, 1]), texts)
+
+    trains, cooking = level_1
+    assert words(trains)[0] == "列车"
+    assert set(words(cooking)[:2]) == {"烧肉", "酱油"}
+
+
+def test_japanese_is_named_by_words():
+    texts = ["カードで切符を買います", "切符とカードです", "雨が降ります", "雨の気温です"]
+
+    level_1, _ = topic_names(two_level_tree([0, 0, 1, 1], [0, 1]), texts)
+
+    tickets, weather = level_1
+    assert set(words(tickets)) == {"カード", "切符"}
+    assert weather == "気温"
 
 
 def test_rare_pair_does_not_outrank_common_one():
     texts = ["铁路。", "铁路。", "路。哐啷。", "路。", "路。", "路。", "路。", "路。"]
-    first, _ = topic_names(tree([0, 0, 0, 0, 1, 1, 1, 1], [0, 1]), texts)[0]
-    assert first == "铁路, 哐啷"
+
+    level_1, _ = topic_names(two_level_tree([0, 0, 0, 0, 1, 1, 1, 1], [0, 1]), texts)
+
+    assert level_1[0] == "铁路, 哐啷"
 
 
 def test_words_of_much_of_the_corpus_name_nothing():
-    common = "import array"
-    texts = [f"{common} sluice gate weir" for _ in range(30)]
-    texts += [f"{common} boat oar sail" for _ in range(30)]
+    texts = ["import array sluice gate weir"] * 30
+    texts += ["import array boat oar sail"] * 30
     texts += [f"word{number} meadow cow" for number in range(60)]
-    own = tree([0] * 30 + [0] * 30 + [1] * 60, [0, 1])
+    leaves = [0] * 60 + [1] * 60
 
-    (above, _) = topic_names(own, texts)
+    level_1, _ = topic_names(two_level_tree(leaves, [0, 1]), texts)
 
-    assert not {"import", "array"} & set(above[0].split(", "))
+    assert not {"import", "array"} & set(words(level_1[0]))

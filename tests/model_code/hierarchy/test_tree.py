@@ -1,7 +1,4 @@
-"""Guards the hierarchy's arrays: paths, families and passages of a node agree with each other, new
-vectors are placed under the nearest leaf node, saving and loading is identity, and arrays that are
-no tree are refused.
-"""
+"""Test the arrays of a hierarchy: paths, passages of nodes, placement, files, and refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +14,10 @@ from model_code.hierarchy.tree import Hierarchy
 
 @pytest.fixture
 def tree() -> Hierarchy:
-    """Nine passages; level 1: nodes 0, 1; level 2: 0, 1, 2 below 0, and 3 below 1."""
+    """Return a tree of nine passages.
+
+    Level 1 has the nodes 0 and 1. On level 2, nodes 0, 1 and 2 are below 0, and 3 is below 1.
+    """
     level_2 = np.eye(4, dtype=np.float32)
     level_1 = np.array([[3, 3, 3, 0], [0, 0, 0, 1]], np.float32)
     level_1 /= np.linalg.norm(level_1, axis=1, keepdims=True)
@@ -25,44 +25,81 @@ def tree() -> Hierarchy:
     return Hierarchy((level_1, level_2), parents, np.array([3, 0, 1, 2, 0, 1, 3, 3, 2], np.int32))
 
 
-def test_paths_lead_to_the_leaf_node(
-    tree: Hierarchy,
-) -> None:
+def test_paths_lead_to_the_leaf_node(tree: Hierarchy) -> None:
     assert tree.depth == 2
-    assert (tree.path(0), tree.path(2)) == ((1, 3), (0, 1))
-    assert [tree.path(passage) for passage in range(9)] == [
-        tuple(path) for path in tree.paths().tolist()
-    ]
-    for level in (1, 2):
-        nodes = range(len(tree.parents[level - 1]))
-        under = [tree.documents_under(level, node).tolist() for node in nodes]
-        assert sorted(sum(under, [])) == list(range(9))
-        assert [len(passages) for passages in under] == tree.sizes(level).tolist()
-        for node, passages in enumerate(under):
-            assert all(tree.path(passage)[level - 1] == node for passage in passages)
+    assert tree.path(0) == (1, 3)
+    assert tree.path(2) == (0, 1)
+
+
+def test_path_is_a_row_of_all_paths(tree: Hierarchy) -> None:
+    for passage, path in enumerate(tree.paths().tolist()):
+        assert tree.path(passage) == tuple(path)
+
+
+@pytest.mark.parametrize(("level", "nodes"), [(1, 2), (2, 4)])
+def test_every_passage_is_under_one_node_per_level(tree: Hierarchy, level: int, nodes: int) -> None:
+    passages_by_node = [tree.documents_under(level, node).tolist() for node in range(nodes)]
+
+    assert sorted(sum(passages_by_node, [])) == list(range(9))
+    assert [len(passages) for passages in passages_by_node] == tree.sizes(level).tolist()
+
+
+@pytest.mark.parametrize(("level", "nodes"), [(1, 2), (2, 4)])
+def test_passages_under_a_node_have_it_in_their_path(
+    tree: Hierarchy, level: int, nodes: int
+) -> None:
+    for node in range(nodes):
+        for passage in tree.documents_under(level, node):
+            assert tree.path(passage)[level - 1] == node
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 def test_new_vectors_go_below_the_nearest_leaf_node(tree: Hierarchy, chunk: int) -> None:
     vectors = np.array([[0.1, 0.9, 0, 0], [0, 0, 0.2, 5], [0.5, 0, 0.6, 0.59]], np.float32)
+
     assert tree.place(vectors, chunk).tolist() == [[0, 1], [1, 3], [0, 2]]
-    assert tree.place(vectors[:0]).shape == (0, 2)
+
+
+def test_no_vectors_have_no_paths(tree: Hierarchy) -> None:
+    no_vectors = np.zeros((0, 4), np.float32)
+
+    assert tree.place(no_vectors).shape == (0, 2)
 
 
 def test_saved_tree_loads_unchanged(tree: Hierarchy, tmp_path: Path) -> None:
-    tree.save(tmp_path / "a")
-    loaded = Hierarchy.load(tmp_path / "a")
-    loaded.save(tmp_path / "b")
-    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
-    arrays = [(*each.centroids, *each.parents, each.leaves) for each in (tree, loaded)]
-    for one, other in zip(*arrays, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
-    facts = read_json(tmp_path / "a" / "hierarchy.json")
-    assert facts["nodes"] == [2, 4]
-    write_json(tmp_path / "a" / "hierarchy.json", facts | {"format": 99})
+    tree.save(tmp_path)
+
+    loaded = Hierarchy.load(tmp_path)
+
+    arrays = [*tree.centroids, *tree.parents, tree.leaves]
+    loaded_arrays = [*loaded.centroids, *loaded.parents, loaded.leaves]
+    for array, loaded_array in zip(arrays, loaded_arrays, strict=True):
+        np.testing.assert_array_equal(loaded_array, array)
+        assert loaded_array.dtype == array.dtype
+
+
+def test_loaded_tree_is_saved_with_the_same_bytes(tree: Hierarchy, tmp_path: Path) -> None:
+    tree.save(tmp_path / "saved")
+
+    Hierarchy.load(tmp_path / "saved").save(tmp_path / "saved again")
+
+    assert hash_path(tmp_path / "saved again") == hash_path(tmp_path / "saved")
+
+
+def test_saved_tree_lists_its_nodes_per_level(tree: Hierarchy, tmp_path: Path) -> None:
+    tree.save(tmp_path)
+
+    assert read_json(tmp_path / "hierarchy.json")["nodes"] == [2, 4]
+
+
+def test_unknown_format_is_refused(tree: Hierarchy, tmp_path: Path) -> None:
+    tree.save(tmp_path)
+    fields = read_json(tmp_path / "hierarchy.json")
+    fields["format"] = 99
+    write_json(tmp_path / "hierarchy.json", fields)
+
     with pytest.raises(FreshetError, match="format 99"):
-        Hierarchy.load(tmp_path / "a")
+        Hierarchy.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +114,9 @@ def test_saved_tree_loads_unchanged(tree: Hierarchy, tmp_path: Path) -> None:
 def test_arrays_that_are_no_tree_are_refused(
     parents: list[int], leaves: list[int], rule: str
 ) -> None:
-    level_1, level_2 = np.eye(2, 4, dtype=np.float32), np.eye(3, 4, dtype=np.float32)
+    level_1 = np.eye(2, 4, dtype=np.float32)
+    level_2 = np.eye(3, 4, dtype=np.float32)
+    parents_by_level = (np.zeros(2, np.int32), np.array(parents, np.int32))
+
     with pytest.raises(FreshetError, match=rule):
-        Hierarchy(
-            (level_1, level_2),
-            (np.zeros(2, np.int32), np.array(parents, np.int32)),
-            np.array(leaves, np.int32),
-        )
+        Hierarchy((level_1, level_2), parents_by_level, np.array(leaves, np.int32))
