@@ -36,7 +36,18 @@ _READERS: Mapping[str, str] = {
     ".html": "html:read_html",
     ".htm": "html:read_html",
     ".xhtml": "html:read_html",
+    ".mhtml": "mhtml:read_mhtml",
+    ".mht": "mhtml:read_mhtml",
     ".txt": "plain_text:read_plain_text",
+    ".text": "plain_text:read_plain_text",
+    ".log": "plain_text:read_plain_text",
+    ".org": "plain_text:read_plain_text",
+    ".adoc": "plain_text:read_plain_text",
+    ".asciidoc": "plain_text:read_plain_text",
+    ".tex": "plain_text:read_plain_text",
+    ".textile": "plain_text:read_plain_text",
+    ".wiki": "plain_text:read_plain_text",
+    ".mediawiki": "plain_text:read_plain_text",
     ".rst": "plain_text:read_restructured_text",
     ".pdf": "pdf:read_pdf",
     ".docx": "docx:read_docx",
@@ -76,6 +87,15 @@ UNREAD_SUFFIXES: Mapping[str, str] = {
     ".webp": _PICTURE,
     ".heic": _PICTURE,
     ".svg": _PICTURE,
+}
+
+# Files that hold many documents each. A folder of documents names them, and does not read them.
+_TABLE = "a table of rows, each of which may be a document; add it with `freshet add`"
+TABLE_SUFFIXES: Mapping[str, str] = {
+    ".csv": _TABLE,
+    ".tsv": _TABLE,
+    ".jsonl": _TABLE,
+    ".parquet": _TABLE,
 }
 
 _FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n|\Z)")
@@ -153,12 +173,13 @@ def is_document_file(path: Path) -> bool:
 
 
 def unread_reason(name: str) -> str | None:
-    """Return why no reader reads a file that may hold a document; None for other files.
+    """Return why a folder's file that may hold a document is not read; None for other files.
 
     Args:
         name: Name of the file.
     """
-    return UNREAD_SUFFIXES.get(PurePosixPath(name).suffix.lower())
+    suffix = PurePosixPath(name).suffix.lower()
+    return UNREAD_SUFFIXES.get(suffix) or TABLE_SUFFIXES.get(suffix)
 
 
 def _extract(data: bytes, suffix: str) -> Extraction:

@@ -12,6 +12,7 @@ import pytest
 from model_code.corpus.formats.epub import read_epub
 from model_code.corpus.formats.extraction import Extraction, measure_completeness
 from model_code.corpus.formats.mail import read_mail
+from model_code.corpus.formats.mhtml import read_mhtml
 from model_code.corpus.formats.notebook import read_notebook
 from model_code.corpus.formats.odt import read_odt
 from model_code.corpus.formats.pptx import read_pptx
@@ -207,3 +208,30 @@ def test_notebook_that_breaks_its_format_is_read():
 def test_json_that_is_no_notebook_is_refused(content):
     with pytest.raises(RowError, match="it is no notebook"):
         read_notebook(content.encode())
+
+
+def saved_page(*pages: str) -> bytes:
+    """Return pages and a picture as a browser saves them in one file."""
+    message = EmailMessage()
+    message["From"] = "<Saved by a browser>"
+    message["Subject"] = "Harbour"
+    message.make_related()
+    for page in pages:
+        message.add_related(page, subtype="html")
+    message.add_related(b"\x89PNG", maintype="image", subtype="png")
+    return message.as_bytes()
+
+
+def test_saved_page_is_read_with_its_frames():
+    page = "<title>Quays</title><p>A <b>dry</b> dock für Möwen.</p>"
+    extraction = require_complete(read_mhtml(saved_page(page, "<p>A frame.</p>")))
+
+    assert extraction.title == "Quays"
+    assert "A dry dock für Möwen." in extraction.text
+    assert "A frame." in extraction.text
+    assert extraction.remarks == []
+
+
+def test_saved_page_without_a_page_is_refused():
+    with pytest.raises(RowError, match="holds no page"):
+        read_mhtml(saved_page())

@@ -103,6 +103,15 @@ def test_files_without_reader_are_named(notes):
     assert len(built.tables["quarantine"]) == 0
 
 
+def test_tables_of_rows_are_named(notes):
+    (notes / "prices.csv").write_text("item,price\nkettle,35\n")
+
+    built = build_corpus(opened(notes), CorpusSettings(path="notes"), PassageSettings())
+
+    (note,) = [note for note in built.notes if note.file == "prices.csv"]
+    assert "`freshet add`" in note.detail
+
+
 @pytest.mark.parametrize(
     ("name", "printable_name"),
     [
