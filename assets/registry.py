@@ -128,9 +128,10 @@ def reconcile_champion(context: dg.OpExecutionContext, project: ProjectResource)
 
 
 @dg.job(
+    executor_def=dg.in_process_executor,
     description="Follows the alias `champion` after a person moved it in MLflow: the gate judges "
     "the version, which becomes live, or the alias is moved back. Started by the sensor "
-    "`champion_alias`."
+    "`champion_alias`.",
 )
 def follow_alias() -> None:
     """Reconcile the alias `champion`."""

@@ -1,53 +1,8 @@
-"""Everything that Dagster loads: assets, jobs, schedules and sensors of a project.
-
-Slow libraries are imported inside functions, so that this module loads quickly.
-"""
+"""What Dagster loads: the definitions of the project around the working directory."""
 
 from __future__ import annotations
 
-import dagster as dg
-
-from assets.corpus import corpus_assets
-from assets.evaluation import evaluation_assets
-from assets.live import live_assets
-from assets.registry import follow_alias, registry_assets
-from assets.retrievers import retriever_assets
 from model_code.project import Project
-from orchestration import parameters
-from orchestration.jobs import TASK_JOBS, build_jobs, sync_schedules
-from orchestration.pipeline import stages
-from orchestration.sensors import SENSORS
-
-ASSET_OWNERS = ["team:freshet"]
-
-
-def definitions(project: Project) -> dg.Definitions:
-    """Return the Dagster definitions of a project.
-
-    They depend on the retrievers and fusions in its `params.yaml`.
-    """
-    settings = parameters.load(project.params_file)
-    table = stages.expand(settings.retrievers, settings.fusions)
-
-    assets = [
-        *corpus_assets(table),
-        *retriever_assets(table),
-        *evaluation_assets(table),
-        *registry_assets(table),
-        *live_assets(settings.live.sync),
-    ]
-    return dg.Definitions(
-        assets=dg.map_asset_specs(_set_owners, assets),
-        jobs=[*build_jobs(table), *TASK_JOBS.values(), follow_alias],
-        schedules=sync_schedules(project, settings.live.sync),
-        sensors=SENSORS,
-        resources={"project": project},
-        executor=dg.in_process_executor,
-    )
-
-
-def _set_owners(spec: dg.AssetSpec) -> dg.AssetSpec:
-    return spec.replace_attributes(owners=ASSET_OWNERS)
-
+from orchestration.project_definitions import definitions
 
 defs = definitions(Project.find())

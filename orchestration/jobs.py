@@ -20,11 +20,15 @@ ADDING_ASSETS = ("added_documents",)
 PILOT_ASSETS = ("retrain_pilot",)
 RETRAIN_ASSETS = ("retrained_retriever", "retrained_champion")
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
+# All steps of a run share one plan, which the process keeps in memory. Each job names the executor,
+# because another Dagster project that includes these jobs has a different default.
+EXECUTOR = dg.in_process_executor
 
 add_documents = dg.define_asset_job(
     "add_documents",
     dg.AssetSelection.assets(*ADDING_ASSETS),
     partitions_def=BATCHES,
+    executor_def=EXECUTOR,
     description="Makes the changes that are waiting in the ledger searchable as a new generation. "
     "Started by the sensor `freshness` when changes are waiting.",
 )
@@ -32,6 +36,7 @@ check_drift = dg.define_asset_job(
     "check_drift",
     dg.AssetSelection.assets(*DRIFT_ASSETS),
     partitions_def=DRIFT_CHECKS,
+    executor_def=EXECUTOR,
     description="Checks the drift of documents that are searchable and not measured yet, and "
     "writes a drift report to the ledger. Started by the sensor `freshness` when "
     "`drift.minimum_batch` changes are unmeasured, for example after a service added them.",
@@ -40,6 +45,7 @@ pilot = dg.define_asset_job(
     "pilot",
     dg.AssetSelection.assets(*PILOT_ASSETS),
     partitions_def=PILOTS,
+    executor_def=EXECUTOR,
     description="Trains on a sample of the live documents, and tells whether a retrain would help. "
     "Started by the sensor `freshness` when a drift check requested a pilot. Requests a retrain if "
     "it would help, and changes nothing else.",
@@ -48,6 +54,7 @@ retrain = dg.define_asset_job(
     "retrain",
     dg.AssetSelection.assets(*RETRAIN_ASSETS),
     partitions_def=RETRAINS,
+    executor_def=EXECUTOR,
     description="Trains every retriever on all live documents, in a separate workspace, and "
     "promotes the best one if it passes the gate. Started by the sensor `freshness` when a drift "
     "check or a pilot requested a retrain.",
@@ -62,11 +69,18 @@ TASK_JOBS = {
 }
 
 
-def build_jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
+def build_jobs(
+    table: Sequence[Stage], keys: Sequence[dg.AssetKey]
+) -> list[dg.UnresolvedAssetJobDefinition]:
     """Return the jobs `full_build` and `evaluate` for the stages of a project.
 
     Selections are made of objects, because selections as text depend on the installed version of
     ANTLR.
+
+    Args:
+        table: All expanded stages of the project.
+        keys: The project's assets. Another Dagster project that includes them has further assets,
+            which `full_build` leaves alone.
     """
     not_built = dg.AssetSelection.assets(
         *ADDING_ASSETS, *DRIFT_ASSETS, *PILOT_ASSETS, *RETRAIN_ASSETS, SYNCED
@@ -75,13 +89,15 @@ def build_jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
 
     full_build = dg.define_asset_job(
         "full_build",
-        dg.AssetSelection.all() - not_built,
+        dg.AssetSelection.assets(*keys) - not_built,
+        executor_def=EXECUTOR,
         description="Runs everything from the corpus's source to a promoted retriever and its live "
         "collection. Stages that are up to date are skipped.",
     )
     evaluate = dg.define_asset_job(
         "evaluate",
         dg.AssetSelection.assets(*evaluation_keys),
+        executor_def=EXECUTOR,
         description="Evaluates the baselines and every trained retriever, and compares them.",
     )
     return [full_build, evaluate]
@@ -103,6 +119,7 @@ def sync_schedules(project: Project, cron: str | None) -> list[dg.ScheduleDefini
     sync = dg.define_asset_job(
         "sync",
         selection=[SYNCED],
+        executor_def=EXECUTOR,
         description="Makes the index hold exactly the documents of the project's source. Started "
         "by its schedule, which the setting `live.sync` sets.",
     )

@@ -66,9 +66,9 @@ def run_job(project: Project, job: str = "full_build") -> None:
     """
     gc.set_threshold(GC_THRESHOLD)
     # Importing Dagster takes seconds.
-    from orchestration.definitions import definitions
     from orchestration.instance import fail_abandoned_runs, open_instance, show_runs_in_ui
     from orchestration.pipeline.dvc import initialise
+    from orchestration.project_definitions import definitions
 
     initialise(project)
     # Without this, the build would wait for the slot of a training that was killed.

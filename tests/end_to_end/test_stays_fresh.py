@@ -21,7 +21,7 @@ TICK = """
 import dagster as dg
 from pathlib import Path
 from orchestration.instance import open_instance
-from orchestration.definitions import definitions
+from orchestration.project_definitions import definitions
 from orchestration.sensors import receive_inbox_and_request_tasks
 from model_code.project import Project
 

@@ -17,7 +17,7 @@ from dagster._core.test_utils import freeze_time
 
 from assets.live import MEASURED, SEARCHABLE, SYNCED
 from orchestration import parameters
-from orchestration.definitions import definitions
+from orchestration.project_definitions import definitions
 
 
 class Page:

@@ -55,7 +55,7 @@ def test_dvc_resolves_the_file_to_the_same_graph(table):
 
 def test_asset_graph_equals_stage_graph_with_contracts(table):
     from assets.stage_assets import LOCK_KEY, asset_key
-    from orchestration.definitions import definitions
+    from orchestration.project_definitions import definitions
 
     made = [
         assets
