@@ -17,6 +17,7 @@ from orchestration.cli import (
     demo,
     documents,
     freshness,
+    handover,
     judge,
     maintenance,
     release,
@@ -39,6 +40,7 @@ COMMANDS: dict[str, list[Callable[..., Any]]] = {
         documents.sync,
         documents.export,
         documents.import_,
+        handover.sync_to,
     ],
     "Build and compare": [build.ingest, build.run, build.plan, results.results, build.settings],
     "Judgements": [judge.judge],
@@ -97,12 +99,18 @@ def _options(
     """Declare the options of `freshet` itself."""
 
 
+def command_name(function: Callable[..., Any]) -> str:
+    """Return the name of a command by its function.
+
+    `import` is a keyword of Python, so that its function is called `import_`.
+    """
+    return function.__name__.removesuffix("_").replace("_", "-")
+
+
 def _add_commands() -> None:
     for panel, commands in COMMANDS.items():
         for command in commands:
-            # `import` is a keyword of Python, so that its function is called `import_`.
-            name = command.__name__.removesuffix("_")
-            app.command(name, rich_help_panel=panel)(command)
+            app.command(command_name(command), rich_help_panel=panel)(command)
     for command in TOOLS:
         tools.command()(command)
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model_code.collection.handover.engines import EngineName
 from model_code.errors import SettingsError
 from model_code.project import Project
 from model_code.text.words import print_message
+from orchestration.cli.handover import DEFAULT_NAME, CollectionName, export_to_engine
 from orchestration.cli.options import (
     AsJson,
     DocumentFiles,
@@ -212,6 +214,18 @@ def _print_report(report: ChangeReport, as_json: bool, dry_run: bool = False) ->
 
 
 def export(
+    target: Annotated[
+        str | None, typer.Argument(help="With --to: the address or folder of the engine.")
+    ] = None,
+    to: Annotated[
+        EngineName | None,
+        typer.Option("--to", help="Write documents with their vectors to another search engine."),
+    ] = None,
+    name: CollectionName = DEFAULT_NAME,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="With --to: delete a collection that has this name."),
+    ] = False,
     retriever: Retriever = None,
     feedback: Annotated[
         bool, typer.Option("--feedback", help="Print the feedback on hits in place of documents.")
@@ -228,10 +242,20 @@ def export(
     """Print every document as one JSON line.
 
     Use it to copy documents into another project: freshet add reads the same lines. With --all,
-    documents, judgements, feedback and history are written to a folder.
+    documents, judgements, feedback and history are written to a folder. With --to, another engine
+    gets documents and vectors, and freshet sync-to brings it up to date later.
 
     Example: freshet export > all.jsonl
     """
+    if to is not None:
+        export_to_engine(to, target, name, retriever, replace)
+        return
+    if target is not None:
+        raise SettingsError(
+            f"{target!r} is named without an engine: freshet export --to qdrant {target}, or "
+            "freshet export --all FOLDER for a folder of JSON lines"
+        )
+
     from model_code.collection.backup.export import export_documents, export_project
     from model_code.collection.generations.generation_store import default_retriever
     from model_code.collection.index.project_ledger import read_feedback

@@ -20,6 +20,7 @@ from model_code.text.words import print_message
 from orchestration import cli
 from orchestration.cli import pages
 from orchestration.cli.app import COMMANDS as PANELS
+from orchestration.cli.app import command_name
 
 ROOT = Path(__file__).parents[3]
 SLOW_MODULES = (
@@ -136,7 +137,7 @@ def test_command_help_has_summary_use_and_example(command):
 
     assert paragraphs[0].endswith(".")
     assert paragraphs[1].startswith("Use it")
-    assert paragraphs[-1].startswith(f"Example: freshet {command.__name__.removesuffix('_')}")
+    assert paragraphs[-1].startswith(f"Example: freshet {command_name(command)}")
 
 
 def test_help_groups_commands_into_panels():

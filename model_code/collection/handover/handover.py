@@ -1,0 +1,296 @@
+"""Hand all live documents over to an engine, and later what changed.
+
+A file of the project's state records, for each collection of an engine, which documents it holds
+and in which version. Later changes are therefore found without asking the engine, whatever happened
+since: additions, deletions, erased documents, compaction or a revert.
+
+    .freshet/handovers/KEY.json
+
+The ids of a change are recorded before it is sent. After a crash they are sent again, so that the
+engine ends with the live documents, and with nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from model_code.collection.generations.generation_store import GenerationStore, default_retriever
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.handover.engines import Engine, EngineName, open_engine
+from model_code.collection.handover.passages import (
+    document_digests,
+    read_encoded_documents,
+    vector_dimension,
+)
+from model_code.errors import FreshetError
+from model_code.files import hash_text, read_json, write_json
+from model_code.project import Project, file_lock
+
+HANDOVERS = "handovers"
+HANDOVER_FORMAT = 1
+KEY_CHARACTERS = 24
+
+
+@dataclass(frozen=True)
+class HandoverTarget:
+    """A collection of an engine.
+
+    Attributes:
+        engine: Name of the engine.
+        target: Address or folder.
+        name: Name of the collection, the table or the index.
+    """
+
+    engine: EngineName
+    target: str
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse an address with a password, which would be written to the state."""
+        if urlsplit(self.target).password is not None:
+            raise FreshetError(
+                "the address contains a password, which would be stored and printed; "
+                "leave it out, and set the variable of the engine, such as QDRANT_API_KEY"
+            )
+
+    @property
+    def key(self) -> str:
+        """Name of the file that records the hand-over."""
+        target = self.target
+        if "://" not in target:
+            target = str(Path(target).resolve())
+        return hash_text("\0".join((self.engine, target, self.name)))[:KEY_CHARACTERS]
+
+    def __str__(self) -> str:
+        """Return the target for a message."""
+        return f"{self.name!r} of {self.engine} at {self.target}"
+
+
+@dataclass
+class HandoverRecord:
+    """What a collection of an engine holds.
+
+    Attributes:
+        retriever: Retriever whose documents it holds.
+        fingerprint: Fingerprint of the encoder that made the vectors.
+        generation: Number of the generation that was handed over last.
+        event: Last event of the ledger that this generation holds.
+        change_sets: Number of finished hand-overs.
+        documents: Digest of each document, by its id.
+        pending: Documents of a change that was sent, and may be incomplete.
+        complete: Whether the first hand-over was finished.
+    """
+
+    retriever: str
+    fingerprint: str
+    generation: int
+    event: int
+    change_sets: int = 0
+    documents: dict[str, str] = field(default_factory=dict)
+    pending: list[str] = field(default_factory=list)
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class HandoverReport:
+    """The outcome of a hand-over.
+
+    Attributes:
+        target: The collection of the engine.
+        retriever: Retriever whose documents were handed over.
+        generation: Generation that the engine now equals.
+        written: Number of documents that were written.
+        deleted: Number of documents that were deleted.
+        unchanged: Number of documents that the engine had already.
+    """
+
+    target: str
+    retriever: str
+    generation: int
+    written: int
+    deleted: int
+    unchanged: int
+
+    def __str__(self) -> str:
+        """Return one line for the terminal."""
+        return (
+            f"{self.target} equals generation {self.generation} of {self.retriever}: "
+            f"{self.written:,} written, {self.deleted:,} deleted, {self.unchanged:,} unchanged"
+        )
+
+
+def hand_over(
+    project: Project, target: HandoverTarget, retriever: str | None = None, replace: bool = False
+) -> HandoverReport:
+    """Write all live documents to a new collection of an engine.
+
+    Args:
+        project: Project with a live collection.
+        target: The collection to create.
+        retriever: A live retriever with vectors; None means the default one.
+        replace: Whether to delete an existing collection of this name.
+
+    Raises:
+        FreshetError: If the collection exists and is not replaced, the retriever has no vectors, or
+            the engine cannot be used.
+    """
+    with _locked_record(project, target) as path:
+        searcher = _open_searcher(project, retriever or default_retriever(project.live))
+        engine = open_engine(target.engine, target.target, target.name, change_set=0)
+        was_interrupted = path.is_file() and not _read_record(path).complete
+        if engine.exists() and not replace and not was_interrupted:
+            raise FreshetError(
+                f"{target} exists; add its later changes with freshet sync-to, choose another "
+                "--name, or delete and write it again with --replace"
+            )
+
+        digests = document_digests(searcher)
+        record = _new_record(searcher)
+        # Written before the collection is made: a crash leaves a record that it is incomplete.
+        _write_record(path, record)
+        engine.create(vector_dimension(searcher))
+        for documents in read_encoded_documents(searcher, digests.keys()):
+            engine.write(documents)
+        engine.finish()
+
+        record.documents = digests
+        record.complete = True
+        record.change_sets = 1
+        _write_record(path, record)
+        return _report(target, record, len(digests), 0)
+
+
+def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
+    """Write to an engine what changed since the last hand-over. Repeating it changes nothing.
+
+    Args:
+        project: Project with a live collection.
+        target: A collection that `hand_over` wrote.
+
+    Raises:
+        FreshetError: If nothing was handed over there, the collection is gone, or the documents
+            have vectors of another encoder now.
+    """
+    with _locked_record(project, target) as path:
+        record = _read_complete_record(path, target)
+        searcher = _open_searcher(project, record.retriever)
+        _require_same_encoder(record, searcher, target)
+        engine = open_engine(target.engine, target.target, target.name, record.change_sets)
+        if not engine.exists():
+            raise FreshetError(f"{target} is gone; write it again with freshet export --to")
+
+        digests = document_digests(searcher)
+        changed = _changed_documents(record, digests)
+        removed = ((record.documents.keys() | set(record.pending)) - digests.keys()) - changed
+        if changed or removed:
+            record.pending = sorted(changed | removed | set(record.pending))
+            _write_record(path, record)
+            _send(engine, searcher, changed, removed)
+            record.change_sets += 1
+        engine.finish()
+
+        record.documents = digests
+        record.pending = []
+        record.generation = searcher.generation.number
+        record.event = searcher.generation.watermark
+        _write_record(path, record)
+        return _report(target, record, len(changed), len(removed))
+
+
+def _send(engine: Engine, searcher: Searcher, changed: set[str], removed: set[str]) -> None:
+    engine.delete(removed)
+    for documents in read_encoded_documents(searcher, changed):
+        engine.write(documents)
+
+
+def _changed_documents(record: HandoverRecord, digests: dict[str, str]) -> set[str]:
+    """Return the live documents that the engine does not hold in this version."""
+    changed = digests.keys() & set(record.pending)
+    for document_id, digest in digests.items():
+        if record.documents.get(document_id) != digest:
+            changed.add(document_id)
+    return changed
+
+
+def _require_same_encoder(
+    record: HandoverRecord, searcher: Searcher, target: HandoverTarget
+) -> None:
+    fingerprint = searcher.generation.fingerprint
+    if fingerprint != record.fingerprint:
+        raise FreshetError(
+            f"{target} holds vectors of encoder {record.fingerprint[:12]}, but {record.retriever} "
+            f"now has {fingerprint[:12]}, and both cannot be searched together; write all "
+            f"documents again: freshet export --to {target.engine} --replace"
+        )
+
+
+def _open_searcher(project: Project, retriever: str) -> Searcher:
+    """Open the current generation, whose files of documents are intact."""
+    GenerationStore(project.live, retriever).current().verify_documents()
+    return Searcher.open(project.live, retriever)
+
+
+def _new_record(searcher: Searcher) -> HandoverRecord:
+    generation = searcher.generation
+    return HandoverRecord(
+        retriever=generation.retriever,
+        fingerprint=generation.fingerprint,
+        generation=generation.number,
+        event=generation.watermark,
+    )
+
+
+@contextmanager
+def _locked_record(project: Project, target: HandoverTarget) -> Iterator[Path]:
+    """Hold the lock of a hand-over, and yield the path of its record."""
+    path = project.state / HANDOVERS / f"{target.key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(path.with_suffix(".lock"), f"waiting for another hand-over to {target}"):
+        yield path
+
+
+def _read_complete_record(path: Path, target: HandoverTarget) -> HandoverRecord:
+    if not path.is_file():
+        raise FreshetError(
+            f"nothing was handed over to {target}; do it first: freshet export --to {target.engine}"
+        )
+    record = _read_record(path)
+    if not record.complete:
+        raise FreshetError(
+            f"the hand-over to {target} was interrupted; repeat it: freshet export --to "
+            f"{target.engine}"
+        )
+    return record
+
+
+def _read_record(path: Path) -> HandoverRecord:
+    content = read_json(path)
+    if content.pop("format", None) != HANDOVER_FORMAT:
+        raise FreshetError(
+            f"{path} has another format than this version of Freshet writes; delete it, and "
+            "hand the documents over again: freshet export --to"
+        )
+    return HandoverRecord(**content)
+
+
+def _write_record(path: Path, record: HandoverRecord) -> None:
+    content = {"format": HANDOVER_FORMAT}
+    content.update(asdict(record))
+    write_json(path, content, lines=False)
+
+
+def _report(
+    target: HandoverTarget, record: HandoverRecord, written: int, deleted: int
+) -> HandoverReport:
+    return HandoverReport(
+        target=str(target),
+        retriever=record.retriever,
+        generation=record.generation,
+        written=written,
+        deleted=deleted,
+        unchanged=len(record.documents) - written,
+    )

@@ -1,0 +1,139 @@
+"""Files for OpenSearch: a mapping, and requests of its bulk API.
+
+    FOLDER/mapping.json                  the body of `PUT /INDEX`
+    FOLDER/documents-000000-0000.ndjson  bodies of `POST /INDEX/_bulk`: all documents
+    FOLDER/changes-000001-0000.ndjson    the same for a later change, to be sent in order
+
+One OpenSearch document holds all passages of a document as nested objects, so that a search for the
+nearest passages returns each document once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from model_code.collection.handover.passages import EncodedDocument
+from model_code.files import atomic_write, hash_text, write_json
+
+MAPPING = "mapping.json"
+# OpenSearch refuses requests above 100 MB unless it is configured otherwise.
+MAX_FILE_BYTES = 50_000_000
+# OpenSearch refuses longer ids.
+MAX_ID_BYTES = 512
+
+
+class OpenSearchFiles:
+    """The files of one change, in a folder with those of earlier changes."""
+
+    def __init__(self, target: str, name: str, change_set: int) -> None:
+        """Use a folder; nothing is written yet.
+
+        Args:
+            target: The folder.
+            name: Name of the index, for which the mapping is written.
+            change_set: Number of earlier hand-overs. 0 is the first one, with all documents.
+        """
+        self._folder = Path(target)
+        self._name = name
+        prefix = "documents" if change_set == 0 else "changes"
+        self._stem = f"{prefix}-{change_set:06d}"
+        self._lines: list[str] = []
+        self._bytes = 0
+        self._files = 0
+
+    def exists(self) -> bool:
+        """Return whether the folder holds a mapping."""
+        return (self._folder / MAPPING).is_file()
+
+    def create(self, dimension: int) -> None:
+        """Write the mapping, and delete the files of earlier hand-overs."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for pattern in ("documents-*.ndjson", "changes-*.ndjson"):
+            for path in self._folder.glob(pattern):
+                path.unlink()
+        write_json(self._folder / MAPPING, index_mapping(dimension))
+
+    def write(self, documents: Sequence[EncodedDocument]) -> None:
+        """Write requests that put documents in place of earlier versions."""
+        for encoded in documents:
+            action = {"index": {"_id": engine_id(encoded.document.document_id)}}
+            self._append(json.dumps(action), json.dumps(_source(encoded), ensure_ascii=False))
+
+    def delete(self, document_ids: Collection[str]) -> None:
+        """Write requests that delete documents."""
+        for document_id in sorted(document_ids):
+            self._append(json.dumps({"delete": {"_id": engine_id(document_id)}}))
+
+    def finish(self) -> None:
+        """Write the last file."""
+        if self._lines:
+            self._write_file()
+
+    def _append(self, *lines: str) -> None:
+        size = sum(len(line.encode()) + 1 for line in lines)
+        if self._lines and self._bytes + size > MAX_FILE_BYTES:
+            self._write_file()
+        self._lines.extend(lines)
+        self._bytes += size
+
+    def _write_file(self) -> None:
+        path = self._folder / f"{self._stem}-{self._files:04d}.ndjson"
+        with atomic_write(path) as staged, staged.open("w", encoding="utf-8") as stream:
+            for line in self._lines:
+                stream.write(line + "\n")
+        self._files += 1
+        self._lines = []
+        self._bytes = 0
+
+
+def index_mapping(dimension: int) -> dict[str, Any]:
+    """Return the body of the request that creates the index."""
+    vector = {
+        "type": "knn_vector",
+        "dimension": dimension,
+        "method": {"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"},
+    }
+    passage = {"passage": {"type": "integer"}, "text": {"type": "text"}, "vector": vector}
+    properties = {
+        "document_id": {"type": "keyword", "ignore_above": 8191},
+        "title": {"type": "text"},
+        "text": {"type": "text"},
+        # Fields of documents have any names, and a name may have values of several types.
+        "fields": {"type": "flat_object"},
+        "date": {"type": "date", "ignore_malformed": True},
+        "passages": {"type": "nested", "properties": passage},
+    }
+    return {
+        "settings": {"index": {"knn": True}},
+        "mappings": {"dynamic": False, "properties": properties},
+    }
+
+
+def engine_id(document_id: str) -> str:
+    """Return the id of a document in OpenSearch.
+
+    Ids that OpenSearch refuses are replaced by their hashes. The field `document_id` holds the id.
+    """
+    if len(document_id.encode()) <= MAX_ID_BYTES:
+        return document_id
+    return hash_text(document_id)
+
+
+def _source(encoded: EncodedDocument) -> dict[str, Any]:
+    document = encoded.document
+    passages = []
+    for passage, (text, vector) in enumerate(zip(encoded.texts, encoded.vectors, strict=True)):
+        passages.append({"passage": passage, "text": text, "vector": vector.tolist()})
+    source = {
+        "document_id": document.document_id,
+        "title": document.title,
+        "text": document.text,
+        "fields": dict(document.fields),
+        "passages": passages,
+    }
+    if document.date is not None:
+        source["date"] = document.date
+    return source

@@ -1,0 +1,124 @@
+"""Read what is handed over: documents with the texts and vectors of their passages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.documents import document_from_row
+from model_code.collection.segments.segment import SegmentView
+from model_code.errors import FreshetError
+from model_code.text.documents import Document
+
+# Documents that are read from the disk at once.
+DOCUMENTS_PER_READ = 256
+# Characters of a digest. 128 bits tell versions of one document apart.
+DIGEST_CHARACTERS = 32
+
+
+@dataclass(frozen=True)
+class EncodedDocument:
+    """A live document with its passages.
+
+    Attributes:
+        document: The document.
+        texts: Text of each passage, without the title.
+        vectors: Vector of each passage, shape (n, H), float32. Scores are inner products with the
+            vector of a query.
+    """
+
+    document: Document
+    texts: Sequence[str]
+    vectors: np.ndarray
+
+
+def vector_dimension(searcher: Searcher) -> int:
+    """Return the number of components of a vector.
+
+    Raises:
+        FreshetError: If the retriever has no vectors.
+    """
+    return int(_vectors(searcher.views[0]).shape[1])
+
+
+def document_digests(searcher: Searcher) -> dict[str, str]:
+    """Return a digest of each live document by its id.
+
+    It changes whenever the content or a vector changes. No text is read.
+
+    Args:
+        searcher: The generation that is handed over.
+
+    Raises:
+        FreshetError: If the retriever has no vectors.
+    """
+    digests: dict[str, str] = {}
+    for view in searcher.views:
+        vectors = _vectors(view)
+        hashes = view.segment.content_hashes
+        for document_id in view.document_ids():
+            rows = view.segment.rows.rows_by_document[document_id]
+            digest = sha256(hashes[document_id].encode())
+            digest.update(np.asarray(vectors[list(rows)], np.float32).tobytes())
+            digests[document_id] = digest.hexdigest()[:DIGEST_CHARACTERS]
+    return digests
+
+
+def read_encoded_documents(
+    searcher: Searcher, document_ids: Collection[str]
+) -> Iterator[list[EncodedDocument]]:
+    """Yield live documents with their passages, a limited number at a time.
+
+    Args:
+        searcher: The generation that is handed over.
+        document_ids: Documents to read. Those that are not live are left out.
+
+    Yields:
+        Lists of at most `DOCUMENTS_PER_READ` documents.
+
+    Raises:
+        FreshetError: If a document has another number of passages than of vectors.
+    """
+    for view in searcher.views:
+        wanted = [document_id for document_id in view.document_ids() if document_id in document_ids]
+        for start in range(0, len(wanted), DOCUMENTS_PER_READ):
+            yield _read_batch(searcher, view, wanted[start : start + DOCUMENTS_PER_READ])
+
+
+def _read_batch(
+    searcher: Searcher, view: SegmentView, document_ids: Sequence[str]
+) -> list[EncodedDocument]:
+    rules = searcher.generation.text
+    vectors = _vectors(view)
+    rows_of_documents = view.segment.document_file.read(document_ids)
+
+    encoded: list[EncodedDocument] = []
+    for document_id in document_ids:
+        document = document_from_row(rows_of_documents[document_id])
+        spans = rules.passage_spans(document.text)
+        rows = list(view.segment.rows.rows_by_document[document_id])
+        if len(spans) != len(rows):
+            raise FreshetError(
+                f"document {document_id!r} has {len(spans)} passages by the rules of the build, "
+                f"but {len(rows)} vectors; the segment is damaged: freshet repair"
+            )
+        texts = [span.read(document.text) for span in spans]
+        encoded.append(
+            EncodedDocument(document, texts, np.asarray(vectors[rows], dtype=np.float32))
+        )
+    return encoded
+
+
+def _vectors(view: SegmentView) -> np.ndarray:
+    """Return the vector of each passage of a segment, shape (n, H)."""
+    dense = view.segment.retriever.dense
+    if dense is None:
+        raise FreshetError(
+            f"a {view.segment.kind} retriever has no vectors to hand over; choose one of kind "
+            "dense, dsi or fused: --retriever NAME"
+        )
+    return dense.passage_vectors(view.segment.rows.document_ids)
