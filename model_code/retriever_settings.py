@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import create_model
 
 from model_code import settings
+from model_code.encoding.settings import EncoderSettings, PromptSettings
 from model_code.retrieval.kinds import DEFAULT_KIND, all_trained_kinds, trained_kind
 from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.settings import Field
@@ -29,12 +30,41 @@ class CommonRetrieverSettings(settings.Settings):
     kind: Literal[_KIND_NAMES] = Field(  # type: ignore[valid-type]
         DEFAULT_KIND, description=_KIND_DESCRIPTIONS
     )
+    base: str | None = Field(
+        None,
+        min_length=1,
+        description="Base encoder of this retriever: a folder or the name of a hub repository. "
+        "null: encoder.base. DVC follows the name of a folder, not its content.",
+    )
+
+    def encoder_settings(self, shared: EncoderSettings) -> EncoderSettings:
+        """Return the encoder settings that this retriever is trained with.
+
+        The pooling and prompts of the group `encoder` are those of `encoder.base`. A retriever's
+        own base has what its folder states.
+
+        Args:
+            shared: The group `encoder`.
+
+        >>> RetrieverSettings(training=TrainingSettings(), base="b").encoder_settings(
+        ...     EncoderSettings(base="a", pooling="cls", max_tokens=64)
+        ... )  # doctest: +ELLIPSIS
+        EncoderSettings(base='b', max_tokens=64, include_title=True, pooling=None, ...)
+        """
+        if self.base is None:
+            return shared
+        return shared.replace(base=self.base, pooling=None, prompts=PromptSettings())
 
     def check(self) -> None:
         """Refuse groups that the kind does not read, and settings that it cannot be trained with.
 
         Such a group would have no effect. One that only repeats its defaults is accepted.
         """
+        settings.require(
+            self.base is None or self.training.start is None,
+            f"base is {self.base} and start is {self.training.start}, but training begins with one "
+            "of the two; leave the other out",
+        )
         for other in _KINDS:
             group = getattr(self, other.settings_group)
             is_default = group == other.settings_class()

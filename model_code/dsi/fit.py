@@ -49,6 +49,8 @@ from model_code.training.tables import DevEvaluator, TrainingTables
 MIN_ANSWERED_QUERIES = 30
 # Limits the memory of `largest_safe_scale`.
 MAX_SCORES_AT_ONCE = 2**24
+# Keeps random vectors independent of other draws with the same seed.
+VECTOR_STREAM = 23
 # Documents that stand for added ones; at most half of all are taken.
 MAX_SAMPLE_DOCUMENTS = 5000
 
@@ -71,7 +73,11 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     encoder = load_start_encoder(context, training.start)
     data = tables.training_data(training)
     pairs = pool_pairs(data)
-    start = _start_vectors(context, tables, encoder)
+    starts_at_random = vector_settings.initial == "random"
+    if starts_at_random:
+        start = random_unit_vectors(len(tables.number), encoder.dimension, seed)
+    else:
+        start = _start_vectors(context, tables, encoder)
 
     # Ranking the whole corpus is cheap here: no passage is encoded.
     dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)
@@ -92,7 +98,9 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     trainer.fit()
 
     # With a frozen encoder the start vectors still are the encodings of all documents.
-    encodings = None if vector_settings.train_encoder else start
+    encodings = start
+    if vector_settings.train_encoder or starts_at_random:
+        encodings = None
     scale = measure_encoding_scale(trainer, encodings, seed, context.progress("encode a sample"))
     encoder.save(context.output / "encoder")
     fingerprint = encoder.fingerprint()
@@ -103,6 +111,17 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     saved_scale = 1.0 if scale is None else scale
     report.update(_save_vectors(context, tables, trainer, fingerprint, saved_scale))
     return report
+
+
+def random_unit_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
+    """Draw `count` directions, all equally likely: (count, dimension) float32 of unit norm.
+
+    >>> random_unit_vectors(2, 3, seed=0).shape
+    (2, 3)
+    """
+    vectors = np.random.default_rng([seed, VECTOR_STREAM]).standard_normal((count, dimension))
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / norms).astype(np.float32)
 
 
 def _start_vectors(context: StageContext, tables: TrainingTables, encoder: Encoder) -> np.ndarray:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from model_code.settings import Field, Settings, constant_field
 
 
 class DocumentVectorSettings(Settings):
     """How the document vectors V of a DSI are trained.
 
-    V starts as the mean of each document's passages. All pairs that `supervision` asks for are one
-    pool that is shuffled in each epoch, so a query of the corpus counts as much as a pseudo-query.
+    V starts as the mean of each document's passages, or at random. All pairs that `supervision`
+    asks for are one pool that is shuffled in each epoch, so a query of the corpus counts as much as
+    a pseudo-query.
 
     These keys of `training` are read as well: dev_metric, dev_queries, warmup_share, steps
     (overrides epochs), accumulation, log_every and seed_offset. With train_encoder also
@@ -23,6 +26,11 @@ class DocumentVectorSettings(Settings):
         gt=0,
         description="multiplies q.v in the softmax; published: 1, on "
         "vectors of any norm; search ranks by q.v",
+    )
+    initial: Literal["encodings", "random"] = Field(
+        "encodings",
+        description="Where the document vectors start. encodings: at the means of their passages' "
+        "vectors. random: at random unit vectors, as published.",
     )
     train_encoder: bool = Field(
         False,

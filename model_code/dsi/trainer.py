@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.encoding.encoder import Encoder, LengthBuckets, encode_buckets
+from model_code.encoding.encoder import Encoder, LengthBuckets
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
 from model_code.progress import Progress, no_progress
@@ -206,7 +206,7 @@ class DocumentObjective(Objective):
             `loss`, to be minimised, and without gradient `cross_entropy`, `hierarchy_1`, ...: batch
             means.
         """
-        queries = encode_buckets(self.encoder, batch.queries)
+        queries = self.encode(self.encoder, batch.queries)
         # Scaled scores would be too coarse in bfloat16.
         with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()

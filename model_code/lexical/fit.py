@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from model_code.context import StageContext
-from model_code.encoding.encoder import LengthBuckets
+from model_code.encoding.encoder import Features, Forward, LengthBuckets, encode_buckets
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.index import BY_TOKENS, EmbeddingIndex, LexicalSearch, index_tokens
@@ -30,6 +30,7 @@ from model_code.lexical.token_hierarchy import TokenHierarchy
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means
 from model_code.training.batches import TrainingBatch
+from model_code.training.cached_gradients import without_activations
 from model_code.training.fit import make_trainer, write_training_report
 from model_code.training.optimisation import adamw
 from model_code.training.settings import TrainingSettings
@@ -61,7 +62,8 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     training: TrainingSettings = retriever.training
     lexical: LexicalSettings = retriever.lexical
 
-    encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, seed)
+    base = retriever.encoder_settings(context.settings["encoder"])
+    encoder = start_encoder(base, lexical, tables.passages.texts, seed)
     data = tables.training_data(training)
     dev = tables.dev_evaluator(training, seed)
     trainer = make_trainer(LexicalTrainer, context, encoder, data, training, dev, lexical=lexical)
@@ -159,14 +161,18 @@ class SemiParametricObjective(nn.Module):
 
     def _views(self, texts: LengthBuckets) -> TextViews:
         """Return E(x) with `top_k` entries, and T(x), of the texts in their own order."""
-        weight_rows = []
-        token_rows = []
-        for bucket in texts.batches:
-            entries, weights = self.encoder.sparse(bucket, self.top_k, bag_first=True)
-            dense = weights.new_zeros(len(weights), self.encoder.vocabulary_size)
-            weight_rows.append(dense.scatter(1, entries, weights))
-            token_rows.append(self.encoder.binary_bags(bucket))
-        return TextViews(torch.cat(weight_rows)[texts.rows], torch.cat(token_rows)[texts.rows])
+        encode: Forward = self._weights
+        if self.training_settings.cached_gradients:
+            encode = without_activations(encode)
+        return TextViews(
+            encode_buckets(encode, texts), encode_buckets(self.encoder.binary_bags, texts)
+        )
+
+    def _weights(self, features: Features) -> Tensor:
+        """Return E(x) with `top_k` entries of each text, (B, V)."""
+        entries, weights = self.encoder.sparse(features, self.top_k, bag_first=True)
+        dense = weights.new_zeros(len(weights), self.encoder.vocabulary_size)
+        return dense.scatter(1, entries, weights)
 
 
 class LexicalTrainer(Trainer):

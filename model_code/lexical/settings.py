@@ -23,14 +23,19 @@ class LexicalSettings(Settings):
         "token index alone. beta_own: beta with the query's own tokens only. beta_rerank: the "
         "best passages of beta, embedded on demand and ranked by full.",
     )
-    top_k: int = constant_field(
-        256, ge=1, description="weights kept in training, of query and passage alike"
+    top_k: int = Field(
+        256,
+        ge=1,
+        description="Weights of a text that are kept in training, for queries and passages alike "
+        "(768 in SVDR).",
     )
-    index_top_k: int = constant_field(256, ge=1, description="weights of an indexed passage")
-    query_top_k: int = constant_field(
+    index_top_k: int = Field(
+        256, ge=1, description="Weights of an indexed passage that are kept (768 in SVDR)."
+    )
+    query_top_k: int = Field(
         64,
         ge=1,
-        description="weights of a query in search; 16 to 128 are "
-        "at least as good as the paper's 768",
+        description="Weights of a query that are kept in search (768 in SVDR). 16 to 128 were at "
+        "least as good as 768.",
     )
     rerank_depth: int = constant_field(100, ge=1, description="passages that beta_rerank ranks")

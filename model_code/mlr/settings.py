@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Field, Settings, constant_field, require
+from model_code.settings import Field, Settings, require
 
 
 class LayerSettings(Settings):
@@ -22,10 +22,11 @@ class LayerSettings(Settings):
         "self_contrastive: train "
         "on all layers and search with the last one.",
     )
-    regulariser: float = constant_field(
+    regulariser: float = Field(
         0.1,
         ge=0,
-        description="alpha, weight of the self-contrastive loss's last-layer term; 1 was worse",
+        description="Weight of the self-contrastive loss's last-layer term (alpha in MLR, 0.01 to "
+        "1 there).",
     )
 
     def check(self) -> None:

@@ -57,8 +57,9 @@ def write_model_card(context: StageContext, report: dict[str, Any]) -> None:
         report: Report of the training, with the number of pairs and the dev metric.
     """
     corpus = load_corpus(context.inputs["corpus"])
-    kind = trained_kind(context.settings["retriever"].kind)
-    location = context.settings["encoder"].base
+    retriever = context.settings["retriever"]
+    kind = trained_kind(retriever.kind)
+    location = retriever.encoder_settings(context.settings["encoder"]).base
     base = _public_name(location)
 
     options = ""
@@ -99,10 +100,15 @@ def _results(report: dict[str, Any]) -> str:
 
 
 def _settings_json(context: StageContext, base: str) -> str:
+    retriever = context.settings["retriever"]
+    encoder = retriever.encoder_settings(context.settings["encoder"])
     settings = {
-        name: context.settings[name].model_dump(mode="json") for name in ("encoder", "retriever")
+        "encoder": encoder.model_dump(mode="json"),
+        "retriever": retriever.model_dump(mode="json"),
     }
     settings["encoder"]["base"] = base
+    if retriever.base is not None:
+        settings["retriever"]["base"] = base
     return canonical_json(settings)
 
 

@@ -232,7 +232,7 @@ class TrainingBatch(NamedTuple):
         queries: The B queries, tokenised.
         documents: The B positives, then the E extra negatives, tokenised.
         relevant: (B, B) bool, document j is relevant to query i.
-        allowed: (B, E) bool, extra passage e was drawn for query i.
+        allowed: (B, E) bool, extra passage e is a negative of query i.
         unsupervised: (B,) bool, the pair comes from a pseudo-query.
         paths: (B, M) int64, ancestors of each pair's passage; None without a hierarchy loss.
         excluded: Per level (B, K_t) bool, the nodes above other relevant passages, or None if there
@@ -302,7 +302,7 @@ class Collator:
             self.prompts.to_documents(texts), self.settings.document_max_tokens
         )
         is_relevant = membership_mask(relevant, passages.documents[positives])
-        is_allowed = membership_mask(drawn, np.array(extra, dtype=np.int64))
+        is_allowed = self._negatives_of(pairs, drawn, extra, relevant_passages)
         return TrainingBatch(
             queries=self.query_features([all_pairs.queries[pair] for pair in pairs]),
             documents=bucket_by_length(documents, self.batch_tokens),
@@ -311,6 +311,30 @@ class Collator:
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             **self.hierarchy_targets(positives, relevant_passages),
         )
+
+    def _negatives_of(
+        self,
+        pairs: np.ndarray,
+        drawn: Sequence[list[int]],
+        extra: Sequence[int],
+        relevant: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Return which extra passage is a negative of which query, (B, E) bool.
+
+        Args:
+            pairs: Numbers of the batch's pairs, (B,).
+            drawn: For each pair, the extra passages that were drawn for it.
+            extra: The E different extra passages.
+            relevant: For each pair, the passages that answer its query.
+        """
+        passages = np.array(extra, dtype=np.int64)
+        if not self.settings.shared_negatives:
+            return membership_mask(drawn, passages)
+
+        is_negative = np.empty((len(pairs), len(passages)), dtype=bool)
+        for row, pair, answering in zip(is_negative, pairs.tolist(), relevant, strict=True):
+            row[:] = self.negatives.are_negatives(pair, passages, answering)
+        return is_negative
 
     def hierarchy_targets(
         self, positives: np.ndarray, relevant: Sequence[np.ndarray]

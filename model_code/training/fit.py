@@ -9,6 +9,7 @@ import numpy as np
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus
 from model_code.distributed.clustering import make_lloyd
+from model_code.distributed.encoding import encode_resumably
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy
@@ -27,7 +28,8 @@ def load_start_encoder(context: StageContext, start: str | None) -> Encoder:
     folder = None
     if start is not None:
         folder = context.root / start
-    return Encoder.from_settings(context.settings["encoder"], folder)
+    retriever = context.settings["retriever"]
+    return Encoder.from_settings(retriever.encoder_settings(context.settings["encoder"]), folder)
 
 
 def make_trainer(
@@ -51,12 +53,17 @@ def make_trainer(
         **options: Further arguments of the class.
     """
     seed: int = context.settings["seed"]
-    hierarchy = None
-    if settings.needs_hierarchy:
-        hierarchy = Hierarchy.load(context.inputs["hierarchy"])
 
     def cluster(vectors: np.ndarray) -> Hierarchy:
         return build_hierarchy(vectors, context.settings["hierarchy"], seed, make_lloyd=make_lloyd)
+
+    hierarchy = None
+    if settings.needs_hierarchy:
+        hierarchy = Hierarchy.load(context.inputs["hierarchy"])
+        has_own_base = context.settings["retriever"].base is not None
+        if has_own_base and isinstance(encoder, Encoder):
+            # The centroids of the project's hierarchy are vectors of another encoder.
+            hierarchy = cluster(_encode_passages(context, encoder, data))
 
     return kind(
         encoder,
@@ -69,6 +76,17 @@ def make_trainer(
         checkpoints=context.checkpoints,
         progress=context.progress("train"),
         **options,
+    )
+
+
+def _encode_passages(context: StageContext, encoder: Encoder, data: TrainingData) -> np.ndarray:
+    """Return a vector of each passage by the last layer, (N, H) float32."""
+    return encode_resumably(
+        encoder,
+        data.passages.texts,
+        context.checkpoints / "hierarchy",
+        context.progress("encode for the hierarchy"),
+        "encode_passages",
     )
 
 

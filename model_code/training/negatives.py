@@ -64,6 +64,25 @@ class NegativeSampler(ABC):
             drawn.append(self._draw_one(int(pair), banned, rng))
         return drawn
 
+    def are_negatives(self, pair: int, passages: np.ndarray, relevant: np.ndarray) -> np.ndarray:
+        """Tell which passages may be negatives of a pair, whichever pair they were drawn for.
+
+        Args:
+            pair: Number of the training pair.
+            passages: Numbers of passages, (E,).
+            relevant: The passages of all documents that answer the pair's query.
+
+        Returns:
+            (E,) bool, false for a passage that is known to answer the query, or contains one of the
+            strings that answer it.
+        """
+        are_negatives = ~np.isin(passages, relevant)
+        contains_answer = self._contains_answer(pair)
+        if contains_answer is not None:
+            for position in np.flatnonzero(are_negatives).tolist():
+                are_negatives[position] = not contains_answer(int(passages[position]))
+        return are_negatives
+
     @abstractmethod
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
         """Draw the extra passages of one pair, none of them `banned`."""

@@ -99,10 +99,11 @@ def transformer_layers(backbone: Any) -> nn.ModuleList:
 def make_optimizer(objective: Any, settings: TrainingSettings) -> torch.optim.AdamW:
     """Return `adamw` of an objective's encoder.
 
-    The centroids of a hierarchy loss are a group with their own rate and without decay.
+    The centroids of a hierarchy loss are a group with their own rate and without decay. With rate 0
+    they are in no group.
     """
     groups: list[dict[str, Any]] = []
-    if objective.hierarchy is not None:
+    if objective.hierarchy is not None and settings.centroid_learning_rate > 0:
         groups.append(
             {
                 "params": list(objective.hierarchy.parameters()),
@@ -145,6 +146,22 @@ def adamw(
     for group in optimizer.param_groups:
         group["peak"] = group["lr"]
     return optimizer
+
+
+def set_dropout(backbone: Any, probability: float) -> None:
+    """Set the dropout of all layers of a transformer. It acts in training mode only.
+
+    Raises:
+        SettingsError: If the transformer has no dropout layers.
+    """
+    layers = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
+    require(
+        bool(layers),
+        f"dropout is {probability}, but a {type(backbone).__name__} has no dropout layers; "
+        "set dropout to 0",
+    )
+    for layer in layers:
+        layer.p = probability
 
 
 def set_learning_rate(optimizer: Any, factor: float) -> None:

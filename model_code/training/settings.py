@@ -16,7 +16,6 @@ class TrainingSettings(Settings):
 
     # Alpha in HCE, equation 7.
     unsupervised_weight: ClassVar[float] = 0.5
-    centroid_learning_rate: ClassVar[float] = 1e-3
     weight_decay: ClassVar[float] = 0.01
     # Largest number of dev queries that choose the best checkpoint.
     dev_queries: ClassVar[int] = 500
@@ -54,6 +53,11 @@ class TrainingSettings(Settings):
     steps: int | None = Field(None, ge=1, description="Number of training steps. Overrides epochs.")
     batch_size: int = Field(64, ge=1, description="Pairs per forward pass.")
     accumulation: int = Field(1, ge=1, description="Batches per training step.")
+    cached_gradients: bool = Field(
+        False,
+        description="Encode each batch twice, so that its memory hardly grows with batch_size. The "
+        "gradients are the same, and a step takes about a third more time (GradCache).",
+    )
     batches: Literal["random", "siblings"] = Field(
         "random",
         description="How batches are made. siblings: two pairs of one leaf of the hierarchy are "
@@ -84,6 +88,12 @@ class TrainingSettings(Settings):
     hierarchy_levels: int | None = Field(
         None, ge=1, description="Levels that the hierarchy loss covers, from the root. null: all."
     )
+    centroid_learning_rate: float = Field(
+        1e-3,
+        ge=0,
+        description="Highest learning rate of the hierarchy's centroids. 0: they stay as they were "
+        "clustered.",
+    )
     negatives: Literal["siblings", "bm25"] = Field(
         "siblings",
         description="Where extra negatives come from. siblings: passages below the ancestors of "
@@ -94,6 +104,11 @@ class TrainingSettings(Settings):
         1,
         ge=0,
         description="Extra negatives per query. Each one costs the encoding of one more passage.",
+    )
+    shared_negatives: bool = Field(
+        False,
+        description="Make each extra negative a negative of every query of the batch that it does "
+        "not answer (MLR, SVDR). false: of its own query only (HCE).",
     )
     negatives_depth: int = Field(
         50, ge=1, description="Negatives are drawn from this many first ranks."
@@ -107,6 +122,19 @@ class TrainingSettings(Settings):
     )
     warmup_share: float = constant_field(
         0.1, ge=0, lt=1, description="Share of the steps in which the learning rate rises."
+    )
+    clip_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Largest norm of a step's gradient. A longer one is shortened to it. null: no "
+        "limit.",
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout of the transformer in training. 0 takes half to two thirds of the "
+        "time on a CPU.",
     )
     frozen_layers: int | None = Field(
         3,

@@ -21,13 +21,14 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from model_code.encoding.encoder import Encoder, encode_buckets
+from model_code.encoding.encoder import Encoder, Forward, LengthBuckets, encode_buckets
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import Contrast
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.progress import Progress, no_progress
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
+from model_code.training.cached_gradients import without_activations
 from model_code.training.data import TrainingData
 from model_code.training.loop import (
     TrainingLoop,
@@ -44,6 +45,7 @@ from model_code.training.optimisation import (
     make_accelerator,
     make_optimizer,
     select_attention,
+    set_dropout,
     set_learning_rate,
 )
 from model_code.training.pair_loss import PairLoss
@@ -95,15 +97,16 @@ class Objective(nn.Module):
         parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
         device = next(self.encoder.parameters()).device
         self.hierarchy = HierarchyLoss(centroids, parents, self.settings.temperature).to(device)
+        self.hierarchy.requires_grad_(self.settings.centroid_learning_rate > 0)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """Return `loss` and, without gradient, its parts `contrastive`, `hierarchy_1`, ...
 
         All are batch means.
         """
-        queries = encode_buckets(self.encoder, batch.queries)
+        queries = self.encode(self.encoder, batch.queries)
         encode_documents = partial(self.pair_loss.encode_documents, self.encoder)
-        documents = encode_buckets(encode_documents, batch.documents)
+        documents = self.encode(encode_documents, batch.documents)
 
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score, so
         # scores are float32.
@@ -119,6 +122,17 @@ class Objective(nn.Module):
         parts = {"loss": total, "contrastive": contrastive.detach().mean()}
         parts.update(level_means(hierarchy))
         return parts
+
+    def encode(self, forward: Forward, texts: LengthBuckets) -> Tensor:
+        """Return the vectors (n, ...) of bucketed texts, with cached gradients if the settings ask.
+
+        Args:
+            forward: Encodes one bucket.
+            texts: The n texts.
+        """
+        if self.settings.cached_gradients:
+            forward = without_activations(forward)
+        return encode_buckets(forward, texts)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
         """Return the contrastive loss of each pair, (B,)."""
@@ -168,7 +182,6 @@ class Trainer(TrainingLoop):
         _check_inputs(data, settings, hierarchy, dev, cluster)
         check_max_tokens(encoder, settings, self.length_settings)
 
-        # Dropout stays off in training.
         self.encoder = encoder.eval()
         self.trained = self.encoder
         self.data = data
@@ -187,6 +200,8 @@ class Trainer(TrainingLoop):
         )
         select_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
         freeze_layers(encoder.backbone, settings.frozen_layers)
+        if settings.dropout:
+            set_dropout(encoder.backbone, settings.dropout)
         self.negatives = make_negative_sampler(data, settings)
 
         self.state = TrainingState()
@@ -252,6 +267,8 @@ class Trainer(TrainingLoop):
         """Take one step of the optimiser: all batches of the step, then the update."""
         accelerator = self.accelerator
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
+        if self.settings.dropout:
+            self.encoder.train()
 
         first = self.state.step * self.schedule.per_step
         end = first + self.schedule.per_step
@@ -260,9 +277,12 @@ class Trainer(TrainingLoop):
             with accelerator.accumulate(self.model):
                 parts = self.model(to_device(batch, accelerator.device))
                 accelerator.backward(parts["loss"])
+                if self.settings.clip_norm is not None and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             self.state.window.append({name: part.detach() for name, part in parts.items()})
+        self.encoder.eval()
         self.state.step += 1
 
     def _save(self, folder: Path) -> None:

@@ -29,6 +29,7 @@ from orchestration.pipeline.ingest import ingest
 from orchestration.pipeline.run_stage import run_stage
 from orchestration.registry import built_retriever, release, versions
 from tests.end_to_end import tiny_project
+from tests.tiny_encoder import make_tiny_model
 
 PLAIN = "hierarchy_weight: 0.0, batches: random"
 RETRIEVERS = (
@@ -233,3 +234,31 @@ def test_all_methods_composed_in_one_fusion(project: Path) -> None:
     promote(project, "composed")
     assert_lives(project)
     assert addition_statuses(project)["new"] != "NOT_REFINED"
+
+
+def test_retrievers_of_different_bases_share_a_fusion(project: Path) -> None:
+    text = (project / "data" / "documents.jsonl").read_text()
+    make_tiny_model(project / "masked_base", "bert", [text], masked=True)
+    retrievers = (
+        "hce: {hierarchy_weight: 0.2, batches: siblings}",
+        f"svdr: {{{PLAIN}, kind: lexical, base: masked_base, lexical: {{search: full}}}}",
+    )
+    settings = (
+        f"retrievers={{{', '.join(retrievers)}}}",
+        "fusions={both: {of: [hce, svdr, bm25]}}",
+    )
+    parameters.write_overrides(project / "params.yaml", settings)
+
+    build(project, "hce", "svdr")
+    run_stages(project, "fuse@both")
+
+    assert training_report(project, "svdr")["head"] == "mlm"
+    card = (project / "artifacts/train/svdr/encoder/README.md").read_text()
+    assert "**Base**: masked_base" in card
+    assert (
+        "**Base**: base_encoder" in (project / "artifacts/train/hce/encoder/README.md").read_text()
+    )
+    assert test_scores(project, "both")["queries"] > 0
+
+    promote(project, "both")
+    assert_lives(project)

@@ -68,6 +68,19 @@ def test_from_documents_it_learns_and_the_encoder_stays(root: Path, frozen: Run)
     assert report["fingerprint"] == trained(context).fingerprint == base == saved
 
 
+def test_vectors_may_start_at_random(root: Path):
+    settings = DocumentVectorSettings(initial="random", epochs=1, batch_size=16)
+    context = make_context(root, settings, steps=1)
+
+    report = train.run(context)
+
+    base = DenseIndex.load(root / "base_index").vectors
+    vectors = trained(context).vectors
+    assert report["start_dev"] < 0.5
+    assert np.abs(vectors[:4] @ base.T).max() < 0.8
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=0.01)
+
+
 def test_step_0_averages_base_index_passages(root: Path, frozen: Run):
     context, report = frozen
     base = DenseIndex.load(root / "base_index")

@@ -15,7 +15,7 @@ import yaml
 from model_code.context import StageContext, left_out_reason
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
@@ -101,6 +101,26 @@ def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
     return StageContext(
         tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce"
     )
+
+
+def test_a_retriever_trains_its_own_base(tmp_path: Path):
+    """Its vectors have another dimension than the centroids of the project's hierarchy."""
+    context = make_context(tmp_path, hierarchy_weight=0.2, frozen_layers=None)
+    own = make_tiny_encoder(tmp_path / "own", WORDS, hidden=16)
+    context.settings["retriever"] = context.settings["retriever"].replace(base=str(own))
+
+    report = train.run(context)
+
+    trained = Encoder.load(context.output / "encoder", 16, precision="float32", device="cpu")
+    assert trained.dimension == 16
+    assert report["fingerprint"] == trained.fingerprint()
+    assert "hierarchy_1" in read_json(context.output / "history.json")[1]
+    assert "**Base**: own" in (context.output / "encoder/README.md").read_text()
+
+
+def test_base_and_start_exclude_each_other():
+    with pytest.raises(SettingsError, match="base is a and start is b, but training begins with"):
+        RetrieverSettings(training=SETTINGS.replace(start="b"), base="a")
 
 
 def test_training_writes_report_encoder_and_model_card(

@@ -211,6 +211,16 @@ def test_documents_are_positives_then_extra_negatives():
     assert not set(texts[: len(pairs)]) & set(texts[len(pairs) :])
 
 
+def test_shared_negatives_are_those_of_every_query():
+    batch, pairs = make_batch(shared_negatives=True)
+    extra = [int(text.split()[1]) for text in texts_of(batch.documents)[len(pairs) :]]
+    expected = [
+        [passage % 12 not in {i, (i + 1) % 12} for passage in extra] for i in pairs.tolist()
+    ]
+    assert batch.allowed.tolist() == expected
+    assert batch.allowed.sum() > make_batch()[0].allowed.sum()
+
+
 def test_prompts_stand_before_queries_and_documents():
     data, chosen = two_passages_each(), make_settings(supervision="supervised")
     pairs = BatchSchedule(data, chosen, seed=1)[0]

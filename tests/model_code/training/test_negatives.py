@@ -121,6 +121,18 @@ def test_passages_with_an_answer_are_never_drawn(kind: str):
     assert dropped > 5
 
 
+def test_passages_with_an_answer_are_no_shared_negatives():
+    texts = ["the answer", "an answer", "nothing", "more of the first document"]
+    passages = Passages(texts, np.array([0, 1, 2, 0]))
+    pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
+    data = TrainingData(passages, pairs, NO_PAIRS)
+    negatives = make_negative_sampler(data, make_settings(negatives="bm25"))
+
+    are_negatives = negatives.are_negatives(0, np.arange(4), relevant=passages.of(0))
+
+    assert are_negatives.tolist() == [False, False, True, False]
+
+
 def test_enough_negatives_are_drawn_beside_answers():
     texts = ["query the answer", *["query an answer"] * 200, "query nothing", "query naught"]
     passages = Passages(texts, np.arange(len(texts)))

@@ -21,10 +21,10 @@ from model_code.training.optimisation import (
     make_accelerator,
     make_optimizer,
     select_attention,
+    set_dropout,
     set_learning_rate,
     transformer_layers,
 )
-from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Objective, Trainer
 from tests.model_code.training.example import (
     ASKS,
@@ -98,9 +98,8 @@ def test_unused_parameters_in_frozen_layers_are_frozen(tmp_path: Path):
     assert {name.split(".")[2] for name in learning(backbone)} == {"1"}
 
 
-def test_groups_have_their_own_rate_and_decay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(TrainingSettings, "centroid_learning_rate", 0.5)
-    encoder, settings = make_encoder(tmp_path / "tiny"), make_settings()
+def test_groups_have_their_own_rate_and_decay(tmp_path: Path):
+    encoder, settings = make_encoder(tmp_path / "tiny"), make_settings(centroid_learning_rate=0.5)
     freeze_layers(encoder.backbone, 1)
     objective = Objective(
         encoder, settings, make_tree(np.random.default_rng(0).standard_normal((24, 32)))
@@ -112,6 +111,32 @@ def test_groups_have_their_own_rate_and_decay(tmp_path: Path, monkeypatch: pytes
     assert [group["weight_decay"] for group in (matrices, vectors, centroids)] == [0.01, 0.0, 0.0]
     assert [group["lr"] for group in (matrices, vectors, centroids)] == [1e-3, 1e-3, 0.5]
     assert len(matrices["params"]) + len(vectors["params"]) == len(learning(encoder.backbone))
+
+
+def test_rate_zero_freezes_the_centroids(tmp_path: Path):
+    encoder, settings = make_encoder(tmp_path / "tiny"), make_settings(centroid_learning_rate=0)
+    tree = make_tree(np.random.default_rng(0).standard_normal((24, 32)))
+
+    objective = Objective(encoder, settings, tree)
+
+    assert len(make_optimizer(objective, settings).param_groups) == 2
+    assert not any(centroids.requires_grad for centroids in objective.hierarchy.parameters())
+
+
+def test_dropout_is_set_everywhere(tmp_path: Path):
+    backbone = make_encoder(tmp_path / "tiny").backbone
+
+    set_dropout(backbone, 0.25)
+
+    layers = [module for module in backbone.modules() if isinstance(module, torch.nn.Dropout)]
+    assert {layer.p for layer in layers} == {0.25}
+
+
+def test_dropout_without_dropout_layers_is_refused():
+    with pytest.raises(
+        SettingsError, match=r"dropout is 0\.25, but a Linear has no dropout layers"
+    ):
+        set_dropout(torch.nn.Linear(1, 1), 0.25)
 
 
 def test_every_group_keeps_its_share_of_the_schedule():

@@ -287,6 +287,43 @@ def test_a_finished_run_resumes_to_the_same_result(tmp_path: Path):
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-12"]
 
 
+def test_dropout_resumes_to_the_same_weights(tmp_path: Path):
+    whole = make_trainer(tmp_path, dropout=0.3)
+    whole.fit()
+    kill_at(make_trainer(tmp_path, dropout=0.3, checkpoints=tmp_path / "checkpoints"), 6)
+    resumed = make_trainer(tmp_path, dropout=0.3, checkpoints=tmp_path / "checkpoints")
+    assert resumed.state.step == 4
+
+    resumed.fit()
+
+    assert torch.equal(weights(resumed), weights(whole))
+    assert not whole.encoder.training
+
+
+def test_dropout_changes_training_alone(tmp_path: Path):
+    plain, dropped = (make_trainer(tmp_path, dropout=dropout).fit() for dropout in (0.0, 0.3))
+
+    assert dropped.history[0] == plain.history[0]
+    assert dropped.history[1]["loss"] != plain.history[1]["loss"]
+
+
+def test_long_gradients_are_clipped(tmp_path: Path):
+    trainer = make_trainer(tmp_path, dev=False, steps=1, clip_norm=0.01, accumulation=2)
+    norms = []
+    step = trainer.optimizer.step
+
+    def record_norm() -> None:
+        if trainer.accelerator.sync_gradients:
+            gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+            norms.append(torch.nn.utils.get_total_norm(gradients).item())
+        step()
+
+    trainer.optimizer.step = record_norm
+    trainer.fit()
+
+    assert norms == [pytest.approx(0.01, rel=1e-3)]
+
+
 def test_bfloat16_trains_alike_and_leaves_float32_weights(tmp_path: Path):
     plain = make_trainer(tmp_path, dev=False, steps=3, log_every=1)
     half = make_encoder(tmp_path / "tiny")
