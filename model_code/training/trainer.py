@@ -55,6 +55,8 @@ from model_code.training.tables import DevEvaluator
 # Few tokens keep a CPU core busy, and small buckets waste less on padding.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
+# Keeps dropout independent of other draws with the same seed.
+DROPOUT_STREAM = 29
 
 
 class Objective(nn.Module):
@@ -274,6 +276,10 @@ class Trainer(TrainingLoop):
         end = first + self.schedule.per_step
         for number in range(first + accelerator.process_index, end, accelerator.num_processes):
             batch = self.collate(number, self.schedule[number])
+            if self.settings.dropout:
+                # What is dropped depends on the batch's number alone, as the batch does.
+                seeds = np.random.SeedSequence([self.seed, DROPOUT_STREAM, number])
+                torch.manual_seed(int(seeds.generate_state(1)[0]))
             with accelerator.accumulate(self.model):
                 parts = self.model(to_device(batch, accelerator.device))
                 accelerator.backward(parts["loss"])

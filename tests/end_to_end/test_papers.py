@@ -259,6 +259,3 @@ def test_retrievers_of_different_bases_share_a_fusion(project: Path) -> None:
         "**Base**: base_encoder" in (project / "artifacts/train/hce/encoder/README.md").read_text()
     )
     assert test_scores(project, "both")["queries"] > 0
-
-    promote(project, "both")
-    assert_lives(project)

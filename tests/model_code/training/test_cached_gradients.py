@@ -4,6 +4,7 @@ stored, and dropout draws the same units when a text is encoded again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ from model_code.training.optimisation import set_dropout
 from model_code.training.trainer import Objective
 from tests.model_code.lexical.example import make_encoder as make_lexical_encoder
 from tests.model_code.training.example import make_data, make_encoder, make_settings, make_tree
+
+
+@pytest.fixture(autouse=True)
+def keep_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute scores in float64, which encoder and objective otherwise turn into float32."""
+    monkeypatch.setattr(torch.Tensor, "float", lambda tensor: tensor)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def make_objective(tmp_path: Path, kind: str, cached: bool):
@@ -42,6 +52,7 @@ def gradients(objective: torch.nn.Module, batch) -> tuple[torch.Tensor, dict[str
     """Return the loss of a batch, and its gradients by the name of the weight."""
     torch.manual_seed(7)
     loss = objective(batch)["loss"]
+    assert loss.dtype == torch.float64
     loss.backward()
     found = {}
     for name, weight in objective.named_parameters():
