@@ -1,20 +1,17 @@
 """A folder of documents, one per file.
 
 The id of a document is the path of its file below the folder. Hidden files and files that git
-ignores are left out.
+ignores are left out; see `ignored_files`.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from pathspec import GitIgnoreSpec
 
 from freshet.results import ReadingNote
 from model_code.corpus.rows import RefusedRow, Row, Table
@@ -26,17 +23,10 @@ from model_code.corpus.sources.document_files import (
     unread_reason,
 )
 from model_code.corpus.sources.file_names import escape_name, is_usable_id, refuse_name
+from model_code.corpus.sources.ignored_files import open_ignore_rules
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
-
-
-@dataclass(frozen=True)
-class _IgnoreFile:
-    """The .gitignore of a folder, which decides about everything below it."""
-
-    folder: Path
-    spec: GitIgnoreSpec
 
 
 class FolderSource:
@@ -46,6 +36,9 @@ class FolderSource:
         folder: The folder.
         passed_over: Number of files that are no documents, by suffix. It is filled when `files` is
             read.
+        ignored_files: Number of files that git ignores, outside of ignored folders. It is filled
+            when `files` is read.
+        ignored_folders: Number of folders that git ignores. It is filled when `files` is read.
         unread: Names of the files that may hold a document and that no reader reads. It is filled
             when `files` is read.
         unusable_names: Printable names of the documents whose file names cannot be ids. It is
@@ -57,6 +50,8 @@ class FolderSource:
     ) -> None:
         self.folder = (root / str(settings.path)).resolve()
         self.passed_over: Counter[str] = Counter()
+        self.ignored_files = 0
+        self.ignored_folders = 0
         self.unread: list[str] = []
         self.unusable_names: set[str] = set()
         if not self.folder.is_dir():
@@ -76,7 +71,7 @@ class FolderSource:
         """
         files: dict[str, Path] = {}
         unusable: list[tuple[str, Path]] = []
-        for path in self._walk(self.folder, self._ignore_files_above()):
+        for path in self._find_files():
             name = path.relative_to(self.folder).as_posix()
             if is_usable_id(name):
                 files[name] = path
@@ -120,41 +115,42 @@ class FolderSource:
             return refuse_name(name)
         return read_document(self.files[name], name, name)
 
-    def _ignore_files_above(self) -> list[_IgnoreFile]:
-        """Return the .gitignore files of the folders above in the repository, outermost first."""
-        folders = [self.folder, *self.folder.parents]
-        for depth, folder in enumerate(folders):
-            if (folder / ".git").exists():
-                above = folders[1 : depth + 1]
-                break
-        else:
-            above = []
+    def _find_files(self) -> Iterator[Path]:
+        """Yield the files of all documents, level by level, so that git is asked once a level."""
+        rules = open_ignore_rules(self.folder)
+        folders = [self.folder]
+        while folders:
+            entries: list[os.DirEntry[str]] = []
+            for folder in folders:
+                entries.extend(_list_folder(folder))
+            ignored = rules.find_ignored(entries)
 
-        ignore_files: list[_IgnoreFile] = []
-        for folder in reversed(above):
-            ignore_files.extend(_read_ignore_file(folder))
-        return ignore_files
+            folders = []
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if entry.path in ignored:
+                    self._count_ignored(entry, is_folder)
+                elif is_folder:
+                    folders.append(Path(entry.path))
+                elif self._is_document(entry):
+                    yield Path(entry.path)
 
-    def _walk(self, folder: Path, ignore_files_above: Sequence[_IgnoreFile]) -> Iterator[Path]:
-        ignore_files = [*ignore_files_above, *_read_ignore_file(folder)]
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError as error:
-            raise FreshetError(f"{folder} cannot be read: {error.strerror}") from None
+    def _count_ignored(self, entry: os.DirEntry[str], is_folder: bool) -> None:
+        if is_folder:
+            self.ignored_folders += 1
+        elif os.path.splitext(entry.name)[1].lower() in DOCUMENT_SUFFIXES:
+            self.ignored_files += 1
 
-        for entry in entries:
+    def _is_document(self, entry: os.DirEntry[str]) -> bool:
+        """Return whether an entry is the file of a document; count it if it is not."""
+        suffix = os.path.splitext(entry.name)[1].lower()
+        if suffix in DOCUMENT_SUFFIXES and self._is_inside(entry):
+            return True
+        self.passed_over[escape_name(suffix or entry.name)] += 1
+        if unread_reason(entry.name) is not None:
             path = Path(entry.path)
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name.startswith(".") or _is_ignored(path, is_folder, ignore_files):
-                continue
-            if is_folder:
-                yield from self._walk(path, ignore_files)
-            elif path.suffix.lower() in DOCUMENT_SUFFIXES and self._is_inside(entry):
-                yield path
-            else:
-                self.passed_over[escape_name(path.suffix.lower() or entry.name)] += 1
-                if unread_reason(entry.name) is not None:
-                    self.unread.append(escape_name(path.relative_to(self.folder).as_posix()))
+            self.unread.append(escape_name(path.relative_to(self.folder).as_posix()))
+        return False
 
     def _is_inside(self, entry: os.DirEntry[str]) -> bool:
         """Return whether an entry is a file, and no broken link or link out of the folder."""
@@ -165,6 +161,26 @@ class FolderSource:
         except OSError:
             # A circle of links cannot be resolved.
             return False
+
+
+def describe_ignored_files(source: Source) -> str:
+    """Return how many files of a folder git ignores, as a sentence; empty if there are none.
+
+    Args:
+        source: Any source. Only folders have such files.
+    """
+    if not isinstance(source, FolderSource):
+        return ""
+    # The files are counted when the folder is listed.
+    _ = source.files
+    counts: list[str] = []
+    for number, noun in ((source.ignored_files, "file"), (source.ignored_folders, "folder")):
+        if number:
+            counts.append(f"{number:,} {noun if number == 1 else noun + 's'}")
+    if not counts:
+        return ""
+    verb = "is" if source.ignored_files + source.ignored_folders == 1 else "are"
+    return f"{' and '.join(counts)} {verb} left out, because git ignores them"
 
 
 def list_unread_files(source: Source) -> list[ReadingNote]:
@@ -191,25 +207,14 @@ def fingerprint(path: Path) -> str:
         return f"unreadable: {error.strerror}"
 
 
-def _read_ignore_file(folder: Path) -> list[_IgnoreFile]:
-    """Return the .gitignore of a folder; an empty list if it has none."""
-    path = folder / ".gitignore"
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [_IgnoreFile(folder, GitIgnoreSpec.from_lines(lines))]
+def _list_folder(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder that are not hidden.
 
-
-def _is_ignored(path: Path, is_folder: bool, ignore_files: Sequence[_IgnoreFile]) -> bool:
-    """Return whether git ignores a path.
-
-    The nearest .gitignore that has a matching pattern decides.
+    Raises:
+        FreshetError: If the folder cannot be listed.
     """
-    for ignore_file in reversed(ignore_files):
-        name = path.relative_to(ignore_file.folder).as_posix()
-        if is_folder:
-            name += "/"
-        included = ignore_file.spec.check_file(name).include
-        if included is not None:
-            return included
-    return False
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise FreshetError(f"{folder} cannot be read: {error.strerror}") from None

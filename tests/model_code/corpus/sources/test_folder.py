@@ -5,6 +5,7 @@ its path is.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from model_code.corpus.build import build_corpus
 from model_code.corpus.rows import RefusedRow
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources import ignored_files
 from model_code.corpus.sources.base import (
     make_source_lock,
     open_locked_source,
@@ -57,14 +59,72 @@ def test_folder_source_skips_hidden_and_ignored_files(notes):
     assert list(source.rows("queries")) == []
 
 
-def test_git_would_ignore_the_same(notes):
-    subprocess.run(["git", "init", "-q"], cwd=notes, check=True)
-    command = ["git", "ls-files", "-co", "--exclude-standard"]
-    listed = subprocess.run(
-        command, cwd=notes, capture_output=True, text=True, check=True
-    ).stdout.split()
+def git(folder, *arguments):
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def documents_for_git(notes):
+    """The documents among the files that git would commit."""
+    listed = git(notes, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
     texts = {name for name in listed if name.lower().endswith((".md", ".txt"))}
-    assert set(opened(notes).files) == texts - {"link.txt", ".hidden.md"}
+    return texts - {"link.txt", ".hidden.md"}
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_git_would_ignore_the_same(notes, monkeypatch, has_git):
+    shutil.rmtree(notes / ".git")
+    git(notes, "init", "-q")
+    if not has_git:
+        monkeypatch.setattr(ignored_files.shutil, "which", lambda name: None)
+    source = opened(notes)
+    assert set(source.files) == documents_for_git(notes)
+    assert (source.ignored_files, source.ignored_folders) == (1, 1)
+
+
+def test_rules_of_git_count_that_are_in_no_gitignore(notes, tmp_path, monkeypatch):
+    shutil.rmtree(notes / ".git")
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".git/info/exclude").write_text("d.TXT\n")
+    (tmp_path / "everywhere").write_text("c.txt\n")
+    git(tmp_path, "config", "core.excludesFile", str(tmp_path / "everywhere"))
+    # A hook of git runs with these variables.
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    source = opened(notes)
+    monkeypatch.undo()
+    assert set(source.files) == {"a/kept.md", "b.md"} == documents_for_git(notes)
+    assert source.ignored_files == 3
+
+
+def test_tracked_file_is_never_ignored(notes):
+    shutil.rmtree(notes / ".git")
+    git(notes, "init", "-q")
+    git(notes, "add", "-f", "build/x.md")
+    source = opened(notes)
+    assert "build/x.md" in source.files
+    assert set(source.files) == documents_for_git(notes)
+
+
+def test_names_that_git_could_misread_are_asked_for(notes):
+    shutil.rmtree(notes / ".git")
+    git(notes, "init", "-q")
+    names = [":(top)x.txt", "two\nlines.txt", "!no.txt", "-z.txt", "*.txt", "caf\udce9.txt"]
+    for name in names:
+        (notes / name).write_text("text")
+    source = opened(notes)
+    assert set(names[:1] + names[2:5]) < set(source.files)
+    assert source.ignored_files == 1
+    (notes / ".gitignore").write_text("*.txt\n!/:*.txt\nbuild/\n")
+    source = opened(notes)
+    assert [name for name in source.files if not name.startswith("a/")] == [":(top)x.txt", "b.md"]
+
+
+def test_named_folder_is_read_even_if_git_ignores_it(notes, tmp_path):
+    shutil.rmtree(notes / ".git")
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".gitignore").write_text("/notes/\n")
+    assert set(opened(notes).files) == {"a/c.txt", "a/d.TXT", "a/kept.md", "b.md"}
 
 
 def test_the_lock_follows_contents_and_names_what_changed(notes):
