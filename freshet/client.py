@@ -299,18 +299,21 @@ class Client:
         """Make everything searchable that the ledger has, such as additions by `freshet add`."""
         return self._change("/documents/apply", None, wait=True)
 
-    def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
-        """Make the index equal to the project's source, as `freshet sync` does.
+    def sync(
+        self, *, force: bool = False, dry_run: bool = False, source: str | None = None
+    ) -> SyncResult:
+        """Make the index equal to a source, as `freshet sync` does.
 
         Args:
             force: Whether to delete documents even if much of the source is missing.
             dry_run: Whether to only return what would be changed.
+            source: Name of a source that `freshet sync` has followed. None: the project's own one.
 
         Raises:
-            InvalidRequest: If the source cannot be read, or much of it is missing. Nothing is
-                changed then.
+            InvalidRequest: If there is no such source, it cannot be read, or much of it is missing.
+                Nothing is changed then.
         """
-        body = {"force": force, "dry_run": dry_run}
+        body = {"force": force, "dry_run": dry_run, "source": source}
         answer = self._request("POST", "/sync", body, CHANGE_TIMEOUT_SECONDS)
         return parse_answer(SyncResult, answer)
 

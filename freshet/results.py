@@ -178,6 +178,20 @@ class ReadingNote:
 
 
 @dataclass(frozen=True)
+class SourceState:
+    """A source that feeds the index."""
+
+    name: str = described('Name of the source; "default" for the project\'s own one.')
+    location: str = described("Its folder, file or data set.")
+    documents: int | None = described(
+        "Number of its documents that are searchable; null if the index is damaged."
+    )
+    synced: float | None = described(
+        "Time of its last sync, in seconds since 1970; null if it was never synced."
+    )
+
+
+@dataclass(frozen=True)
 class ChangeResult:
     """Outcome of a change. If `searchable` is false, the change is recorded and searchable soon."""
 
@@ -222,4 +236,8 @@ class SyncResult:
     notes: list[ReadingNote] = field(
         default_factory=list,
         metadata={"description": "What of the source's files was not read, or was guessed."},
+    )
+    merged: dict[str, str] = described(
+        "New documents that were left out, each with the document that says the same.",
+        default_factory=dict,
     )

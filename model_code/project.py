@@ -106,6 +106,11 @@ class Project:
         return self.root / "judgements.jsonl"
 
     @property
+    def sources(self) -> Path:
+        """The file with the places of the named sources, which `freshet sync --source` writes."""
+        return (self.home or self.root) / "sources.json"
+
+    @property
     def artifacts(self) -> Path:
         """The folder of all stage outputs, which DVC owns."""
         return self.root / "artifacts"

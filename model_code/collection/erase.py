@@ -215,7 +215,9 @@ def _find_synced_sources(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
     for path in sorted((index.project.state / "sync").glob("*.json")):
         memory = read_json(path)
         source = memory.get("source", "sync")
-        source_ids = {row[0] for unit in memory["units"].values() for row in unit["documents"]}
+        source_ids: set[str] = set()
+        for unit in memory.get("units", {}).values():
+            source_ids.update(row[0] for row in unit["documents"])
         for document_id in sorted(document_ids & source_ids):
             yield (
                 f"{document_id!r} in what `freshet {source}` reads: delete it there, then do that, "

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -316,25 +316,35 @@ def text_key(text: str) -> str:
 
 
 def merge_duplicates(
-    documents: Iterable[Document], by: str
+    documents: Collection[Document], by: str, known_ids: Set[str] = frozenset()
 ) -> tuple[list[Document], dict[str, str]]:
-    """Keep the first document of each group of duplicates.
+    """Keep the first document of each group of duplicates, and all known documents.
+
+    A document that is in the index already keeps its id, whatever documents come beside it.
 
     Args:
         documents: Documents in the order of their source.
         by: The part that makes two documents one: "text", "title" or "none". An empty text or title
             makes no duplicate.
+        known_ids: Ids of documents that are never merged into others.
 
     Returns:
         The documents that are kept, and {id of a merged document: id of the kept one}.
     """
-    kept: list[Document] = []
-    merged: dict[str, str] = {}
+    if by == "none":
+        return list(documents), {}
+
     kept_ids: dict[str, str] = {}
     for document in documents:
-        key = "" if by == "none" else text_key(getattr(document, by))
+        if document.document_id in known_ids:
+            kept_ids.setdefault(text_key(getattr(document, by)), document.document_id)
+
+    kept: list[Document] = []
+    merged: dict[str, str] = {}
+    for document in documents:
+        key = text_key(getattr(document, by))
         kept_id = document.document_id
-        if key:
+        if key and document.document_id not in known_ids:
             kept_id = kept_ids.setdefault(key, document.document_id)
         if kept_id == document.document_id:
             kept.append(document)

@@ -115,8 +115,18 @@ def record_judgements(path: Path, judged: Iterable[JudgedPair]) -> JudgementChan
     added = len(new_keys - before.keys())
     changed = sum(before[key] != after[key] for key in new_keys & before.keys())
     if added or changed:
-        write_text(path, "".join(_line(pair) for pair in after.values()))
+        write_judgements(path, after.values())
     return JudgementChanges(added, changed, len(new_keys) - added - changed)
+
+
+def write_judgements(path: Path, pairs: Iterable[JudgedPair]) -> None:
+    """Write the file anew. The caller holds the project's lock.
+
+    Args:
+        path: The file.
+        pairs: All judgements.
+    """
+    write_text(path, "".join(_line(pair) for pair in pairs))
 
 
 def judgement_hash(path: Path) -> str | None:

@@ -255,7 +255,11 @@ class CorpusSettings(Settings):
     )
     max_characters: int = Field(200_000, gt=0, description="Longer texts are quarantined.")
     merge_duplicates: Literal["text", "title", "none"] = Field(
-        "text", description="Documents that agree in this are one document."
+        "none",
+        description=(
+            "New documents that agree in this with another one are left out, and reported. none: "
+            "every document is kept."
+        ),
     )
     quarantine_limit: float = Field(
         0.05, ge=0, le=1, description="The stage fails if a larger share of the rows is malformed."

@@ -24,6 +24,7 @@ from orchestration.cli import (
     results,
     search,
     serve,
+    sources,
 )
 
 IMPORT_NAME = "freshet"
@@ -120,6 +121,7 @@ def _add_commands() -> None:
         rich_help_panel="Build and compare",
     )
     benchmark(build.bench)
+    app.add_typer(sources.sources, name="sources", rich_help_panel="Documents")
     app.add_typer(tools, name="tools", rich_help_panel="Maintenance")
 
 

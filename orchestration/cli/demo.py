@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
+from model_code.files import read_json
 from model_code.project import Project
 from model_code.text.words import print_message
 from orchestration.cli.results import load_comparison, show_results
@@ -52,6 +53,7 @@ def demo() -> None:
         print_message("")
         show_results(project, load_comparison(project))
         _show_rejected_documents(project)
+        _show_merged_documents(project)
         _show_reading_notes(project)
         _show_searches(project)
     print_message(NEXT_STEPS)
@@ -110,6 +112,16 @@ def _show_rejected_documents(project: Project) -> None:
     )
     for row in rejected.head(MAX_LISTED_DOCUMENTS).itertuples():
         print_message(f"  {row.location}  {row.reason}: {row.detail}")
+
+
+def _show_merged_documents(project: Project) -> None:
+    """Say how many documents were left out because others say the same."""
+    merged = read_json(project.artifacts / "corpus" / "report.json")["documents_merged"]
+    if merged:
+        noun = "document was" if merged == 1 else "documents were"
+        print_message(
+            f"\n{merged:,} {noun} left out, because others say the same (corpus.merge_duplicates)"
+        )
 
 
 def _show_reading_notes(project: Project) -> None:

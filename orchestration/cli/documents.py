@@ -172,10 +172,19 @@ def forget(
 
 
 def sync(
-    source: Annotated[
+    path: Annotated[
         str | None,
         typer.Argument(
-            help="A folder, a file of rows or a data set; the project's source by default."
+            metavar="[PATH]",
+            help="A folder, a file of rows or a data set; the project's source by default.",
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="NAME",
+            help="Name of a source beside the project's own one; by default made of PATH.",
         ),
     ] = None,
     force: Annotated[
@@ -187,15 +196,16 @@ def sync(
 ) -> None:
     """Make the index equal to its source.
 
-    Use it after the source has changed: documents are added, updated and deleted as needed.
+    Use it after the source has changed: documents are added, updated and deleted as needed. Any
+    number of sources can feed an index. The documents of source NAME have ids NAME:FILE.
 
-    Example: freshet sync --dry-run
+    Example: freshet sync --source wiki ../wiki
     """
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.sync import sync as sync_index
 
     index = LiveIndex(Project.find(), find_service=find_running_service)
-    report = sync_index(index, source, force, dry_run)
+    report = sync_index(index, path, force, dry_run, name=source)
     _print_report(report, as_json, dry_run)
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from freshet.results import SourceState
 from model_code.collection.generations.generation_store import (
     GenerationStore,
     default_retriever,
@@ -16,10 +17,12 @@ from model_code.collection.generations.generation_store import (
 )
 from model_code.collection.index.reading_notes_file import read_reading_notes
 from model_code.collection.index.status import live_status, live_status_lines
+from model_code.collection.sync.named_sources import source_states
 from model_code.corpus.reading_notes import note_lines, notes_from_json, notes_to_json
 from model_code.errors import Damaged, FreshetError
 from model_code.project import Project
 from orchestration import parameters
+from orchestration.cli.sources import source_line
 from orchestration.freshness.judged_pairs import count_judgements
 from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.ingest import read_lock
@@ -67,6 +70,7 @@ def project_status(project: Project) -> dict[str, Any]:
     if problem is None:
         status["moved_by_hand"] = _manual_alias_change(project, versions)
     status["live"] = _live_retrievers(project)
+    status["sources"], status["sources_problem"] = _source_states(project)
     status["service"] = service_registration(project.state)
     status["reading_notes"] = notes_to_json(read_reading_notes(project))
     status["moves"] = history.read(project)[-MAX_PAST_MOVES:]
@@ -189,10 +193,28 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(_line("live", "nothing; freshet promote opens the champion"))
     for retriever in status["live"]:
         lines += _retriever_lines(retriever)
+    lines += _source_lines(status["sources"], status["sources_problem"])
     lines += _reading_note_lines(status["reading_notes"])
     if status["service"]:
         lines.append(_line("service", status["service"]["url"]))
     return "\n".join(lines)
+
+
+def _source_states(project: Project) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the sources, and why they are unknown, or None."""
+    try:
+        return [asdict(state) for state in source_states(project)], None
+    except FreshetError as error:
+        return [], str(error)
+
+
+def _source_lines(sources: list[dict[str, Any]], problem: str | None) -> list[str]:
+    """Return a line for each source; no line if there is only the project's own one."""
+    if problem is not None:
+        return [_line("source", f"unknown: {problem}")]
+    if len(sources) == 1:
+        return []
+    return [_line("source", source_line(SourceState(**source))) for source in sources]
 
 
 def _reading_note_lines(values: list[dict[str, Any]]) -> list[str]:

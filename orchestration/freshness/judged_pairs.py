@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from model_code.corpus.judgement_file import (
     read_judgements,
     record_judgements,
     text_query_id,
+    write_judgements,
 )
 from model_code.corpus.settings import GATE, QuerySplitSettings
+from model_code.corpus.source_ids import renamed_id
 from model_code.corpus.splits import key_documents, split_queries
 from model_code.errors import FreshetError
 from model_code.project import Project
@@ -260,6 +262,32 @@ def add_judgements(project: Project, pairs: Sequence[JudgedPair]) -> JudgementCh
         changes = record_judgements(project.judgements, pairs)
         lock_judgements(project)
     return changes
+
+
+def rename_judged_source(project: Project, old: str, new: str, dry_run: bool = False) -> int:
+    """Rename the documents of a source in the project's own judgements.
+
+    Args:
+        project: The project.
+        old: Name of the source.
+        new: Its new name.
+        dry_run: Only count the judgements.
+
+    Returns:
+        The number of judgements of its documents.
+    """
+    with project.lock():
+        pairs = read_judgements(project.judgements)
+        renamed: list[JudgedPair] = []
+        changed = 0
+        for pair in pairs:
+            new_id = renamed_id(pair.document_id, old, new)
+            changed += new_id != pair.document_id
+            renamed.append(replace(pair, document_id=new_id))
+        if changed and not dry_run:
+            write_judgements(project.judgements, renamed)
+            lock_judgements(project)
+    return changed
 
 
 def count_judgements(project: Project) -> JudgementCounts:

@@ -12,7 +12,7 @@ from pathlib import Path
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source, resolve_source_kind
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
-from model_code.corpus.sources.folder import FolderSource
+from model_code.corpus.sources.folder import FolderSource, describe_ignored_files
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.project import Project
@@ -159,8 +159,11 @@ def _describe_source(corpus: CorpusSettings, root: Path) -> str:
         return f"source: {', '.join(names)}"
 
     description = f"source: a folder, {len(source.files):,} documents"
-    ignored = source.passed_over.most_common(MAX_LISTED_KINDS)
-    if ignored:
-        counts = ", ".join(f"{number:,} {kind}" for kind, number in ignored)
+    passed_over = source.passed_over.most_common(MAX_LISTED_KINDS)
+    if passed_over:
+        counts = ", ".join(f"{number:,} {kind}" for kind, number in passed_over)
         description += f"; passed over: {counts}"
+    git_ignored = describe_ignored_files(source)
+    if git_ignored:
+        description += f"; {git_ignored}"
     return description

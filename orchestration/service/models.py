@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-from freshet.results import ReadingNote, RejectedRow, SearchResult
+from freshet.results import ReadingNote, RejectedRow, SearchResult, SourceState
 from model_code.collection.generations.boosts import MAX_WEIGHT
 from model_code.collection.generations.query_options import DEFAULT_WINDOW, MAX_WINDOW
 from model_code.collection.ledger.events import Opinion
@@ -333,9 +333,16 @@ class DeleteRequest(StrictModel):
 
 
 class SyncRequest(StrictModel):
-    """Options of a sync with the project's source."""
+    """Options of a sync with a source."""
 
     model_config = _with_example(dry_run=True)
+
+    source: str | None = Field(
+        default=None,
+        max_length=MAX_SOURCE_CHARACTERS,
+        description="Name of a source that `freshet sync` has followed; null: the project's own "
+        "source.",
+    )
 
     force: bool = Field(
         default=False,
@@ -471,6 +478,9 @@ class StatusResponse(BaseModel):
     )
     freshness: dict[str, Any] | None = Field(
         description="State of the ledger, as under `live` in `freshet status --json`."
+    )
+    sources: list[SourceState] = Field(
+        description="The sources that feed the index, the project's own one first."
     )
     reading_notes: list[ReadingNote] = Field(
         description="What of the documents' files was not read, or was guessed: the most serious."

@@ -37,6 +37,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.reading_notes_file import read_reading_notes, update_reading_notes
 from model_code.collection.ledger.events import Feedback, Opinion, Receipt
 from model_code.collection.ledger.ledger import VERSION_CONFLICT
+from model_code.collection.sync.named_sources import source_states
 from model_code.collection.sync.sync import sync
 from model_code.corpus.reading_notes import sort_notes
 from model_code.corpus.settings import CorpusSettings
@@ -556,7 +557,7 @@ async def delete_document(
 
 @router.post("/sync", tags=["documents"])
 async def sync_source(request: models.SyncRequest, service: ServiceDependency) -> SyncResult:
-    """Make the index equal to the project's source; 422 if much of the source is missing."""
+    """Make the index equal to a source; 422 if much of the source is missing."""
     return await run_sync(_sync, service, request)
 
 
@@ -568,7 +569,14 @@ def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
         return None
 
     index = LiveIndex(service.project, service.searchers.default())
-    report = sync(index, None, request.force, request.dry_run, publish=make_searchable)
+    report = sync(
+        index,
+        None,
+        request.force,
+        request.dry_run,
+        publish=make_searchable,
+        name=request.source,
+    )
     return SyncResult(
         added=report.added,
         updated=report.updated,
@@ -580,6 +588,7 @@ def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
         rejected=_rejected_rows(report.rejections),
         generation=report.generation,
         notes=sort_notes(report.notes),
+        merged=report.merged,
     )
 
 
@@ -683,6 +692,7 @@ def _status(service: Service) -> models.StatusResponse:
         running_searches=service.pool.inside,
         behind=dict(service.maintenance.failures),
         freshness=freshness,
+        sources=source_states(service.project),
         reading_notes=notes[:MAX_READING_NOTES],
         reading_notes_total=len(notes),
     )

@@ -33,7 +33,14 @@ from model_code.project import Project, file_lock
 LEDGER = "ledger.sqlite"
 
 # Files in the project's root that a backup has.
-SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json", "judgements.jsonl")
+SETTINGS = (
+    "params.yaml",
+    "dvc.yaml",
+    "dvc.lock",
+    "corpus.lock.json",
+    "judgements.jsonl",
+    "sources.json",
+)
 
 
 def backup(project: Project, target: Path) -> str | None:

@@ -10,11 +10,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from freshet.results import ReadingNote
+from model_code.collection.generations.generation import live_rows
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.refinements import summarize_refinements
 from model_code.collection.index.conditional import possible_id
@@ -29,7 +31,7 @@ from model_code.corpus.clean_rows import (
     read_file,
     require_known_columns,
 )
-from model_code.corpus.cleaning import is_possible_id
+from model_code.corpus.cleaning import is_possible_id, text_key
 from model_code.corpus.reading_notes import note_lines, refusal_note
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import is_document_file
@@ -39,6 +41,9 @@ from model_code.text.documents import Document, Remove
 
 # The name by which a command reads standard input.
 STANDARD_INPUT = Path("-")
+
+# Number of merged documents that a report lists.
+MAX_LISTED_MERGES = 10
 
 # The attributes of a report that list changed documents.
 CHANGES = ("added", "updated", "deleted")
@@ -55,6 +60,9 @@ class ChangeReport:
         waiting: Documents that are recorded and not searchable yet.
         erased: Documents whose texts were removed as well.
         unchanged: Number of documents that were as they are.
+        merged: New documents that were left out, each with the document that says the same.
+        ignored: The files and folders that are left out because git ignores them, as a sentence;
+            empty if there are none.
         rejected: Refused rows, each with its file, row number, document id and reason.
         notes: What was not read of the files, or was guessed.
         generation: Number of the generation that has the changes.
@@ -68,6 +76,8 @@ class ChangeReport:
     waiting: list[str] = field(default_factory=list)
     erased: list[str] = field(default_factory=list)
     unchanged: int = 0
+    merged: dict[str, str] = field(default_factory=dict)
+    ignored: str = ""
     rejected: list[dict[str, Any]] = field(default_factory=list)
     notes: list[ReadingNote] = field(default_factory=list)
     generation: int | None = None
@@ -102,6 +112,7 @@ class ChangeReport:
             "waiting": len(self.waiting),
             "rejected": len(self.rejected),
             "unchanged": self.unchanged,
+            "merged": len(self.merged),
         }
         parts = [f"{number:,} {name}" for name, number in counts.items() if number]
         line = ", ".join(parts) or "nothing to do"
@@ -112,6 +123,9 @@ class ChangeReport:
         if self.refined is not None:
             lines.append(f"  {self.refined.sentence()}")
         lines.extend(_rejection_line(row) for row in self.rejected)
+        lines.extend(_merge_lines(self.merged))
+        if self.ignored:
+            lines.append(f"  {self.ignored}")
         lines.extend(note_lines(self.notes))
         for retriever, reason in sorted(self.behind.items()):
             lines.append(f"  behind    {retriever}  {reason}")
@@ -131,6 +145,52 @@ class _NamedFile:
     name: str
     path: Path
     is_usable: bool = True
+
+
+class _Duplicates:
+    """Leaves out new documents that say the same as others, if `corpus.merge_duplicates` says so.
+
+    Args:
+        index: The live index. Its documents are read when the first row is looked at.
+        merged: Receives the id of each document that is left out, with that of the other one.
+    """
+
+    def __init__(self, index: LiveIndex, merged: dict[str, str]) -> None:
+        self._index = index
+        self._compared_part = index.settings.merge_duplicates
+        self._merged = merged
+
+    @cached_property
+    def _known_ids(self) -> Collection[str]:
+        return self._index.content_hashes().keys()
+
+    @cached_property
+    def _kept_ids(self) -> dict[str, str]:
+        """The document that has a text or title, by its key."""
+        kept_ids: dict[str, str] = {}
+        rows = live_rows(self._index.generation, "document_id", self._compared_part)
+        for document_id, value in rows:
+            kept_ids.setdefault(text_key(value), document_id)
+        return kept_ids
+
+    def leave_out(self, rows: CleanRows) -> CleanRows:
+        """Return the rows without new documents that say the same as others."""
+        if self._compared_part == "none":
+            return rows
+        documents: list[Document] = []
+        locations: list[str] = []
+        for document, location in zip(rows.documents, rows.locations, strict=True):
+            document_id = document.document_id
+            key = text_key(getattr(document, self._compared_part))
+            kept_id = document_id
+            if key and document_id not in self._known_ids:
+                kept_id = self._kept_ids.setdefault(key, document_id)
+            if kept_id == document_id:
+                documents.append(document)
+                locations.append(location)
+            else:
+                self._merged[document_id] = kept_id
+        return replace(rows, documents=tuple(documents), locations=tuple(locations))
 
 
 def add_files(
@@ -155,14 +215,16 @@ def add_files(
     report = ChangeReport()
     named_files: list[_NamedFile] = []
     for file in files:
-        named_files.extend(_name_files(index, file, report.notes))
+        named_files.extend(_name_files(index, file, report))
     _require_different_ids(named_files)
 
+    duplicates = _Duplicates(index, report.merged)
     batches: list[tuple[str, CleanRows]] = []
     documents: list[Document] = []
     refusals: list[ReadingNote] = []
     for named_file in named_files:
         rows = _read_rows(index, named_file, suffix, only_known)
+        rows = duplicates.leave_out(rows)
         batches.append((named_file.name, rows))
         documents.extend(rows.documents)
         report.notes.extend(rows.notes)
@@ -336,7 +398,7 @@ def apply_changes(
     report.generation = generation
 
 
-def _name_files(index: LiveIndex, file: Path, notes: list[ReadingNote]) -> Iterator[_NamedFile]:
+def _name_files(index: LiveIndex, file: Path, report: ChangeReport) -> Iterator[_NamedFile]:
     """Yield a file, or each document file of a folder, with its name.
 
     A document in the folder of the project's corpus has the same id as there. Names are texts that
@@ -345,7 +407,8 @@ def _name_files(index: LiveIndex, file: Path, notes: list[ReadingNote]) -> Itera
     Args:
         index: The live index.
         file: A file or a folder.
-        notes: Receives a note for each file of a folder that has no reader.
+        report: Receives a note for each file of a folder that has no reader, and the number of
+            files that git ignores.
     """
     if file == STANDARD_INPUT:
         yield _NamedFile("standard input", file)
@@ -359,12 +422,17 @@ def _name_files(index: LiveIndex, file: Path, notes: list[ReadingNote]) -> Itera
     document_paths: Iterable[Path] = [path]
     if path.is_dir():
         # The import takes long, and files of rows do without it.
-        from model_code.corpus.sources.folder import FolderSource, list_unread_files
+        from model_code.corpus.sources.folder import (
+            FolderSource,
+            describe_ignored_files,
+            list_unread_files,
+        )
 
         folder_settings = settings.replace(source="folder", path=str(path))
         folder = FolderSource(folder_settings, path)
         document_paths = folder.files.values()
-        notes.extend(list_unread_files(folder))
+        report.notes.extend(list_unread_files(folder))
+        report.ignored = "; ".join(filter(None, (report.ignored, describe_ignored_files(folder))))
 
     corpus_folder = None
     if settings.path:
@@ -414,6 +482,15 @@ def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool
     if rows.refused and not rows.documents:
         require_known_columns(file.path, file.name, columns)
     return rows
+
+
+def _merge_lines(merged: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for the first documents that were merged into others."""
+    for document_id in sorted(merged)[:MAX_LISTED_MERGES]:
+        yield f"  merged    {document_id}  says the same as {merged[document_id]}"
+    unlisted = len(merged) - MAX_LISTED_MERGES
+    if unlisted > 0:
+        yield f"  and {unlisted:,} more merged: --json names all"
 
 
 def _rejection_line(row: Mapping[str, Any]) -> str:

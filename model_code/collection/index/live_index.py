@@ -423,6 +423,25 @@ class LiveIndex:
                 )
         return ledger.remove(to_remove, source, refused, conditions)
 
+    def rename_documents(self, documents: Mapping[str, Document], source: str) -> Receipt:
+        """Record that documents get other ids; `apply` makes searches find the new ones.
+
+        Known queries are part of the documents, and feedback follows.
+
+        Args:
+            documents: The documents with their new ids, by old id.
+            source: Where the documents come from.
+
+        Raises:
+            FreshetError: If a document was changed meanwhile, or the current generation belongs to
+                another ledger. Nothing is changed then.
+        """
+        ledger = self.ledger
+        require_matching_ledger(ledger, self.generation)
+        hashes = self.content_hashes()
+        versions = {document_id: hashes[document_id] for document_id in documents}
+        return ledger.rename_documents(documents, versions, source)
+
     def existing_ids(self, document_ids: Iterable[str], include_removed: bool = False) -> set[str]:
         """Return the ids of documents that are searchable or waiting. Does not make a ledger.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -242,6 +242,38 @@ class Ledger:
             rejected=tuple(rejected),
             events=event_ids,
         )
+
+    def rename_documents(
+        self, documents: Mapping[str, Document], versions: Mapping[str, str], source: str
+    ) -> Receipt:
+        """Give documents other ids, in one transaction. Their feedback follows.
+
+        Args:
+            documents: The documents with their new ids, by old id.
+            versions: Content hash that each document has, by old id.
+            source: Where the documents come from.
+
+        Returns:
+            The numbers of documents, with the ids of the new events.
+
+        Raises:
+            FreshetError: If a document was changed meanwhile. Nothing is changed then.
+        """
+        arrival = {"source": source, "received": time.time()}
+        rows: list[Row] = []
+        for old_id, document in documents.items():
+            rows.append({**put_row(document), **arrival})
+            rows.append({**removal_row(old_id), **arrival})
+
+        with self._database.write() as connection:
+            contents = _last_contents(connection, documents)
+            for old_id, content in contents.items():
+                if content != (EventKind.PUT, versions[old_id]):
+                    raise FreshetError(f"{old_id!r} was changed meanwhile; run the command again")
+            event_ids = insert_events(connection, rows)
+            new_ids = {old_id: document.document_id for old_id, document in documents.items()}
+            _move_feedback(connection, new_ids)
+        return Receipt(received=len(documents), unchanged=0, rejected=(), events=event_ids)
 
     def erase(self, document_ids: Collection[str]) -> None:
         """Delete the contents and feedback of removed documents; ids, times and hashes stay.
@@ -563,6 +595,26 @@ def _last_contents(
         ):
             contents[document_id] = (kind, content_hash)
     return contents
+
+
+def _move_feedback(connection: sa.Connection, new_ids: Mapping[str, str]) -> None:
+    """Give the feedback on documents to their new ids.
+
+    Args:
+        connection: Connection of a writing transaction.
+        new_ids: The new id of each document, by old id.
+    """
+    columns = [feedback.c[name] for name in Feedback.__dataclass_fields__]
+    moved: list[Row] = []
+    for ids in chunks(sorted(new_ids)):
+        is_old = feedback.c.document_id.in_(ids)
+        for row in connection.execute(sa.select(*columns).where(is_old)):
+            opinion = Feedback(**row._mapping)
+            opinion = replace(opinion, document_id=new_ids[opinion.document_id])
+            moved.append({**vars(opinion), "hash": opinion.key})
+        connection.execute(sa.delete(feedback).where(is_old))
+    if moved:
+        upsert(connection, feedback, moved, "hash")
 
 
 def _version_conflict(

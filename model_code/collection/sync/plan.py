@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from model_code.collection.sync.source_contents import SourceContents
 from model_code.errors import FreshetError
 
-# Origin of documents that no event names: they were built from the project's own source.
-OWN_SOURCE = "sync"
-
 # So many of a source's documents may vanish without `force`: this share, and at least this number.
 MAX_VANISHED_SHARE = 0.2
 MIN_VANISHED_DOCUMENTS = 3
@@ -61,13 +58,13 @@ def plan_sync(
     Args:
         contents: The documents of the source.
         index_hashes: Content hash of each document that is searchable or waiting.
-        origins: Source that documents last arrived from. Built documents have none.
+        origins: Source that each document last arrived from.
         label: Name of this source as an origin.
         force: Delete documents even if a refused row has no readable id.
     """
     own_ids: set[str] = set()
     for document_id, content_hash in index_hashes.items():
-        came_from_here = origins.get(document_id, OWN_SOURCE) == label
+        came_from_here = origins.get(document_id) == label
         if came_from_here or contents.earlier_hashes.get(document_id) == content_hash:
             own_ids.add(document_id)
 
@@ -97,8 +94,13 @@ def plan_sync(
     )
 
 
-def require_plausible_deletions(plan: SyncPlan, contents: SourceContents) -> None:
+def require_plausible_deletions(plan: SyncPlan, contents: SourceContents, label: str) -> None:
     """Check that the source has not lost much, as it does if a disk is missing.
+
+    Args:
+        plan: The changes of the sync.
+        contents: The documents of the source.
+        label: Name of this source as an origin, which is the command that follows it.
 
     Raises:
         FreshetError: If it lacks more documents than may vanish without `force`, or all of them.
@@ -109,7 +111,7 @@ def require_plausible_deletions(plan: SyncPlan, contents: SourceContents) -> Non
         raise FreshetError(
             f"{len(plan.deleted):,} of {plan.from_this_source:,} documents are no longer in the "
             f"source, {plan.deleted[0]!r} among them: nothing is changed. If the source is whole, "
-            "`freshet sync --force` deletes them"
+            f"`freshet {label} --force` deletes them"
         )
 
 

@@ -8,7 +8,7 @@ that reads rows have changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,11 +17,12 @@ from typing import Any
 
 from freshet.results import ReadingNote
 from model_code import corpus
-from model_code.corpus.clean_rows import clean_rows
+from model_code.corpus.clean_rows import CleanRows, clean_rows
 from model_code.corpus.cleaning import merge_duplicates, text_key
 from model_code.corpus.reading_notes import notes_from_json, notes_to_json
 from model_code.corpus.rows import RefusedRow, Row, row_number
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.source_ids import name_documents
 from model_code.corpus.sources.base import Source
 from model_code.corpus.sources.folder import FolderSource, fingerprint
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
@@ -59,6 +60,8 @@ class SourceContents:
         refused: The refused rows as reports name them. `document_id` is None if the row has no
             readable id.
         notes: What was not read of its files, or was guessed.
+        merged: Id of each new document that is left out, with that of the document that says the
+            same.
         earlier_hashes: Content hash by document id when the source was last remembered.
     """
 
@@ -66,6 +69,7 @@ class SourceContents:
     unit_names: Mapping[str, str]
     refused: list[dict[str, Any]]
     notes: list[ReadingNote]
+    merged: Mapping[str, str]
     earlier_hashes: Mapping[str, str]
 
 
@@ -74,21 +78,33 @@ class SourceMemory:
 
     Args:
         path: The file. It need not exist.
-        label: Name of the source, kept in the file so that an erasure can name it.
+        label: Origin of the source's documents, kept in the file so that an erasure can name it.
+        source_name: Name of the source; None for the project's own one.
     """
 
-    def __init__(self, path: Path, label: str) -> None:
+    def __init__(self, path: Path, label: str, source_name: str | None = None) -> None:
         self._path = path
         self._label = label
+        self._source_name = source_name
         self._stored: dict[str, Any] = {"rules": None, "units": {}}
         if path.is_file():
             self._stored = read_json(path)
         self._updated = self._stored
 
-    def update(self, units: Collection[SourceUnit], settings: CorpusSettings) -> SourceContents:
+    def update(
+        self,
+        units: Collection[SourceUnit],
+        settings: CorpusSettings,
+        known_ids: Set[str] = frozenset(),
+    ) -> SourceContents:
         """Read the units that have changed, and return the contents of the source.
 
         Nothing is written until `save`.
+
+        Args:
+            units: All units of the source.
+            settings: How they are read.
+            known_ids: Documents of the index, which are never merged into others.
         """
         rules = _reading_rules(settings)
         known = self._stored["units"] if self._stored["rules"] == rules else {}
@@ -97,12 +113,12 @@ class SourceMemory:
         for unit in units:
             summary = known.get(unit.name)
             if summary is None or summary["hash"] != unit.content_hash:
-                summary = _summarize(unit, settings)
+                summary = _summarize(unit, settings, self._source_name)
             summaries[unit.name] = summary
 
         self._updated = {"source": self._label, "rules": rules, "units": summaries}
         earlier_hashes = _document_hashes(self._stored["units"])
-        return _merge_summaries(summaries, settings, earlier_hashes)
+        return _merge_summaries(summaries, settings, earlier_hashes, known_ids)
 
     def save(self) -> None:
         """Write what `update` has read, if that is new."""
@@ -127,6 +143,7 @@ def read_documents(
     settings: CorpusSettings,
     contents: SourceContents,
     document_ids: Collection[str],
+    source_name: str | None = None,
 ) -> list[Document]:
     """Read some documents of a source. Only the units that hold one of them are read."""
     wanted = set(document_ids)
@@ -135,10 +152,18 @@ def read_documents(
     for unit in sorted(units, key=lambda unit: unit.name):
         if unit.name not in unit_names:
             continue
-        for document in clean_rows(unit.read_rows(), settings, unique_ids=True).documents:
+        for document in _read_unit(unit, settings, source_name).documents:
             if document.document_id in wanted:
                 documents.append(document)
     return documents
+
+
+def _read_unit(unit: SourceUnit, settings: CorpusSettings, source_name: str | None) -> CleanRows:
+    """Read a unit. The documents have the ids that they have in the index."""
+    cleaned = clean_rows(unit.read_rows(), settings, unique_ids=True)
+    if source_name is None:
+        return cleaned
+    return name_documents(cleaned, source_name)
 
 
 def _read_whole_source(source: Source, limit: int | None) -> Iterator[Row | RefusedRow]:
@@ -155,9 +180,11 @@ def _reading_rules(settings: CorpusSettings) -> str:
     return hash_text(canonical_json({"corpus": settings.model_dump(mode="json"), "code": code}))
 
 
-def _summarize(unit: SourceUnit, settings: CorpusSettings) -> dict[str, Any]:
+def _summarize(
+    unit: SourceUnit, settings: CorpusSettings, source_name: str | None
+) -> dict[str, Any]:
     """Read a unit. Each document becomes [id, content hash, key of the title, key of the text]."""
-    cleaned = clean_rows(unit.read_rows(), settings, unique_ids=True)
+    cleaned = _read_unit(unit, settings, source_name)
     documents: list[list[str]] = []
     for document in cleaned.documents:
         title_key = _duplicate_key(document.title)
@@ -188,9 +215,12 @@ def _describe_refusal(row: RefusedRow) -> dict[str, Any]:
 
 
 def _merge_summaries(
-    summaries: Mapping[str, Any], settings: CorpusSettings, earlier_hashes: Mapping[str, str]
+    summaries: Mapping[str, Any],
+    settings: CorpusSettings,
+    earlier_hashes: Mapping[str, str],
+    known_ids: Set[str],
 ) -> SourceContents:
-    """Merge duplicates across the units, as a build does."""
+    """Merge new duplicates across the units."""
     hashes: dict[str, str] = {}
     unit_names: dict[str, str] = {}
     refused: list[dict[str, Any]] = []
@@ -206,9 +236,9 @@ def _merge_summaries(
             unit_names[document_id] = unit_name
             keyed_documents.append(Document(document_id, title_key, body_key))
 
-    kept, _ = merge_duplicates(keyed_documents, settings.merge_duplicates)
+    kept, merged = merge_duplicates(keyed_documents, settings.merge_duplicates, known_ids)
     kept_hashes = {document.document_id: hashes[document.document_id] for document in kept}
-    return SourceContents(kept_hashes, unit_names, refused, notes, earlier_hashes)
+    return SourceContents(kept_hashes, unit_names, refused, notes, merged, earlier_hashes)
 
 
 def _document_hashes(summaries: Mapping[str, Any]) -> dict[str, str]:

@@ -9,8 +9,8 @@ documents of its own source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from freshet.results import ReadingNote
@@ -18,8 +18,16 @@ from model_code.collection.index.changes import CHANGES, ChangeReport, apply_cha
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.reading_notes_file import replace_source_notes
 from model_code.collection.ledger.events import Receipt
+from model_code.collection.sync.named_sources import (
+    FollowedSource,
+    find_source,
+    memory_path,
+    read_sources,
+    record_sync_time,
+    source_label,
+    write_sources,
+)
 from model_code.collection.sync.plan import (
-    OWN_SOURCE,
     SyncPlan,
     differing_ids,
     expected_hashes,
@@ -36,16 +44,15 @@ from model_code.collection.sync.source_contents import (
 )
 from model_code.corpus.reading_notes import refusal_note
 from model_code.corpus.rows import Rejection
-from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import describe_files, open_source, resolve_source_kind
-from model_code.corpus.sources.folder import list_unread_files
+from model_code.corpus.source_ids import DEFAULT_SOURCE_NAME, name_notes, source_of_id
+from model_code.corpus.sources.base import Source, describe_files, open_source
+from model_code.corpus.sources.folder import describe_ignored_files, list_unread_files
 from model_code.errors import FreshetError
-from model_code.files import hash_text, write_json
+from model_code.files import write_json
 from model_code.project import Project, file_lock
 from model_code.text.documents import Document
 
 LISTED_CHANGES = 20
-MEMORY_NAME_CHARACTERS = 12
 
 
 @dataclass
@@ -53,11 +60,13 @@ class SyncReport(ChangeReport):
     """Changes of a sync.
 
     Attributes:
+        source: Name of the source; "default" for the project's own one.
         beside: Number of documents in the index that are of another origin. They stay.
         kept: Number of documents of this source that stay although no row names them, because a
             row without a readable id may be theirs.
     """
 
+    source: str = DEFAULT_SOURCE_NAME
     beside: int = 0
     kept: int = 0
 
@@ -78,6 +87,8 @@ class SyncReport(ChangeReport):
             for document_id in getattr(self, change)
         ]
         lines = [super().__str__(), *changes[:LISTED_CHANGES]]
+        if self.source != DEFAULT_SOURCE_NAME:
+            lines[0] = f"{self.source}: {lines[0]}"
         if len(changes) > LISTED_CHANGES:
             lines.append(f"  and {len(changes) - LISTED_CHANGES:,} more: --json names all")
         if self.beside:
@@ -97,6 +108,7 @@ def sync(
     dry_run: bool = False,
     cwd: Path | None = None,
     publish: Callable[[], int | None] | None = None,
+    name: str | None = None,
 ) -> SyncReport:
     """Make the index hold what a source holds.
 
@@ -105,50 +117,58 @@ def sync(
 
     Args:
         index: Live index to change.
-        path: Source to follow. By default this is the project's own source.
+        path: Source to follow. By default this is the place of the source `name`, or the project's
+            own source.
         force: Delete documents even if much of the source is gone.
         dry_run: Only report the changes.
         cwd: Folder that a relative `path` is resolved against, by default the working directory.
         publish: See `apply_changes`.
+        name: Name of the source. A source at another place than the project's own one has a name,
+            by default one that is made of its path; see `find_source`.
 
     Raises:
-        FreshetError: If the source cannot be read, or lacks so many of its documents that `force`
-            is needed. Nothing is changed then.
+        FreshetError: If the source cannot be read or named, or lacks so many of its documents that
+            `force` is needed. Nothing is changed then.
     """
     project = index.project
-    own_settings = resolve_source_kind(index.settings, project.root)
-    settings = own_settings
-    if path is not None:
-        settings = _settings_for_path(index, path, cwd or Path.cwd())
-    label = _source_label(settings, own_settings, project)
-
     with file_lock(project.state / "sync.lock", "waiting for another sync of this project"):
-        memory = SourceMemory(_memory_path(project, label), label)
-        source = open_source(settings, project.root)
-        units = list_units(source, settings)
-        contents = memory.update(units, settings)
+        followed = find_source(project, index.settings, path, name, cwd or Path.cwd())
+        source = open_source(followed.settings, project.root)
+        units = list_units(source, followed.settings)
 
         hashes_before = index.content_hashes()
-        ledger = index.ledger_if_exists
-        origins = {} if ledger is None else ledger.document_sources()
-        plan = plan_sync(contents, hashes_before, origins, label, force)
-        notes = [*contents.notes, *list_unread_files(source)]
-        report = _make_report(plan, contents, notes)
+        sources = read_sources(project)
+        origins = _document_origins(index, hashes_before, sources)
+        if followed.name is not None and followed.name not in sources:
+            _require_unused_prefix(followed, hashes_before, origins)
+
+        memory = SourceMemory(memory_path(project, followed.label), followed.label, followed.name)
+        contents = memory.update(units, followed.settings, hashes_before.keys())
+        if followed.name is None:
+            contents = _refuse_ids_of_named_sources(contents, sources)
+        plan = plan_sync(contents, hashes_before, origins, followed.label, force)
+        notes = [*contents.notes, *_unread_file_notes(source, followed.name)]
+        report = _make_report(plan, contents, notes, followed.name)
+        report.ignored = describe_ignored_files(source)
         if dry_run:
             return report
 
         if not force:
-            require_plausible_deletions(plan, contents)
-        documents = read_documents(units, settings, contents, plan.to_put)
-        receipts = _record_changes(index, report, documents, label)
+            require_plausible_deletions(plan, contents, followed.label)
+        if followed.name is not None:
+            sources[followed.name] = followed.location
+            write_sources(project, sources)
+        documents = read_documents(units, followed.settings, contents, plan.to_put, followed.name)
+        receipts = _record_changes(index, report, documents, followed.label)
         apply_changes(index, report, receipts, publish)
         _verify_result(index, expected_hashes(plan, contents, hashes_before))
 
         # The memory must not forget that documents which are kept came from this source.
         if not report.kept:
             memory.save()
-        replace_source_notes(project, label, [*notes, *_refusal_notes(contents)])
-        if label == OWN_SOURCE:
+        replace_source_notes(project, followed.label, [*notes, *_refusal_notes(contents)])
+        record_sync_time(project, followed.name)
+        if followed.name is None:
             write_json(synced_source_file(project), {"content_hash": _content_hash(units)})
     return report
 
@@ -179,37 +199,70 @@ def _refusal_notes(contents: SourceContents) -> list[ReadingNote]:
     return notes
 
 
-def _settings_for_path(index: LiveIndex, path: str, cwd: Path) -> CorpusSettings:
-    """Return the settings of another source, which is read by the project's rules."""
-    place = cwd / Path(path).expanduser()
-    resolved = str(place.resolve()) if place.exists() else path
-    settings = index.settings.replace(source="auto", path=resolved)
-    return resolve_source_kind(settings, index.project.root)
+def _document_origins(
+    index: LiveIndex, document_ids: Iterable[str], sources: Collection[str]
+) -> dict[str, str]:
+    """Return the source that each document last arrived from, by id.
+
+    The ledger does not name built documents. Their ids do.
+    """
+    ledger = index.ledger_if_exists
+    origins = {} if ledger is None else ledger.document_sources()
+    for document_id in document_ids:
+        if document_id not in origins:
+            origins[document_id] = source_label(source_of_id(document_id, sources))
+    return origins
 
 
-def _source_label(settings: CorpusSettings, own_settings: CorpusSettings, project: Project) -> str:
-    """Return the origin of the source's documents, which names the command that follows it."""
-    identity = _source_identity(settings, project)
-    if identity == _source_identity(own_settings, project):
-        return OWN_SOURCE
-    return f"sync {identity}"
+def _require_unused_prefix(
+    followed: FollowedSource, document_ids: Iterable[str], origins: Mapping[str, str]
+) -> None:
+    """Check that no other document has an id that looks like one of a new source.
+
+    Raises:
+        FreshetError: If there is one.
+    """
+    for document_id in sorted(document_ids):
+        is_alike = source_of_id(document_id, (str(followed.name),)) is not None
+        if is_alike and origins[document_id] != followed.label:
+            raise FreshetError(
+                f"the document {document_id!r} is of another source, but its id begins with "
+                f"'{followed.name}:'; choose another name for the new source: --source NAME"
+            )
 
 
-def _source_identity(settings: CorpusSettings, project: Project) -> str:
-    if settings.source == "hub":
-        return f"hub {settings.hub.name}"
-    if settings.path:
-        return str((project.root / settings.path).resolve())
-    return settings.source
+def _refuse_ids_of_named_sources(
+    contents: SourceContents, sources: Collection[str]
+) -> SourceContents:
+    """Return the contents of the own source without ids that a named source may have."""
+    hashes: dict[str, str] = {}
+    refused = list(contents.refused)
+    for document_id, content_hash in contents.hashes.items():
+        source = source_of_id(document_id, sources)
+        if source is None:
+            hashes[document_id] = content_hash
+            continue
+        reason = (
+            f"bad id: ids that begin with '{source}:' belong to the source {source!r}; rename the "
+            f"document, or the source: freshet sources rename {source} NAME"
+        )
+        refused.append(
+            {"file": document_id, "row": None, "document_id": document_id, "reason": reason}
+        )
+    return replace(contents, hashes=hashes, refused=refused)
 
 
-def _memory_path(project: Project, label: str) -> Path:
-    name = hash_text(label)[:MEMORY_NAME_CHARACTERS]
-    return project.state / "sync" / f"{name}.json"
+def _unread_file_notes(source: Source, source_name: str | None) -> list[ReadingNote]:
+    notes = list_unread_files(source)
+    return notes if source_name is None else name_notes(notes, source_name)
 
 
-def _make_report(plan: SyncPlan, contents: SourceContents, notes: list[ReadingNote]) -> SyncReport:
+def _make_report(
+    plan: SyncPlan, contents: SourceContents, notes: list[ReadingNote], source_name: str | None
+) -> SyncReport:
     return SyncReport(
+        source=DEFAULT_SOURCE_NAME if source_name is None else source_name,
+        merged=dict(contents.merged),
         added=plan.added,
         updated=plan.updated,
         deleted=plan.deleted,

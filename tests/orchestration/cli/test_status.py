@@ -37,6 +37,8 @@ EMPTY_STATUS: dict[str, Any] = {
     "service": None,
     "moves": [],
     "reading_notes": [],
+    "sources": [],
+    "sources_problem": None,
 }
 MEASURES = [
     {"name": "topics", "value": 0.25, "threshold": 0.1},

@@ -85,6 +85,8 @@ def test_add_reports_each_row_and_supports_dry_run(run, project, more):
         "dry_run": False,
         "refined": None,
         "behind": {},
+        "ignored": "",
+        "merged": {},
         "notes": [],
         "rejected": told["rejected"],
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 import time
 
@@ -23,6 +24,7 @@ from model_code.corpus.build import build_corpus
 from model_code.corpus.reading_notes import sort_notes
 from model_code.corpus.rows import Row
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources import folder as folder_module
 from model_code.corpus.sources.base import open_source
 from model_code.corpus.sources.folder import FolderSource
 from model_code.corpus.tables import write_table
@@ -43,6 +45,13 @@ def live(tmp_path):
     (tmp_path / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}\n")
     (tmp_path / "notes").mkdir()
     return collection_of(project)
+
+
+def use_rows(live, name):
+    """Make a file of rows the project's own source."""
+    live.project.params_file.write_text(
+        f"{{corpus: {{path: {name}}}, retrievers: {{hce: {{}}}}}}\n"
+    )
 
 
 def write(live, **files):
@@ -71,6 +80,63 @@ def test_sync_follows_source_and_is_idempotent(live, monkeypatch):
     again = sync(live)
     assert changes(again) == ([], [], [], 3)
     assert again.generation == done.generation
+
+
+def test_copied_folder_moves_no_document(live):
+    write(live, **{f"notes/{number}": f"text {number}" for number in range(6)})
+    sync(live, force=True)
+    shutil.copytree(live.project.root / "notes/notes", live.project.root / "notes/a copy")
+    for merge_duplicates in ("none", "text"):
+        live.project.params_file.write_text(
+            f"{{corpus: {{path: notes, merge_duplicates: {merge_duplicates}}}, "
+            "retrievers: {hce: {}}}\n"
+        )
+        outcome = sync(live)
+        assert outcome.deleted == []
+        assert outcome.unchanged == (6 if merge_duplicates == "none" else 12)
+    assert len(live.content_hashes()) == 12
+
+
+def test_equal_texts_are_kept_in_sync_build_and_add(live):
+    write(live, a="# A\n\nmoss", b="# B\n\nmoss", c="# C\n\nmoss")
+    notes = live.project.root / "notes"
+    assert add_files(live, [notes], dry_run=True).added == ["a.md", "b.md", "c.md"]
+    assert sync(live, dry_run=True).added == ["a.md", "b.md", "c.md"]
+    assert len(built(live)) == 3
+
+
+def test_merging_leaves_out_only_new_documents(live):
+    live.project.params_file.write_text(
+        "{corpus: {path: notes, merge_duplicates: text}, retrievers: {hce: {}}}\n"
+    )
+    write(live, b="moss", c="fern")
+    sync(live, force=True)
+    write(live, a="Moss", c="moss", d="moss")
+
+    outcome = sync(live)
+
+    assert changes(outcome) == ([], ["c.md"], [], 1)
+    assert outcome.merged == {"a.md": "b.md", "d.md": "b.md"}
+    assert "1 updated, 1 unchanged, 2 merged" in str(outcome)
+    assert "  merged    a.md  says the same as b.md" in str(outcome)
+    added = add_files(live, [live.project.root / "notes"])
+    assert added.merged == {"a.md": "b.md", "d.md": "b.md"}
+    assert added.unchanged == 2
+    (live.project.root / "notes/b.md").unlink()
+    (live.project.root / "notes/c.md").unlink()
+    assert sync(live).added == ["a.md"]
+
+
+def test_files_that_git_ignores_are_counted(live):
+    write(live, a="one", b="two")
+    notes = live.project.root / "notes"
+    (notes / ".gitignore").write_text("b.md\nbuild/\n")
+    write(live, **{"build/c": "three"})
+    outcome = sync(live, force=True)
+    assert outcome.added == ["a.md"]
+    line = "1 file and 1 folder are left out, because git ignores them"
+    assert line in str(outcome)
+    assert line in str(add_files(live, [notes]))
 
 
 def test_unreadable_file_keeps_its_document(live):
@@ -193,13 +259,11 @@ def test_row_without_id_prevents_deletions_unless_forced(live, name, header, row
 def test_sync_reads_queries_like_freshet_add(live):
     source = live.project.root / "rows.jsonl"
     source.write_text('{"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}}\n')
-    sync(live, "rows.jsonl", cwd=live.project.root)
+    use_rows(live, "rows.jsonl")
+    sync(live, force=True)
     assert live.ledger.latest(["a"])["a"].payload["queries"] == ["how?"]
-    assert (
-        add_files(live, [source]).unchanged
-        == sync(live, "rows.jsonl", cwd=live.project.root).unchanged
-        == 1
-    )
+    assert add_files(live, [source]).unchanged == 1
+    assert sync(live).unchanged == 1
 
 
 def test_build_add_and_sync_clean_rows_alike(live):
@@ -263,10 +327,11 @@ def test_refused_row_keeps_its_document(live):
         [("x" * 150, "one"), ("s", "two"), ("t", "three"), ("u", "four")],
     )
     source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
-    sync(live, "rows.jsonl", cwd=live.project.root)
+    use_rows(live, "rows.jsonl")
+    sync(live, force=True)
     rows = [("x" * 150, None), (" s ", None), ("u", "four")]
     source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
-    outcome = sync(live, "rows.jsonl", cwd=live.project.root)
+    outcome = sync(live)
     assert outcome.deleted == ["t"]
     assert [row["document_id"] for row in outcome.rejected] == ["x" * 150, "s"]
 
@@ -278,11 +343,12 @@ def test_sync_deletes_once_malformed_row_is_fixed(live):
     )
     source.write_text("".join(rows))
     add_files(live, [source])
-    sync(live, "rows.jsonl", cwd=live.project.root)
+    use_rows(live, "rows.jsonl")
+    sync(live, force=True)
     source.write_text(rows[0] + rows[1][:9] + "\n")
-    assert sync(live, "rows.jsonl", cwd=live.project.root).kept == 2
+    assert sync(live).kept == 2
     source.write_text(rows[0] + rows[1])
-    assert sync(live, "rows.jsonl", cwd=live.project.root).deleted == ["c"]
+    assert sync(live).deleted == ["c"]
 
 
 @pytest.mark.parametrize("lost", ["some", "all", "folder"])
@@ -305,14 +371,14 @@ def test_unlistable_subfolder_changes_nothing(live, monkeypatch):
     write(live, a="one")
     sync(live)
     write(live, b="two", **{"deep/c": "three"})
-    listed = FolderSource._walk
+    list_folder = folder_module._list_folder
 
-    def fail(self, folder, above):
+    def fail(folder):
         if folder.name == "deep":
             raise FreshetError(f"{folder} cannot be read: Permission denied")
-        return listed(self, folder, above)
+        return list_folder(folder)
 
-    monkeypatch.setattr(FolderSource, "_walk", fail)
+    monkeypatch.setattr(folder_module, "_list_folder", fail)
     with pytest.raises(FreshetError, match="deep cannot be read"):
         sync(live)
     assert list(live.content_hashes()) == ["a.md"]
@@ -327,17 +393,17 @@ def test_sync_deletes_only_documents_of_its_source(live, tmp_path):
     assert first.added == ["b.md"]
     assert first.updated == []
     assert first.beside == 1
-    assert sync(live, "rows.csv", cwd=tmp_path).added == ["1", "2"]
+    assert sync(live, "rows.csv", cwd=tmp_path).added == ["rows:1", "rows:2"]
     (tmp_path / "rows.csv").write_text("id,text\n2,second\n")
     outcome = sync(live, str(tmp_path / "rows.csv"))
-    assert outcome.deleted == ["1"]
+    assert outcome.deleted == ["rows:1"]
     assert outcome.unchanged == 1
     assert outcome.beside == 3
     (tmp_path / "notes/a.md").unlink()
     assert sync(live).deleted == ["a.md"], (
         "added by hand, and then seen in the source, it goes with it"
     )
-    assert sorted(live.content_hashes()) == ["2", "b.md", "x"]
+    assert sorted(live.content_hashes()) == ["b.md", "rows:2", "x"]
 
 
 def test_documents_added_by_hand_survive_sync(live):

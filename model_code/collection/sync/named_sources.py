@@ -1,0 +1,252 @@
+"""The sources that feed an index: the project's own one, and any number of named ones.
+
+`sources.json` in the project's root holds the place of each named source. The documents of a named
+source are those whose ids begin with its name; see `source_ids`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from freshet.results import SourceState
+from model_code.collection.generations.generation import live_rows
+from model_code.collection.generations.generation_store import (
+    GenerationStore,
+    default_retriever,
+    retrievers,
+)
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.source_ids import (
+    DEFAULT_SOURCE_NAME,
+    require_source_name,
+    source_of_id,
+    suggest_source_name,
+)
+from model_code.corpus.sources.base import resolve_source_kind
+from model_code.errors import FreshetError
+from model_code.files import hash_text, read_json, write_json
+from model_code.project import Project, file_lock
+
+# Origin of the documents of the project's own source, and of built documents, which no event names.
+OWN_SOURCE = "sync"
+
+MEMORY_NAME_CHARACTERS = 12
+_TIMES_FILE = "sync_times.json"
+_LOCK = "sync_times.lock"
+
+
+@dataclass(frozen=True)
+class FollowedSource:
+    """A source that a sync follows.
+
+    Attributes:
+        name: Name of the source; None for the project's own one.
+        settings: How it is read. The kind of the source is known.
+        location: Its path or data set, as `sources.json` has it.
+    """
+
+    name: str | None
+    settings: CorpusSettings
+    location: str
+
+    @property
+    def label(self) -> str:
+        """The origin of the source's documents: the command that follows it."""
+        return source_label(self.name)
+
+
+def source_label(name: str | None) -> str:
+    """Return the origin of the documents of a source.
+
+    Args:
+        name: Name of the source; None for the project's own one.
+    """
+    return OWN_SOURCE if name is None else f"{OWN_SOURCE} --source {name}"
+
+
+def read_sources(project: Project) -> dict[str, str]:
+    """Return the path or data set of each named source, by name in ascending order.
+
+    Raises:
+        FreshetError: If `sources.json` is damaged.
+    """
+    path = project.sources
+    if not path.is_file():
+        return {}
+    remedy = "restore it from git or a backup"
+    try:
+        stored = read_json(path)
+    except ValueError:
+        raise FreshetError(f"{path} is no JSON; {remedy}") from None
+    if not isinstance(stored, Mapping) or not all(isinstance(one, str) for one in stored.values()):
+        raise FreshetError(f"{path} is no table of names and places; {remedy}")
+    return {require_source_name(name): stored[name] for name in sorted(stored)}
+
+
+def write_sources(project: Project, sources: Mapping[str, str]) -> None:
+    """Write the places of the named sources, if they changed."""
+    if dict(sources) != read_sources(project):
+        write_json(project.sources, dict(sorted(sources.items())))
+
+
+def find_source(
+    project: Project, own: CorpusSettings, path: str | None, name: str | None, cwd: Path
+) -> FollowedSource:
+    """Return the source that a path or a name means.
+
+    A path without a name means the source that has it. A new one is named after its last part.
+
+    Args:
+        project: The project.
+        own: Settings of the project's own source.
+        path: A folder, a file or a data set; None if only the name is known.
+        name: Name of the source; None for the project's own source, or for that of the path.
+        cwd: Folder that a relative `path` is resolved against.
+
+    Raises:
+        FreshetError: If there is no such source, or the name or the path belongs to another one.
+    """
+    if path is None and name is None:
+        settings = resolve_source_kind(own, project.root)
+        return FollowedSource(None, settings, _location(settings, project.root))
+
+    sources = read_sources(project)
+    if path is None:
+        name = require_source_name(str(name))
+        if name not in sources:
+            known = ", ".join(sources) or "none yet"
+            raise FreshetError(
+                f"there is no source {name!r} (named sources: {known}); name its folder, too: "
+                f"freshet sync --source {name} FOLDER"
+            )
+        return _make_source(project, own, name, sources[name])
+
+    location = _location_of_path(project, path, cwd)
+    if location == _location(own, project.root):
+        if name is None or name == DEFAULT_SOURCE_NAME:
+            return find_source(project, own, None, None, cwd)
+        raise FreshetError(
+            f"{path} is the project's own source, whose documents have plain ids; sync it without "
+            "--source"
+        )
+    names = [known for known, known_location in sources.items() if known_location == location]
+    if names and name not in (None, names[0]):
+        raise FreshetError(
+            f"{path} is the source {names[0]!r} already; leave out --source, or rename it: freshet "
+            f"sources rename {names[0]} {name}"
+        )
+    if names:
+        return _make_source(project, own, names[0], location)
+    if name is not None:
+        return _make_source(project, own, require_source_name(name), location)
+
+    suggested = suggest_source_name(location)
+    if suggested in sources:
+        raise FreshetError(
+            f"{suggested!r} is the name of the source at {sources[suggested]}; give {path} another "
+            f"one: freshet sync --source NAME {path}"
+        )
+    return _make_source(project, own, suggested, location)
+
+
+def source_states(project: Project) -> list[SourceState]:
+    """Return all sources with their counts and times, the project's own one first.
+
+    The own source counts all documents that belong to no named source, those of `freshet add` too.
+    """
+    sources = read_sources(project)
+    times = _read_times(project)
+    counts = _count_documents(project, sources)
+    own = project.settings("corpus", CorpusSettings)
+    states = [_state(None, _location(own, project.root), counts, times)]
+    for name, location in sources.items():
+        states.append(_state(name, location, counts, times))
+    return states
+
+
+def _count_documents(project: Project, sources: Collection[str]) -> Mapping[str | None, int] | None:
+    """Return the number of searchable documents by source; None if the index is damaged."""
+    counts: Counter[str | None] = Counter()
+    if not retrievers(project.live):
+        return counts
+    try:
+        generation = GenerationStore(project.live, default_retriever(project.live)).current()
+        if not sources:
+            counts[None] = generation.manifest["documents"]
+            return counts
+        for (document_id,) in live_rows(generation, "document_id"):
+            counts[source_of_id(document_id, sources)] += 1
+    except FreshetError:
+        # The state of the retriever says what is damaged.
+        return None
+    return counts
+
+
+def record_sync_time(project: Project, name: str | None) -> None:
+    """Record that a source was synced now."""
+    with file_lock(project.state / _LOCK):
+        times = _read_times(project)
+        times[source_label(name)] = time.time()
+        write_json(project.state / _TIMES_FILE, times)
+
+
+def forget_sync_time(project: Project, name: str) -> None:
+    """Remove the time of the last sync of a source that is gone."""
+    with file_lock(project.state / _LOCK):
+        times = _read_times(project)
+        if times.pop(source_label(name), None) is not None:
+            write_json(project.state / _TIMES_FILE, times)
+
+
+def memory_path(project: Project, label: str) -> Path:
+    """Return the file in which syncs keep what a source held; see `SourceMemory`."""
+    name = hash_text(label)[:MEMORY_NAME_CHARACTERS]
+    return project.state / "sync" / f"{name}.json"
+
+
+def _state(
+    name: str | None,
+    location: str,
+    counts: Mapping[str | None, int] | None,
+    times: Mapping[str, float],
+) -> SourceState:
+    shown_name = DEFAULT_SOURCE_NAME if name is None else name
+    documents = None if counts is None else counts.get(name, 0)
+    return SourceState(shown_name, location, documents, times.get(source_label(name)))
+
+
+def _make_source(project: Project, own: CorpusSettings, name: str, location: str) -> FollowedSource:
+    """Return a source that is read by the project's rules."""
+    settings = resolve_source_kind(own.replace(source="auto", path=location), project.root)
+    return FollowedSource(name, settings, location)
+
+
+def _location_of_path(project: Project, path: str, cwd: Path) -> str:
+    place = cwd / Path(path).expanduser()
+    if not place.exists():
+        return path
+    return _place(place, project.root)
+
+
+def _location(settings: CorpusSettings, root: Path) -> str:
+    """Return the place of a source whose kind need not be known."""
+    if settings.path and (root / settings.path).exists():
+        return _place(root / settings.path, root)
+    return settings.hub.name or settings.path or settings.source
+
+
+def _place(path: Path, root: Path) -> str:
+    """Return an existing path; relative inside the project, so that a project can be moved."""
+    resolved = path.resolve()
+    if resolved != root and resolved.is_relative_to(root):
+        return resolved.relative_to(root).as_posix()
+    return str(resolved)
+
+
+def _read_times(project: Project) -> dict[str, float]:
+    path = project.state / _TIMES_FILE
+    return dict(read_json(path)) if path.is_file() else {}

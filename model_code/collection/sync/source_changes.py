@@ -1,0 +1,182 @@
+"""Remove and rename named sources. Both change documents through the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from model_code.collection.index.changes import ChangeReport, apply_changes
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.reading_notes_file import replace_source_notes
+from model_code.collection.sync.named_sources import (
+    forget_sync_time,
+    memory_path,
+    read_sources,
+    source_label,
+    write_sources,
+)
+from model_code.corpus.cleaning import is_possible_id
+from model_code.corpus.source_ids import (
+    SOURCE_FIELD,
+    renamed_id,
+    require_source_name,
+    source_of_id,
+)
+from model_code.errors import FreshetError
+from model_code.project import file_lock
+from model_code.text.documents import Document
+
+
+@dataclass
+class SourceRenameReport(ChangeReport):
+    """Changes of a rename.
+
+    Attributes:
+        renamed: Number of documents.
+        judgements: Number of own judgements that follow.
+    """
+
+    renamed: int = 0
+    judgements: int = 0
+
+    def __str__(self) -> str:
+        """The number of documents, and what follows them."""
+        noun = "document" if self.renamed == 1 else "documents"
+        line = (
+            f"{self.renamed:,} {noun} renamed, with texts, known queries, feedback and "
+            f"{self.judgements:,} own judgements"
+        )
+        if self.generation is not None:
+            line += f" (generation {self.generation})"
+        return line
+
+
+def remove_source(index: LiveIndex, name: str, dry_run: bool = False) -> ChangeReport:
+    """Delete the documents of a named source, and forget the source.
+
+    Its folder or file is not touched. A rollback restores the documents, but not the source.
+
+    Args:
+        index: Live index to change.
+        name: Name of the source.
+        dry_run: Only report the documents.
+
+    Raises:
+        FreshetError: If there is no such source.
+    """
+    project = index.project
+    with file_lock(project.state / "sync.lock", "waiting for a sync of this project"):
+        sources = _require_source(index, name)
+        report = ChangeReport(deleted=_documents_of(index, name))
+        if dry_run:
+            return report
+
+        label = source_label(name)
+        if report.deleted:
+            receipt = index.remove(report.deleted, label)
+            apply_changes(index, report, [receipt])
+        # The source is forgotten last, so that an interrupted removal can be repeated.
+        _forget_files(index, name)
+        del sources[name]
+        write_sources(project, sources)
+    return report
+
+
+def rename_source(
+    index: LiveIndex, old: str, new: str, dry_run: bool = False
+) -> SourceRenameReport:
+    """Rename a source and all its documents.
+
+    Known queries are part of the documents, and feedback follows them. The caller renames the own
+    judgements before, with `renamed_id`. After a crash the same calls go on.
+
+    Args:
+        index: Live index to change.
+        old: Name of the source.
+        new: Its new name.
+        dry_run: Only report the documents.
+
+    Raises:
+        FreshetError: If there is no source `old`, or documents of another source have ids that
+            begin with `new`.
+    """
+    project = index.project
+    with file_lock(project.state / "sync.lock", "waiting for a sync of this project"):
+        sources = _require_source(index, old)
+        require_source_name(new)
+        document_ids = _documents_of(index, old)
+        _require_free_name(index, sources, new)
+        report = SourceRenameReport(renamed=len(document_ids))
+        if dry_run:
+            return report
+
+        documents = _renamed_documents(index, document_ids, old, new)
+        if documents:
+            receipt = index.rename_documents(documents, source_label(new))
+            apply_changes(index, report, [receipt])
+        _forget_files(index, old)
+        sources[new] = sources.pop(old)
+        write_sources(project, sources)
+    return report
+
+
+def _require_source(index: LiveIndex, name: str) -> dict[str, str]:
+    """Return all named sources, after checking that one of them has this name."""
+    sources = read_sources(index.project)
+    if name not in sources:
+        known = ", ".join(sources) or "none"
+        raise FreshetError(f"there is no source {name!r}; named sources: {known}")
+    return sources
+
+
+def _documents_of(index: LiveIndex, source: str) -> list[str]:
+    ids = index.content_hashes()
+    return sorted(document_id for document_id in ids if source_of_id(document_id, (source,)))
+
+
+def _require_free_name(index: LiveIndex, sources: dict[str, str], name: str) -> None:
+    """Check that no source has a name, and no document of another source begins with it.
+
+    Raises:
+        FreshetError: If one does.
+    """
+    if name in sources:
+        raise FreshetError(f"there is a source {name!r} already; choose another name")
+    ledger = index.ledger_if_exists
+    origins = {} if ledger is None else ledger.document_sources()
+    for document_id in _documents_of(index, name):
+        # An interrupted rename has left its documents.
+        if origins.get(document_id) != source_label(name):
+            raise FreshetError(
+                f"the document {document_id!r} is of another source, but its id begins with "
+                f"'{name}:'; choose another name"
+            )
+
+
+def _renamed_documents(
+    index: LiveIndex, document_ids: Sequence[str], old: str, new: str
+) -> dict[str, Document]:
+    """Return the documents with the ids and the field of their new source, by old id.
+
+    Raises:
+        FreshetError: If an id would be too long.
+    """
+    documents: dict[str, Document] = {}
+    for document_id, document in index.present_documents(document_ids).items():
+        new_id = renamed_id(document_id, old, new)
+        if not is_possible_id(new_id):
+            raise FreshetError(
+                f"the id of {document_id!r} would be too long; choose a shorter name"
+            )
+        fields = dict(document.fields)
+        fields[SOURCE_FIELD] = new
+        documents[document_id] = replace(document, document_id=new_id, fields=fields)
+    return documents
+
+
+def _forget_files(index: LiveIndex, name: str) -> None:
+    """Delete what syncs remember of a source under a name."""
+    label = source_label(name)
+    memory_path(index.project, label).unlink(missing_ok=True)
+    replace_source_notes(index.project, label, [])
+    forget_sync_time(index.project, name)

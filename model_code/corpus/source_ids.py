@@ -1,0 +1,175 @@
+"""Ids of the documents of named sources: `wiki:setup.md` is `setup.md` of the source `wiki`.
+
+Documents of the project's own source have plain ids. So a second source renames no document of the
+first one, and two sources may hold documents of one name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+
+from freshet.results import ReadingNote
+from model_code.corpus.clean_rows import CleanRows
+from model_code.corpus.cleaning import MAX_ID_BYTES, is_possible_id
+from model_code.corpus.rows import RefusedRow, printable
+from model_code.errors import FreshetError
+from model_code.text.documents import Document
+
+# Name of the project's own source in lists of sources. No other source may have it.
+DEFAULT_SOURCE_NAME = "default"
+
+# Field of a document that holds the name of its source.
+SOURCE_FIELD = "source"
+
+# Name that a field `source` of the document itself gets.
+ORIGINAL_SOURCE_FIELD = "original_source"
+
+MAX_NAME_CHARACTERS = 64
+_SOURCE_NAME = re.compile(r"\w[\w.-]*")
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+
+
+def require_source_name(name: str) -> str:
+    """Return the name of a source.
+
+    Raises:
+        FreshetError: If no source can have it.
+    """
+    if name == DEFAULT_SOURCE_NAME:
+        raise FreshetError(
+            f"{name!r} is the project's own source, which `freshet sync` follows without --source; "
+            "choose another name"
+        )
+    if not _SOURCE_NAME.fullmatch(name) or len(name) > MAX_NAME_CHARACTERS:
+        raise FreshetError(
+            f"{printable(name)!r} cannot be the name of a source; use letters, digits, '_', '-' "
+            f"and '.', at most {MAX_NAME_CHARACTERS} characters"
+        )
+    return name
+
+
+def suggest_source_name(location: str) -> str:
+    """Return a name for the source at a path or of a data set.
+
+    Raises:
+        FreshetError: If the location has no letter that a name can have.
+
+    >>> suggest_source_name("/srv/team wiki"), suggest_source_name("data/rows.csv")
+    ('team-wiki', 'rows')
+    """
+    last_part = location.rstrip("/").rpartition("/")[2]
+    stem = last_part.partition(".")[0] or last_part
+    name = _NOT_IN_NAMES.sub("-", stem).strip("-.")[:MAX_NAME_CHARACTERS]
+    if not name or name == DEFAULT_SOURCE_NAME:
+        raise FreshetError(
+            f"{printable(location)} gives no name for a source; name it: --source NAME"
+        )
+    return name
+
+
+def source_document_id(source: str, name: str) -> str:
+    """Return the id of a document of a named source.
+
+    A colon of the name is escaped, so that the first plain colon ends the source.
+
+    >>> source_document_id("wiki", "a.md"), source_document_id("wiki", "10:30.md")
+    ('wiki:a.md', 'wiki:10\\\\:30.md')
+    """
+    escaped = name.replace("\\", "\\\\").replace(":", "\\:")
+    return f"{source}:{escaped}"
+
+
+def name_in_source(document_id: str) -> str:
+    """Return the name of a document in its named source, which `source_document_id` escaped.
+
+    >>> name_in_source("wiki:10\\\\:30.md")
+    '10:30.md'
+    """
+    escaped = document_id.partition(":")[2]
+    return re.sub(r"\\([\\:])", r"\1", escaped)
+
+
+def source_of_id(document_id: str, sources: Collection[str]) -> str | None:
+    """Return the named source that a document belongs to by its id; None for other documents.
+
+    Args:
+        document_id: Id of the document.
+        sources: Names of all named sources.
+
+    >>> source_of_id("wiki:a.md", ["wiki"])
+    'wiki'
+    >>> source_of_id("http://example.org", ["wiki"])
+    """
+    name, colon, _ = document_id.partition(":")
+    return name if colon and name in sources else None
+
+
+def renamed_id(document_id: str, old: str, new: str) -> str:
+    """Return the id of a document after a source was renamed.
+
+    >>> renamed_id("wiki:a.md", "wiki", "handbook"), renamed_id("a.md", "wiki", "handbook")
+    ('handbook:a.md', 'a.md')
+    """
+    if source_of_id(document_id, (old,)) is None:
+        return document_id
+    return source_document_id(new, name_in_source(document_id))
+
+
+def with_source(document: Document, source: str, document_id: str) -> Document:
+    """Return a document with the id and the field of a named source.
+
+    Args:
+        document: The document. A field `source` of its own is kept under another name.
+        source: Name of the source.
+        document_id: The new id.
+    """
+    fields = dict(document.fields)
+    if SOURCE_FIELD in fields:
+        own_name = ORIGINAL_SOURCE_FIELD
+        while own_name in fields:
+            own_name += "_"
+        fields[own_name] = fields[SOURCE_FIELD]
+    fields[SOURCE_FIELD] = source
+    return replace(document, document_id=document_id, fields=fields)
+
+
+def name_documents(rows: CleanRows, source: str) -> CleanRows:
+    """Return the rows of a named source, with the ids that its documents have in the index.
+
+    A document whose id becomes too long is refused.
+
+    Args:
+        rows: Rows as the source has them.
+        source: Name of the source.
+    """
+    documents: list[Document] = []
+    locations: list[str] = []
+    refused = [_name_refused_row(row, source) for row in rows.refused]
+    for document, location in zip(rows.documents, rows.locations, strict=True):
+        document_id = source_document_id(source, document.document_id)
+        if is_possible_id(document_id):
+            documents.append(with_source(document, source, document_id))
+            locations.append(location)
+        else:
+            detail = f"with its source the id has more than {MAX_ID_BYTES:,} bytes"
+            refused.append(RefusedRow("documents", location, "bad id", detail, "", document_id))
+    notes = name_notes(rows.notes, source)
+    return CleanRows(tuple(documents), tuple(locations), tuple(refused), tuple(notes))
+
+
+def name_notes(notes: Collection[ReadingNote], source: str) -> list[ReadingNote]:
+    """Return reading notes with the files named as documents of a source."""
+    return [replace(note, file=source_document_id(source, note.file)) for note in notes]
+
+
+def _name_refused_row(row: RefusedRow, source: str) -> RefusedRow:
+    if row.record_id is None or not row.has_valid_id:
+        return row
+    document_id = source_document_id(source, row.record_id)
+    location = row.location
+    # The location of a file that is one document is its id.
+    if location == f"{row.record_id}:1":
+        location = f"{document_id}:1"
+    return replace(row, record_id=document_id, location=location)
