@@ -1,0 +1,1 @@
+"""The papers' methods in the papers' own forms, at a size that two cores allow."""

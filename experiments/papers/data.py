@@ -1,0 +1,153 @@
+"""Reduced corpora, and everything that the stages of a retriever read of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.context import StageContext
+from model_code.corpus.build import build_corpus
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.base import open_source
+from model_code.corpus.tables import TABLES, Corpus, make_table, strip_query_lines, write_table
+from model_code.encoding.settings import EncoderSettings
+from model_code.files import read_json, write_json
+from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.queries.pseudo_queries import InverseCloze
+from model_code.queries.settings import ClozeSettings
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.index_settings import IndexSettings
+from model_code.settings import parse
+from model_code.stages import base_index
+from model_code.text.settings import PassageSettings
+
+READY = "ready.json"
+PSEUDO_QUERIES = ClozeSettings(per_document=1, min_words=8, max_words=64)
+INDEX = IndexSettings(late_interaction=False)
+# The splits that are drawn, with the key of their size.
+SPLIT_SIZES = {"train": "train_queries", "dev": "dev_queries", "test": "test_queries"}
+
+
+def prepare_corpus(
+    name: str, settings: Mapping[str, Any], data: Path, cache: Path
+) -> dict[str, Path]:
+    """Return the folders that a training reads, and make them if the cache lacks them.
+
+    Args:
+        name: Name of the corpus.
+        settings: All settings.
+        data: Folder of the data sets.
+        cache: Folder of what was made.
+    """
+    folder = cache / "corpora" / name
+    made_of = {
+        "corpus": settings["corpora"][name],
+        "sizes": settings["sizes"],
+        "encoder": settings["encoder"],
+    }
+    inputs = {
+        "corpus": folder / "corpus",
+        "pseudo_queries": folder / "corpus",
+        "base_index": folder / "base" / "index",
+    }
+    ready = folder / READY
+    if ready.is_file() and read_json(ready) == made_of:
+        return inputs
+
+    shutil.rmtree(folder, ignore_errors=True)
+    for subfolder in ("corpus", "base", "checkpoints"):
+        (folder / subfolder).mkdir(parents=True)
+    corpus_settings = parse(CorpusSettings, settings["corpora"][name], f"corpora.{name}")
+    built = build_corpus(
+        open_source(corpus_settings, data), corpus_settings, PassageSettings(words=0)
+    )
+    whole = Corpus(**{table: built.tables[table] for table in TABLES})
+    _write_corpus(reduce_corpus(whole, settings["sizes"]), folder / "corpus")
+
+    context = StageContext(
+        data, inputs, folder / "base", _base_settings(settings), folder / "checkpoints"
+    )
+    base_index.run(context)
+    write_json(ready, made_of)
+    return inputs
+
+
+def add_hierarchy(inputs: Mapping[str, Path], settings: HierarchySettings) -> dict[str, Path]:
+    """Return the inputs with a hierarchy of the passages, made if there is none yet."""
+    folder = inputs["corpus"].parent / f"hierarchy-{settings.branching}"
+    if not folder.is_dir():
+        staging = folder.with_name("hierarchy-staging")
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        vectors = DenseIndex.load(inputs["base_index"]).vectors
+        build_hierarchy(vectors, settings, seed=0).save(staging)
+        staging.rename(folder)
+    return {**inputs, "hierarchy": folder}
+
+
+def reduce_corpus(corpus: Corpus, sizes: Mapping[str, int]) -> Corpus:
+    """Return a corpus of fewer documents and judged queries, always the same ones.
+
+    Documents that queries ask for come first, so that training asks for many of the documents that
+    test queries ask for, as in the papers' data.
+
+    Args:
+        corpus: The whole corpus.
+        sizes: Number of documents, and of queries of each split.
+    """
+    rng = np.random.default_rng(0)
+    judged = sorted(set(corpus.qrels["document_id"]))
+    others = sorted(set(corpus.documents["document_id"]) - set(judged))
+    drawn = [*rng.permutation(judged), *rng.permutation(others)]
+    kept = {str(document) for document in drawn[: sizes["documents"]]}
+
+    queries: set[str] = set()
+    for split, size in SPLIT_SIZES.items():
+        complete = []
+        for query, grades in corpus.judgements(split).qrels.items():
+            if grades.keys() <= kept:
+                complete.append(query)
+        queries.update(str(query) for query in rng.permutation(complete)[: sizes[size]])
+
+    stripped = strip_query_lines(corpus)
+    has_document = {
+        table: getattr(stripped, table)["document_id"].isin(kept)
+        for table in ("documents", "passages")
+    }
+    return replace(
+        stripped,
+        documents=stripped.documents[has_document["documents"]].reset_index(drop=True),
+        passages=stripped.passages[has_document["passages"]].reset_index(drop=True),
+        queries=corpus.queries[corpus.queries["query_id"].isin(queries)].reset_index(drop=True),
+        qrels=corpus.qrels[corpus.qrels["query_id"].isin(queries)].reset_index(drop=True),
+    )
+
+
+def _write_corpus(corpus: Corpus, folder: Path) -> None:
+    for table in TABLES:
+        write_table(folder, table, getattr(corpus, table))
+
+    texts = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
+    rows = []
+    for number, query in enumerate(
+        InverseCloze("inverse_cloze", PSEUDO_QUERIES).generate(texts, 0)
+    ):
+        rows.append(
+            {
+                "query_id": str(number),
+                "document_id": query.document_id,
+                "text": query.text,
+                "kind": query.kind,
+            }
+        )
+    write_table(folder, "pseudo_queries", make_table("pseudo_queries", rows))
+
+
+def _base_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"encoder": parse(EncoderSettings, settings["encoder"], "encoder"), "index": INDEX}

@@ -1,0 +1,202 @@
+"""Write the results as tables: each row less its control, beside the paper's claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+METRIC = "nDCG@10"
+# An interval over fewer seeds would say nothing.
+MIN_SEEDS = 3
+CONFIDENCE = 0.95
+
+
+def result_tables(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Return the tables of all parts that have rows, after the table of the corpora."""
+    blocks = [_corpora_table(result["references"])]
+    for part, part_settings in settings["parts"].items():
+        rows = {
+            key.split("/", 1)[1]: row
+            for key, row in result["rows"].items()
+            if key.startswith(f"{part}/")
+        }
+        if rows:
+            blocks.append(_part_table(part, part_settings, PartResults(part_settings, rows)))
+    return "\n".join(blocks)
+
+
+class PartResults:
+    """The rows of a part, and their differences from the control.
+
+    Args:
+        settings: The settings of the part.
+        rows: Results by corpus, name and seed, joined by slashes.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], rows: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.rows = rows
+
+    def values(self, corpus: str, name: str, split: str, metric: str = METRIC) -> dict[int, float]:
+        """Return the metric of each seed that was measured."""
+        found = {}
+        for seed in self.settings["seeds"]:
+            row = self.rows.get(f"{corpus}/{name}/{seed}")
+            if row is not None:
+                found[seed] = row[split][metric]
+        return found
+
+    def differences(self, corpus: str, name: str) -> list[float]:
+        """Return the metric on test less that of the control with the same seed and batches."""
+        own = self.values(corpus, name, "test")
+        control = self.values(corpus, self.settings["control"], "test")
+        return [own[seed] - control[seed] for seed in own if seed in control]
+
+    def mean_differences(self, name: str) -> list[float]:
+        """Return the difference of each seed, as the mean over all corpora that have the seed."""
+        by_seed = []
+        for seed in self.settings["seeds"]:
+            found = []
+            for corpus in self.settings["corpora"]:
+                own = self.values(corpus, name, "test").get(seed)
+                control = self.values(corpus, self.settings["control"], "test").get(seed)
+                if own is not None and control is not None:
+                    found.append(own - control)
+            if len(found) == len(self.settings["corpora"]):
+                by_seed.append(float(np.mean(found)))
+        return by_seed
+
+    def preferred(self) -> str | None:
+        """Return the row with the best mean on dev; None if a row misses a corpus or a seed."""
+        means = {}
+        for name in self.settings["retrievers"]:
+            values: list[float] = []
+            for corpus in self.settings["corpora"]:
+                values.extend(self.values(corpus, name, "dev").values())
+            if len(values) < len(self.settings["corpora"]) * len(self.settings["seeds"]):
+                return None
+            means[name] = float(np.mean(values))
+        return max(means, key=lambda name: means[name])
+
+
+def student_interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's t interval of the mean over seeds; None below three seeds.
+
+    >>> low, high = student_interval([0.01, 0.02, 0.03])
+    >>> round(low, 4), round(high, 4)
+    (-0.0048, 0.0448)
+    """
+    if len(differences) < MIN_SEEDS:
+        return None
+    mean = float(np.mean(differences))
+    error = float(stats.sem(differences))
+    half = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1))
+    return mean - half, mean + half
+
+
+def _corpora_table(references: Mapping[str, Any]) -> str:
+    lines = [
+        "| corpus | documents | train, dev, test queries | bm25 | zero_shot |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in references.items():
+        counts = [row["queries"][split] for split in ("train", "dev", "test")]
+        queries = ", ".join(f"{count:,}" for count in counts)
+        bm25 = _short(row["bm25"]["test"][METRIC])
+        zero_shot = _short(row["zero_shot"]["test"][METRIC])
+        lines.append(f"| {name} | {row['documents']:,} | {queries} | {bm25} | {zero_shot} |")
+    return "\n".join(lines) + "\n"
+
+
+def _part_table(part: str, settings: Mapping[str, Any], results: PartResults) -> str:
+    control = settings["control"]
+    lines = [
+        f"**{part}**. The paper: {settings['claim']}.",
+        "",
+        f"| corpus | row | seeds | dev | test | hit@1 | less {control} |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for corpus in settings["corpora"]:
+        for name in settings["retrievers"]:
+            dev = results.values(corpus, name, "dev")
+            if not dev:
+                continue
+            test = _mean(results.values(corpus, name, "test"))
+            first = _mean(results.values(corpus, name, "test", "hit@1"))
+            difference = "" if name == control else _difference(results.differences(corpus, name))
+            lines.append(
+                f"| {corpus} | {name} | {len(dev)} | {_mean(dev)} | {test} | {first} "
+                f"| {difference} |"
+            )
+            lines.extend(_variant_lines(corpus, name, results))
+
+    if len(settings["corpora"]) > 1:
+        for name in settings["retrievers"]:
+            difference = results.mean_differences(name)
+            if name != control and difference:
+                lines.append(
+                    f"| all | {name} | {len(difference)} | | | | {_difference(difference)} |"
+                )
+    preferred = results.preferred()
+    if preferred is not None and len(settings["retrievers"]) > 2:
+        lines.extend(["", f"Dev prefers `{preferred}`."])
+    levels = _level_lines(settings, results)
+    return "\n".join([*lines, *levels]) + "\n"
+
+
+def _variant_lines(corpus: str, name: str, results: PartResults) -> list[str]:
+    """Return a line for each other search of the first seed's training."""
+    row = results.rows.get(f"{corpus}/{name}/{results.settings['seeds'][0]}")
+    lines = []
+    for variant, metrics in (row or {"variants": {}})["variants"].items():
+        cells = [_short(metrics["dev"][METRIC]), _short(metrics["test"][METRIC])]
+        cells.append(_short(metrics["test"]["hit@1"]))
+        lines.append(f"| {corpus} | {name}.{variant} | 1 | {' | '.join(cells)} | |")
+    return lines
+
+
+def _level_lines(settings: Mapping[str, Any], results: PartResults) -> list[str]:
+    """Return the table of the hierarchy losses at the beginning and the end of training."""
+    lines = []
+    for name in settings["retrievers"]:
+        changes = []
+        for corpus in settings["corpora"]:
+            row = results.rows.get(f"{corpus}/{name}/{settings['seeds'][0]}")
+            if row is None or "hierarchy_1" not in row["first_losses"]:
+                continue
+            levels = [level for level in row["first_losses"] if level.startswith("hierarchy_")]
+            first = " ".join(f"{row['first_losses'][level]:.2f}" for level in levels)
+            last = " ".join(f"{row['last_losses'][level]:.2f}" for level in levels)
+            changes.append(f"{corpus} {first} to {last}")
+        if changes:
+            lines.append(f"| {name} | {'; '.join(changes)} |")
+    if not lines:
+        return []
+    head = ["", "| row | loss of each level, first to last steps, first seed |", "|---|---|"]
+    return [*head, *lines]
+
+
+def _mean(values: Mapping[int, float]) -> str:
+    return _short(float(np.mean(list(values.values()))))
+
+
+def _difference(differences: Sequence[float]) -> str:
+    if not differences:
+        return ""
+    mean = _signed(float(np.mean(differences)))
+    interval = student_interval(differences)
+    if interval is None:
+        return f"{mean}, one training" if len(differences) == 1 else mean
+    low, high = interval
+    return f"{mean} [{_signed(low)}, {_signed(high)}]"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("0.", ".")
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
