@@ -122,7 +122,6 @@ def show_results(
         cost_queries: Number of queries to time for a table of costs; 0 for no such table.
         all_tables: Whether to print all tables in place of the first one.
     """
-    from model_code.evaluation.plots import systems_plot
     from model_code.evaluation.report import (
         headline_metrics,
         render_page,
@@ -134,6 +133,8 @@ def show_results(
     print_message("\n".join(sentences))
     if not comparison["systems"]:
         return
+    # matplotlib takes a second to import, and nothing is drawn without judgements.
+    from model_code.evaluation.plots import systems_plot
 
     tables = report_tables(comparison)
     first_title = next(iter(tables))

@@ -7,6 +7,7 @@ Python interpreter. It passes on what DVC and the stages print, line by line.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from model_code.project import Project
 from model_code.stages.stage import Stage
 from orchestration import parameters
 from orchestration.pipeline import dvc, ingest, runs, stages
+from orchestration.pipeline.warm_python import program
 
 # The beginning of the line with which a stage says why it failed.
 STAGE_ERROR_PREFIX = "error: "
@@ -154,6 +156,10 @@ class PlannedBuild:
             # for it again after each stage.
             self.is_recording = runs.try_record_all(project)
         self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
+        # One stage alone would not gain by it.
+        self.warm_python: program.WarmPython | None = None
+        if len(self.waiting) > 1 and program.is_on():
+            self.warm_python = program.WarmPython()
 
     def bring_up_to_date(
         self, address: str, print_line: PrintLine = print_to_stderr
@@ -180,8 +186,16 @@ class PlannedBuild:
                     self.is_recording = runs.try_record_all(self.project)
                 dvc.copy_lock(self.project.root, self.lock_backup)
             self.waiting.remove(name)
+            if not self.waiting:
+                self.close()
             if ran:
                 yield name
+
+    def close(self) -> None:
+        """End the Python that runs the stages, which a finished build does by itself."""
+        if self.warm_python is not None:
+            self.warm_python.close()
+            self.warm_python = None
 
     def _repair(self) -> None:
         """Repair what a killed DVC left, and remove outputs that params.yaml no longer names."""
@@ -223,6 +237,13 @@ class PlannedBuild:
         """
         options = ["--force"] if self.force else []
         command = dvc.command_line("--wait-for-lock", "repro", "--single-item", *options, address)
+        variables = dvc.environment(self.project, **self.environment)
+        if self.warm_python is not None:
+            # DVC finds the same program as `python` and starts the stage with it.
+            command[0] = str(self.warm_python.program)
+            variables["PATH"] = os.pathsep.join(
+                [str(self.warm_python.program.parent), variables["PATH"]]
+            )
         ran = False
         stage_error = None
         dvc_error = "see the lines above"
@@ -232,7 +253,7 @@ class PlannedBuild:
         with subprocess.Popen(
             command,
             cwd=self.project.root,
-            env=dvc.environment(self.project, **self.environment),
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -284,8 +305,11 @@ def repro(
     """
     with project.lock():
         build = PlannedBuild(project, targets, dagster_run, force, name)
-        for address in list(build.waiting):
-            yield from build.bring_up_to_date(address)
+        try:
+            for address in list(build.waiting):
+                yield from build.bring_up_to_date(address)
+        finally:
+            build.close()
 
 
 def remove_unnamed_outputs(project: Project) -> list[Path]:

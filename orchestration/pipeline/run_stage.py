@@ -35,6 +35,7 @@ from orchestration.pipeline import code_lock, runs, stage_key, stages
 from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, runs_dvc, stage_end_prefix
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stage_key import StageInputs
+from orchestration.pipeline.warm_python.server import LAUNCHER
 
 # Files of an output that its run in MLflow keeps, if they are small.
 RECORDED_SUFFIXES = {".json", ".md", ".html", ".png", ".csv"}
@@ -265,8 +266,10 @@ def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
         generations: Number of ancestors that may be DVC.
         interval: Seconds between two looks.
     """
+    # A process of a warm Python is no child of DVC. Its client is.
+    launcher = psutil.Process(int(os.environ.get(LAUNCHER, os.getpid())))
     watched = []
-    for process in psutil.Process().parents()[:generations]:
+    for process in launcher.parents()[:generations]:
         if runs_dvc(process.pid, "orchestration.pipeline.run_stage"):
             watched.append(process)
     if LOCK_HELD in os.environ:

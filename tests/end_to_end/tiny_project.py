@@ -141,6 +141,9 @@ def environment(program: Path = COLD, **extra: str) -> dict[str, str]:
         if not key.startswith(("FRESHET_", "DAGSTER_", "MLFLOW_"))
     }
     path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+    if program != COLD:
+        # This one has imported more than a build's own warm Python.
+        extra = {"FRESHET_WARM_PYTHON": "off", **extra}
     return {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1", **extra}
 
 

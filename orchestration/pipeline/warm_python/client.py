@@ -1,0 +1,43 @@
+"""Hand a command to the server, and end as the command ends: `client.py ADDRESS -m MODULE ...`.
+
+The server gets the arguments, the folder, the environment and the standard streams of this process.
+This file imports only the standard library, because it starts for every command.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+# Bytes of the number that precedes a request.
+LENGTH_BYTES = 8
+# Exit code if the server ended before the command.
+SERVER_ENDED = 70
+
+
+def main(address: str, arguments: list[str]) -> int:
+    """Run a command in a process that the server forks, and return its exit code."""
+    request = [arguments, os.getcwd(), dict(os.environ)]
+    content = json.dumps(request).encode()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+
+        def end_command(*_: object) -> None:
+            # The server ends the command when the connection closes, and still answers.
+            server.shutdown(socket.SHUT_WR)
+
+        signal.signal(signal.SIGTERM, end_command)
+        socket.send_fds(server, [len(content).to_bytes(LENGTH_BYTES, "big")], [0, 1, 2])
+        server.sendall(content)
+        answer = server.recv(1)
+    if not answer:
+        print("error: the Python of this build ended; run the command again", file=sys.stderr)
+        return SERVER_ENDED
+    return answer[0]
+
+
+if __name__ == "__main__":
+    if sys.argv[2:3] != ["-m"]:
+        os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

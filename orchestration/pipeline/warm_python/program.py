@@ -1,0 +1,106 @@
+"""Start and stop the server of a build, and name the program that hands commands to it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+from model_code.files import write_text
+from model_code.settings import require
+
+# Libraries that several commands of a build import. DVC and a stage each import some of them.
+LIBRARIES = (
+    "dvc.cli",
+    "dvc.commands.repro",
+    "dvc.dvcfile",
+    "dvc.repo",
+    "dvc.stage.loader",
+    "dvc_data.index",
+    "pandas",
+    "pandera.pandas",
+    "pyarrow.parquet",
+    "pydantic",
+    "ruamel.yaml",
+    "safetensors",
+    "scipy.stats",
+    "torch",
+    "transformers",
+)
+# Variable that switches warm Pythons off.
+SWITCH = "FRESHET_WARM_PYTHON"
+SERVER = Path(__file__).with_name("server.py")
+CLIENT = Path(__file__).with_name("client.py")
+
+
+class WarmPython:
+    """A server that has imported `LIBRARIES`, and a program `python` that runs commands in it.
+
+    The server ends with this process, also if it is killed.
+
+    Attributes:
+        program: Path of the program. It takes `-m MODULE`, and leaves everything else to Python.
+    """
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="freshet-"))
+        address = self._folder / "socket"
+        self.program = self._folder / "bin" / "python"
+        command = [sys.executable, "-IS", str(CLIENT), str(address)]
+        # A path in a first line that begins with "#!" must be short and have no spaces.
+        write_text(self.program, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        self.program.chmod(0o700)
+        self._server = _start_server(address)
+        self._finalizer = weakref.finalize(self, _end_server, self._server, self._folder)
+
+    def close(self) -> None:
+        """End the server, once its commands have ended."""
+        self._finalizer()
+
+
+def is_on() -> bool:
+    """Return whether builds use a warm Python. `FRESHET_WARM_PYTHON=off` switches it off.
+
+    Only Linux can fork a process with these libraries safely, and watch it.
+
+    Raises:
+        SettingsError: If the variable is neither "on" nor "off".
+    """
+    switch = os.environ.get(SWITCH, "on")
+    require(switch in ("on", "off"), f"{SWITCH} is {switch!r}, but must be on or off")
+    if switch == "off" or sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        # An old kernel.
+        return False
+    return True
+
+
+def _start_server(address: Path) -> subprocess.Popen[bytes]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        command = [sys.executable, "-P", str(SERVER), str(listener.fileno()), *LIBRARIES]
+        # Ctrl-C in the terminal is for the build, which ends its commands itself.
+        return subprocess.Popen(
+            command,
+            cwd=address.parent,
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+
+
+def _end_server(server: subprocess.Popen[bytes], folder: Path) -> None:
+    if server.stdin is not None:
+        server.stdin.close()
+    server.wait()
+    shutil.rmtree(folder)

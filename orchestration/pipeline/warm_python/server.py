@@ -1,0 +1,201 @@
+"""Import libraries once, and fork a process for each command: `server.py SOCKET LIBRARY ...`.
+
+SOCKET is the number of an inherited file descriptor. Clients may connect to it while libraries are
+imported. No module of the project is imported, because its code may change before a command starts.
+The server ends when its standard input is closed and all commands have ended.
+"""
+
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+# Variable of a command: process id of the client that it runs for.
+LAUNCHER = "FRESHET_LAUNCHER"
+# Bytes of the number that precedes a request.
+LENGTH_BYTES = 8
+# Standard input, output and error.
+STREAMS = 3
+# The kernel's description of a peer: process, user and group.
+PEER = struct.Struct("3i")
+# A shell reports a command that a signal ended with this number plus the signal.
+SIGNAL_BASE = 128
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command that a client asks for.
+
+    Attributes:
+        arguments: `-m`, the module, and its arguments.
+        folder: Working directory.
+        variables: The environment.
+        streams: File descriptors of standard input, output and error.
+    """
+
+    arguments: list[str]
+    folder: str
+    variables: dict[str, str]
+    streams: list[int]
+
+
+@dataclass(eq=False)
+class RunningCommand:
+    """A forked process, and the client that waits for it.
+
+    Attributes:
+        pid: Id of the process.
+        pidfd: File descriptor that becomes readable when the process ends.
+        client: Connection to the client.
+        is_wanted: Whether the client has not closed the connection.
+    """
+
+    pid: int
+    pidfd: int
+    client: socket.socket
+    is_wanted: bool = True
+
+
+def import_libraries(libraries: list[str]) -> None:
+    """Import modules. Those that are not installed are left out."""
+    for library in libraries:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(library)
+    # Forked processes share these objects, unless the garbage collector writes to them.
+    gc.collect()
+    gc.freeze()
+    # A fork copies one thread only. A lock that another one holds would never become free.
+    if threading.active_count() > 1:
+        raise RuntimeError(f"imports started threads: {threading.enumerate()}")
+
+
+def serve(listener: socket.socket) -> Request | None:
+    """Fork a process for each request.
+
+    Args:
+        listener: The socket to which clients connect.
+
+    Returns:
+        In each forked process, the request that it runs. In the server None, once standard input
+        is closed and all commands have ended.
+    """
+    selector = selectors.DefaultSelector()
+    selector.register(sys.stdin, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ)
+    commands: set[RunningCommand] = set()
+    is_closing = False
+    while commands or not is_closing:
+        for key, _ in selector.select():
+            if key.fileobj is sys.stdin:
+                is_closing = True
+                selector.unregister(sys.stdin)
+            elif key.fileobj is listener:
+                client, _ = listener.accept()
+                request = read_request(client)
+                if request is None:
+                    client.close()
+                    continue
+                pid = os.fork()
+                if pid == 0:
+                    client.close()
+                    release(commands)
+                    selector.close()
+                    return request
+                for descriptor in request.streams:
+                    os.close(descriptor)
+                command = RunningCommand(pid, os.pidfd_open(pid), client)
+                selector.register(client, selectors.EVENT_READ, command)
+                selector.register(command.pidfd, selectors.EVENT_READ, command)
+                commands.add(command)
+            elif key.data not in commands:
+                # The process and its client ended at the same time.
+                continue
+            elif key.fileobj is key.data.client:
+                selector.unregister(key.data.client)
+                stop(key.data)
+            else:
+                selector.unregister(key.data.pidfd)
+                if key.data.is_wanted:
+                    selector.unregister(key.data.client)
+                finish(key.data)
+                commands.remove(key.data)
+    return None
+
+
+def read_request(client: socket.socket) -> Request | None:
+    """Read the request of a client; None if the client was killed before it was complete."""
+    head, streams, _, _ = socket.recv_fds(client, LENGTH_BYTES, STREAMS)
+    length = int.from_bytes(head, "big")
+    with client.makefile("rb") as stream:
+        content = stream.read(length)
+    if not head or len(content) < length:
+        for descriptor in streams:
+            os.close(descriptor)
+        return None
+    arguments, folder, variables = json.loads(content)
+    peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+    client_pid, _, _ = PEER.unpack(peer)
+    variables[LAUNCHER] = str(client_pid)
+    return Request(arguments, folder, variables, streams)
+
+
+def release(commands: set[RunningCommand]) -> None:
+    """Close what a forked process has inherited of other commands."""
+    for command in commands:
+        command.client.close()
+        os.close(command.pidfd)
+
+
+def stop(command: RunningCommand) -> None:
+    """End a process whose client has closed the connection."""
+    command.is_wanted = False
+    signal.pidfd_send_signal(command.pidfd, signal.SIGTERM)
+
+
+def finish(command: RunningCommand) -> None:
+    """Send the exit code of a process that has ended to its client."""
+    code = os.waitstatus_to_exitcode(os.waitpid(command.pid, 0)[1])
+    if code < 0:
+        code = SIGNAL_BASE - code
+    os.close(command.pidfd)
+    # The client may have been killed.
+    with suppress(OSError):
+        command.client.sendall(bytes([code]))
+    command.client.close()
+
+
+def run(request: Request) -> None:
+    """Run a command in this process as a new Python would."""
+    for number, descriptor in enumerate(request.streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.variables)
+    random.seed()
+    sys.path.insert(0, request.folder)
+    sys.argv = request.arguments[1:]
+    runpy.run_module(request.arguments[1], run_name="__main__", alter_sys=True)
+
+
+def main(descriptor: int, libraries: list[str]) -> None:
+    """Serve, and run a request in each forked process."""
+    with socket.socket(fileno=descriptor) as listener:
+        import_libraries(libraries)
+        request = serve(listener)
+    if request is not None:
+        run(request)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
