@@ -16,6 +16,9 @@ from model_code.context import StageContext
 from model_code.files import MANIFEST, read_json
 from model_code.lexical.settings import EMBEDDED
 
+# Key of the manifest that states how known queries count; missing if they do not count.
+KNOWN_WORDS = "known_words"
+
 
 def check_trained(context: StageContext) -> None:
     """Require the encoder's configuration and the weights of its head."""
@@ -46,6 +49,8 @@ def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[s
         )
 
     check_document_order(folder / "tokens", documents)
+    if KNOWN_WORDS in manifest:
+        check_document_order(folder / "known", documents)
     if is_expected["embeddings"]:
         check_document_order(folder / "embeddings", documents)
         weights = load_array(folder / "embeddings", "weights.npy")

@@ -236,7 +236,8 @@ class LexicalTrainer(Trainer):
         """The tokens of the passages that dev evaluation ranks. Training does not change them."""
         documents = self.dev.passages.documents[self.dev.rows]
         names = [f"{document:0{DOCUMENT_NUMBER_DIGITS}}" for document in documents]
-        return index_tokens(self.encoder, self.dev.texts, names)
+        tokens, _ = index_tokens(self.encoder, self.dev.texts, names)
+        return tokens
 
     def _index_dev_passages(self, dev: DevEvaluator) -> EmbeddingIndex | None:
         """Embed the passages to rank with the current encoder; None if search reads tokens only."""

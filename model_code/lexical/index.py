@@ -11,15 +11,18 @@
 Source: Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 5; beta_own is ours.
 
 In the folder, `tokens/` is a `TokenIndex`, with which "beta" searches seconds after a corpus
-arrives. `embeddings/` is an `EmbeddingIndex` if the main search is full or alpha. `passages/` holds
-the texts if it is beta_rerank, which embeds them when a query needs them.
+arrives. `known/` holds the tokens of known queries if these count. `embeddings/` is an
+`EmbeddingIndex` if the main search is full or alpha. `passages/` holds the texts if it is
+beta_rerank, which embeds them when a query needs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from dataclasses import asdict
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -27,14 +30,18 @@ import numpy as np
 from model_code.distributed.encoding import Arrays, keep_shards
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, read_manifest, verify_checksums, write_json, write_manifest
+from model_code.lexical.contract import KNOWN_WORDS
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
 from model_code.lexical.token_index.bags import TokenBags
 from model_code.lexical.token_index.index import SparseIndex, TokenIndex
+from model_code.lexical.token_index.known_tokens import KnownTokens, TokensWithKnown
 from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, no_progress
+from model_code.retrieval.bm25_index import KnownWords
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Ranking, Retriever, Search, TokenMatch
+from model_code.text.known_queries import KnownQuery
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
@@ -45,12 +52,19 @@ KIND = "lexical"
 KIND_OF_EMBEDDINGS = "lexical_embeddings"
 KIND_OF_TEXTS = "lexical_passages"
 TOKENS = "tokens"
+KNOWN = "known"
 EMBEDDINGS = "embeddings"
 PASSAGES = "passages"
 ARRAYS = ("starts", "passages", "weights")
 TEXTS = "passages.json"
 PRECISION = "float16"
 """Type of stored weights, with three significant digits."""
+
+# Name of the variant in which known queries do not count.
+WITHOUT_KNOWN = "without_known"
+
+NO_KNOWN_QUERIES: Mapping[str, Sequence[KnownQuery]] = MappingProxyType({})
+"""Documents without known queries."""
 
 # Queries whose weights are kept, because their hits are explained one by one.
 MAX_CACHED_QUERIES = 16
@@ -288,6 +302,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         main: Name of the search.
         rerank_depth: Number of documents found by beta that "beta_rerank" ranks again.
         fingerprint: The encoder's.
+        known: Tokens of known queries of the same documents; None if they do not count.
     """
 
     can_explain = True
@@ -300,10 +315,12 @@ class LexicalSearch(Retriever[list[Sparse]]):
         main: MainSearch,
         rerank_depth: int,
         fingerprint: str = "",
+        known: KnownTokens | None = None,
     ) -> None:
         """Combine an encoder with indexes; see the attributes."""
         self.encoder = encoder
         self.tokens = tokens
+        self.known = known
         self.passages = passages
         self.main = main
         self.rerank_depth = rerank_depth
@@ -345,21 +362,52 @@ class LexicalSearch(Retriever[list[Sparse]]):
         elif (folder / PASSAGES).is_dir():
             passages = PassagesOnTheFly.load(folder / PASSAGES, encoder)
         tokens = TokenIndex.load(folder / TOKENS, check=False)
+        known = None
+        if KNOWN_WORDS in manifest:
+            words = KnownWords.from_facts(manifest[KNOWN_WORDS])
+            known = KnownTokens(TokenIndex.load(folder / KNOWN, check=False), words)
         return cls(
-            encoder, tokens, passages, manifest["search"], manifest["rerank_depth"], fingerprint
+            encoder,
+            tokens,
+            passages,
+            manifest["search"],
+            manifest["rerank_depth"],
+            fingerprint,
+            known,
         )
 
-    def over(self, tokens: TokenIndex, passages: Passages | None) -> Self:
+    def over(
+        self, tokens: TokenIndex, passages: Passages | None, known: KnownTokens | None = None
+    ) -> Self:
         """Return the same search over other indexes."""
         return type(self)(
-            self.encoder, tokens, passages, self.main, self.rerank_depth, self.fingerprint
+            self.encoder, tokens, passages, self.main, self.rerank_depth, self.fingerprint, known
         )
 
     def by(self, main: MainSearch) -> Self:
         """Return another search over the same indexes."""
         return type(self)(
-            self.encoder, self.tokens, self.passages, main, self.rerank_depth, self.fingerprint
+            self.encoder,
+            self.tokens,
+            self.passages,
+            main,
+            self.rerank_depth,
+            self.fingerprint,
+            self.known,
         )
+
+    def without_known_words(self) -> Self:
+        """Return the same search in which known queries do not count; itself if none count."""
+        if self.known is None:
+            return self
+        return self.over(self.tokens, self.passages)
+
+    @cached_property
+    def searched_tokens(self) -> TokenIndex | TokensWithKnown:
+        """The token index that searches read, with the tokens of known queries if they count."""
+        if self.known is None:
+            return self.tokens
+        return TokensWithKnown(self.tokens, self.known)
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write a folder that `open` reads, and return its manifest's facts."""
@@ -368,8 +416,10 @@ class LexicalSearch(Retriever[list[Sparse]]):
         if self.passages is not None:
             name = EMBEDDINGS if has_embeddings else PASSAGES
             self.passages.save(folder / name)
+        if self.known is not None:
+            self.known.index.save(folder / KNOWN)
 
-        facts = {
+        facts: dict[str, Any] = {
             "kind": KIND,
             "fingerprint": self.fingerprint,
             "search": self.main,
@@ -378,6 +428,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
             "rerank_depth": self.rerank_depth,
             "embeddings": has_embeddings,
         }
+        if self.known is not None:
+            facts[KNOWN_WORDS] = asdict(self.known.words)
         write_manifest(folder, FORMAT, facts)
         return facts
 
@@ -407,7 +459,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         For beta_rerank these are the candidates by tokens, before they are ranked again. Documents
         that share no entry with a query are left out.
         """
-        index = self.scored_by if self.main in EMBEDDED else self.tokens
+        index = self.scored_by if self.main in EMBEDDED else self.searched_tokens
         if isinstance(index, PassagesOnTheFly):
             raise FreshetError(
                 f"search {self.main!r} reads the embeddings of all passages; build the index for it"
@@ -415,9 +467,9 @@ class LexicalSearch(Retriever[list[Sparse]]):
         return index.search(queries, k, allowed)
 
     @property
-    def scored_by(self) -> TokenIndex | Passages:
+    def scored_by(self) -> TokenIndex | TokensWithKnown | Passages:
         """The index that the final scores come from."""
-        index = self.tokens if self.main in BY_TOKENS else self.passages
+        index = self.searched_tokens if self.main in BY_TOKENS else self.passages
         if index is None:
             raise FreshetError(
                 "this search reads embeddings of passages, and "
@@ -462,19 +514,27 @@ class LexicalSearch(Retriever[list[Sparse]]):
         for name in self.names:
             if name != self.main:
                 variants[name] = partial(search, self.by(name))
+        if self.known is not None and self.main in BY_TOKENS:
+            variants[WITHOUT_KNOWN] = partial(search, self.without_known_words())
         return variants
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Return the tokens that matched in the document's best passage, heaviest first.
 
         Their weights sum to the score. A token that the query does not contain is marked as an
-        expansion.
+        expansion. A token that the passage has from a known query alone is marked as known.
         """
         query_tokens = set(self.encoder.bags([text])[0].tolist())
+        query = self._encode_cached(text)
+        index = self.scored_by
+        known_tokens: set[int] = set()
+        if isinstance(index, TokensWithKnown):
+            known_tokens = index.known_tokens(query, document_id)
         matches = []
-        for token, weight in self.scored_by.matches(self._encode_cached(text), document_id):
+        for token, weight in index.matches(query, document_id):
             name = self.encoder.tokenizer.convert_ids_to_tokens(token)
-            matches.append(TokenMatch(name, weight, token not in query_tokens))
+            is_expansion = token not in query_tokens
+            matches.append(TokenMatch(name, weight, is_expansion, token in known_tokens))
         return matches
 
 
@@ -486,6 +546,8 @@ def build_folder(
     settings: LexicalSettings,
     shards: Path,
     progress: Progress = no_progress,
+    known: Mapping[str, Sequence[KnownQuery]] = NO_KNOWN_QUERIES,
+    words: KnownWords | None = None,
 ) -> dict[str, Any]:
     """Index passages for the main search, and write the folder of their indexes.
 
@@ -497,11 +559,13 @@ def build_folder(
         settings: The main search, and the depth of re-ranking.
         shards: Keeps finished shards of embeddings, from which an interrupted call resumes.
         progress: Called after each shard.
+        known: Known queries by document id.
+        words: How known queries count; None ignores them.
 
     Returns:
         The facts of the folder's manifest.
     """
-    tokens = index_tokens(encoder, texts, document_ids)
+    tokens, known_tokens = index_tokens(encoder, texts, document_ids, known, words)
     passages: Passages | None = None
     if settings.search in EMBEDDED:
         embeddings = encode_resumably(encoder, texts, shards, progress)
@@ -509,7 +573,13 @@ def build_folder(
     elif settings.search == "beta_rerank":
         passages = PassagesOnTheFly(texts, tokens.ids, encoder)
     built = LexicalSearch(
-        encoder, tokens, passages, settings.search, settings.rerank_depth, encoder.fingerprint()
+        encoder,
+        tokens,
+        passages,
+        settings.search,
+        settings.rerank_depth,
+        encoder.fingerprint(),
+        known_tokens,
     )
     return built.save(folder)
 
@@ -538,17 +608,32 @@ def encode_resumably(
 
 
 @lru_cache(maxsize=1)
-def _token_bags(encoder: LexicalEncoder) -> TokenBags:
+def token_bags(encoder: LexicalEncoder) -> TokenBags:
     """Return the encoder's bags, kept: copying a tokenizer takes longer than a segment's texts."""
     return TokenBags(encoder.tokenizer)
 
 
 def index_tokens(
-    encoder: LexicalEncoder, texts: Sequence[str], document_ids: Sequence[str]
-) -> TokenIndex:
-    """Index the tokens of passages. Nothing is encoded.
+    encoder: LexicalEncoder,
+    texts: Sequence[str],
+    document_ids: Sequence[str],
+    known: Mapping[str, Sequence[KnownQuery]] = NO_KNOWN_QUERIES,
+    words: KnownWords | None = None,
+) -> tuple[TokenIndex, KnownTokens | None]:
+    """Index the tokens of passages, and of known queries if they count. Nothing is encoded.
 
     Passages are not cut, even if they are longer than the encoder's limit. Tokens that may carry no
     weight are indexed too. They match nothing, since no query has them.
+
+    Args:
+        encoder: The encoder, whose tokenizer is used.
+        texts: The passages.
+        document_ids: The document of each passage.
+        known: Known queries by document id.
+        words: How known queries count; None ignores them.
     """
-    return TokenIndex.build(_token_bags(encoder)(texts), document_ids)
+    find_tokens = token_bags(encoder)
+    tokens = TokenIndex.build(find_tokens(texts), document_ids)
+    if words is None or not words.weight:
+        return tokens, None
+    return tokens, KnownTokens.build(known, tokens, words, find_tokens)

@@ -28,10 +28,22 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 
 
 def index(context: StageContext) -> dict[str, Any]:
-    """Index the passages' tokens, and what else the main search reads, with the trained encoder."""
+    """Index the passages' tokens, and what else the main search reads, with the trained encoder.
+
+    Known queries count as they do for `bm25_known`, if they are used.
+    """
+    from model_code.corpus.known_queries import CorpusQueries
     from model_code.corpus.tables import load_corpus, passage_texts
     from model_code.lexical.index import build_folder
     from model_code.lexical.layout import load_encoder
+    from model_code.retrieval.bm25 import read_known_words
+    from model_code.text.known_queries import KnownQuery
+
+    known: dict[str, list[KnownQuery]] = {}
+    words = None
+    if context.settings["known_queries.use"]:
+        known = CorpusQueries.of_corpus(context.inputs["corpus"]).by_document()
+        words = read_known_words(context.inputs["bm25_known"])
 
     base = context.settings["encoder"]
     folder = context.inputs["trained"] / "encoder"
@@ -46,6 +58,8 @@ def index(context: StageContext) -> dict[str, Any]:
         context.settings["retriever"].lexical,
         context.checkpoints,
         context.progress("encode"),
+        known,
+        words,
     )
 
 

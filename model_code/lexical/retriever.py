@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,10 +19,13 @@ from model_code.lexical.index import (
     Passages,
     PassagesOnTheFly,
     index_tokens,
+    token_bags,
 )
 from model_code.lexical.token_index.index import TokenIndex
+from model_code.lexical.token_index.known_tokens import KnownTokens
 from model_code.lexical.token_index.postings import Sparse
-from model_code.retrieval.indexed import IndexedRetriever, NewPassages
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
+from model_code.retrieval.protocol import Retriever
 
 # Components that a vocabulary is projected to for the hierarchy. A cosine errs by about 1 / 16.
 PROJECTED_COMPONENTS = 256
@@ -33,7 +36,8 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages in `folder`, with the same parts as this retriever's indexes."""
-        tokens = index_tokens(self.encoder, new.texts, new.document_ids)
+        words = None if self.known is None else self.known.words
+        tokens, known = index_tokens(self.encoder, new.texts, new.document_ids, new.known, words)
         passages: Passages | None = None
         if isinstance(self.passages, EmbeddingIndex):
             embeddings = self.encoder.encode(new.texts)
@@ -42,7 +46,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
             )
         elif self.passages is not None:
             passages = PassagesOnTheFly(new.texts, tokens.ids, self.encoder)
-        self.over(tokens, passages).save(folder)
+        self.over(tokens, passages, known).save(folder)
 
     def reopen(self, folder: Path) -> Self:
         """Open the indexes in another folder with the same encoder."""
@@ -53,12 +57,15 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         """Index the named documents of several retrievers in `folder`. Nothing is encoded."""
         first, _ = parts[0]
         bags: list[np.ndarray] = []
+        known_bags: list[np.ndarray] = []
         ids: list[str] = []
         embeddings: list[Sparse] = []
         texts: list[str] = []
         for retriever, documents in parts:
             rows = retriever.tokens.ids.rows_of(documents)
-            bags.extend(retriever.tokens.bag(row) for row in rows.tolist())
+            bags.extend(retriever.tokens.bags(rows))
+            if retriever.known is not None:
+                known_bags.extend(retriever.known.index.bags(rows))
             ids.extend(retriever.tokens.ids.document_ids[row] for row in rows.tolist())
             if isinstance(retriever.passages, EmbeddingIndex):
                 embeddings.extend(retriever.passages.embeddings(rows))
@@ -71,7 +78,15 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
             passages = EmbeddingIndex.build(embeddings, ids, first.encoder.vocabulary_size)
         elif first.passages is not None:
             passages = PassagesOnTheFly(texts, tokens.ids, first.encoder)
-        first.over(tokens, passages).save(folder)
+        known = None
+        if first.known is not None:
+            known = KnownTokens(TokenIndex.build(known_bags, ids), first.known.words)
+        first.over(tokens, passages, known).save(folder)
+
+    @classmethod
+    def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
+        """Return one retriever over several segments, with the known queries that count now."""
+        return super().join_segments([_with_changed_queries(segment) for segment in segments])
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """Return vectors of the passages by which they are placed in the hierarchy.
@@ -98,9 +113,19 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
                 projected[index.passages[postings]] += weights * signs[entry]
             return projected
 
-        for row in range(len(document_ids)):
-            projected[row] = signs[self.tokens.bag(row)].sum(axis=0, dtype=np.float32)
+        for row, bag in enumerate(self.tokens.bags(np.arange(len(document_ids)))):
+            projected[row] = signs[bag].sum(axis=0, dtype=np.float32)
         return projected
+
+
+def _with_changed_queries(segment: RetrieverSegment) -> RetrieverSegment:
+    """Return a segment whose retriever has the known queries that changed since it was written."""
+    retriever: Any = segment.retriever
+    if not segment.known or retriever.known is None:
+        return segment
+    find_tokens = token_bags(retriever.encoder)
+    known = retriever.known.change_queries(segment.known, retriever.tokens, find_tokens)
+    return segment.of(retriever.over(retriever.tokens, retriever.passages, known))
 
 
 @lru_cache(maxsize=1)

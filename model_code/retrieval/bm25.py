@@ -31,7 +31,6 @@ from model_code.retrieval.bm25_index import (
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Retriever
-from model_code.text.known_queries import KnownQueryLimits
 
 SETTINGS = "bm25.json"
 
@@ -230,7 +229,7 @@ def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
         FreshetError: If the index was built with other settings.
     """
     settings = Bm25Settings(**read_json(encoder / SETTINGS))
-    words = _read_known_words(encoder)
+    words = read_known_words(encoder)
     empty = Bm25Segment.build([], [], settings.language)
     retriever = Bm25Retriever(empty, settings, words).reopen(index)
     if retriever.fingerprint != read_json(index / MANIFEST)["fingerprint"]:
@@ -241,9 +240,9 @@ def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
     return retriever
 
 
-def _read_known_words(encoder: Path) -> KnownWords | None:
+def read_known_words(encoder: Path) -> KnownWords | None:
+    """Return how known queries count for the retriever in a folder; None if they do not."""
     path = encoder / KNOWN_WORDS
     if not path.is_file():
         return None
-    facts = read_json(path)
-    return KnownWords(facts["weight"], facts["in_length"], KnownQueryLimits(**facts["limits"]))
+    return KnownWords.from_facts(read_json(path))

@@ -352,6 +352,12 @@ class KnownWords:
             f"the weight of known queries is {self.weight}, but must be a multiple of 0.25",
         )
 
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> KnownWords:
+        """Return the values that `dataclasses.asdict` gave."""
+        limits = KnownQueryLimits(**facts["limits"])
+        return cls(facts["weight"], facts["in_length"], limits)
+
 
 class KnownSegment:
     """Known queries of the documents of a segment. Each belongs to all passages of its document.

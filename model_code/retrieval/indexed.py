@@ -207,6 +207,18 @@ class SegmentedRetriever(Retriever[Any]):
             rankings.append(_search_remaining(segment, search, texts, k))
         return _merge_rankings(rankings, len(texts), k)
 
+    def without_known_words(self) -> SegmentedRetriever:
+        """Return the same search in which known queries do not count; itself if none count."""
+        segments: list[RetrieverSegment] = []
+        for segment in self.segments:
+            retriever: Any = segment.retriever.without_known_words()
+            segments.append(segment.of(retriever))
+        is_plain = all(
+            plain.retriever is segment.retriever
+            for plain, segment in zip(segments, self.segments, strict=True)
+        )
+        return self if is_plain else SegmentedRetriever(segments)
+
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Return the contributions of the matched tokens, the heaviest first.
 

@@ -11,8 +11,13 @@ STAGE = Stage(
     name="index",
     description="Every passage encoded by the trained encoder, in an index that knows its "
     "encoder's fingerprint.",
-    groups=("encoder", "index", "retrievers.{retriever}", "training"),
-    inputs=artifact_paths("corpus", trained="artifacts/train/{retriever}"),
+    groups=("encoder", "index", "known_queries.use", "retrievers.{retriever}", "training"),
+    inputs=artifact_paths(
+        "corpus",
+        trained="artifacts/train/{retriever}",
+        # How known queries count was chosen on dev queries, once for all word searches.
+        bm25_known="artifacts/baselines/bm25_known/build/encoder",
+    ),
     output="artifacts/index/{retriever}",
     code=RETRIEVER_CODE,
     expand_by="retrievers",

@@ -234,9 +234,12 @@ class TokenIndex(SparseIndex):
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
         """Return the query's tokens in the document's best passage with weights, heaviest first."""
-        tokens, weights = exact(query)
         best = self.best_passage(query, document_id)
-        passage = int(self.ids.rows_of([document_id])[best])
+        return self.matches_at(query, int(self.ids.rows_of([document_id])[best]))
+
+    def matches_at(self, query: Sparse, passage: int) -> list[tuple[int, float]]:
+        """Return the query's tokens in a passage with their weights, heaviest first."""
+        tokens, weights = exact(query)
         is_match = np.isin(tokens, self.bag(passage))
         matches = zip(tokens[is_match].tolist(), weights[is_match].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
@@ -249,6 +252,21 @@ class TokenIndex(SparseIndex):
         number = int(np.searchsorted(self._starts, passage, side="right")) - 1
         tokens, passages = self.blocks[number].pairs()
         return np.sort(tokens[passages == passage - self._starts[number]])
+
+    def bags(self, passages: np.ndarray) -> list[np.ndarray]:
+        """Return the tokens of several passages (p,), ascending in each. Blocks are read once."""
+        bags: list[np.ndarray] = [np.empty(0, np.int64)] * len(passages)
+        numbers = np.searchsorted(self._starts, passages, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            tokens, owners = self.blocks[number].pairs()
+            order = np.lexsort((tokens, owners))
+            block = self.blocks[number]
+            ends = np.cumsum(np.bincount(owners, minlength=block.passages))
+            starts = np.concatenate([[0], ends])
+            for place in np.flatnonzero(numbers == number).tolist():
+                row = int(passages[place]) - self._starts[number]
+                bags[place] = tokens[order[starts[row] : starts[row + 1]]]
+        return bags
 
     def save(self, folder: Path) -> None:
         """Write the folder that `load` reads."""

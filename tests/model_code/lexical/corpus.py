@@ -97,6 +97,7 @@ def make_context(
         "retriever": RetrieverSettings(
             training=TRAINING.replace(**changes), kind="lexical", lexical=lexical
         ),
+        "known_queries.use": False,
         "seed": 3,
     }
     inputs = {"corpus": corpus, "pseudo_queries": corpus, "hierarchy": tmp_path / "hierarchy"}

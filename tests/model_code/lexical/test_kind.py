@@ -4,6 +4,7 @@ explanations, bytes.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,19 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import hash_path, read_json, write_manifest
+from model_code.files import hash_path, read_json, write_json, write_manifest
 from model_code.lexical.index import NAMES, PRECISION, PassagesOnTheFly
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.retriever import LexicalRetriever
 from model_code.lexical.settings import LexicalSettings
+from model_code.retrieval.bm25 import KNOWN_WORDS
+from model_code.retrieval.bm25_index import KnownWords
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking
 from model_code.stages import index
+from model_code.text.known_queries import KnownQuery, QuerySource
 from tests.model_code.collection.laws import reranked
 from tests.model_code.lexical.corpus import make_context
 from tests.model_code.lexical.example import SETTINGS
@@ -28,13 +33,28 @@ QUERIES = ["word3 word7", "word12 word1 word5 word39", "word20"]
 LEXICAL = SETTINGS.replace(rerank_depth=5, search="full")
 
 
-def build(tmp_path: Path, lexical: LexicalSettings = LEXICAL) -> tuple[Path, Path]:
-    """Folders of an untrained encoder and of the index that the stage builds with it."""
+def build(
+    tmp_path: Path, lexical: LexicalSettings = LEXICAL, use_known_queries: bool = False
+) -> tuple[Path, Path]:
+    """Folders of an untrained encoder and of the index that the stage builds with it.
+
+    The known query "word39 word38" of d00 counts if known queries are used.
+    """
     context = make_context(tmp_path, lexical)
+    context.settings["known_queries.use"] = use_known_queries
+    known = KnownQuery("d00", "word39 word38", QuerySource.QRELS)
+    CorpusQueries((known,)).save(context.inputs["corpus"] / KNOWN_QUERIES)
+    words = asdict(KnownWords(1.0, in_length=True))
+    (tmp_path / "bm25_known").mkdir(exist_ok=True)
+    write_json(tmp_path / "bm25_known" / KNOWN_WORDS, words)
     passages = pd.read_parquet(context.inputs["corpus"] / "passages.parquet")
     encoder = start_encoder(context.settings["encoder"], lexical, passages["text"].tolist(), 0)
     save_encoder(encoder, context.output / "encoder")
-    inputs = {**context.inputs, "trained": context.output}
+    inputs = {
+        **context.inputs,
+        "trained": context.output,
+        "bm25_known": tmp_path / "bm25_known",
+    }
     output = context.output.parent / "indexed"
     output.mkdir()
     stage = StageContext(tmp_path, inputs, output, context.settings, context.checkpoints, "svdr")
@@ -90,6 +110,17 @@ def same(found: Ranking, expected: Ranking) -> None:
     )
     clear = expected[-1][1] * 1.0001
     assert {d for d, s in found if s > clear} == {d for d, s in expected if s > clear}
+
+
+def test_index_stage_counts_known_queries(tmp_path: Path) -> None:
+    beta = LEXICAL.replace(search="beta_own")
+
+    known = opened(build(tmp_path / "known", beta, use_known_queries=True))
+    plain = opened(build(tmp_path / "plain", beta))
+
+    (found,) = known.search(["word39 word38"], 1)
+    assert found[0][0] == "d00"
+    assert plain.known is None
 
 
 SIDES = {"full": ("E", "E"), "alpha": ("T", "E"), "beta": ("E", "T"), "beta_own": ("O", "T")}

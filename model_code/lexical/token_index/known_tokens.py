@@ -1,0 +1,131 @@
+"""Tokens that passages have from known queries, beside the tokens of their texts.
+
+A passage has the tokens of its document's known queries with the weight u, unless its text has them
+too. Then they count once, as the index is binary. So nothing in the index depends on another
+document, and documents that are added one by one give the same index as a rebuild.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from model_code.lexical.token_index.bags import Bags, TokenBags
+from model_code.lexical.token_index.index import SparseIndex, TokenIndex
+from model_code.lexical.token_index.postings import Sparse
+from model_code.retrieval.bm25_index import KnownWords
+from model_code.text.known_queries import KnownQuery, select_queries
+
+
+@dataclass(frozen=True, eq=False)
+class KnownTokens:
+    """The tokens of known queries, and how they count.
+
+    Attributes:
+        index: Tokens that each passage has from known queries alone.
+        words: How they count, and the limits for each document.
+    """
+
+    index: TokenIndex
+    words: KnownWords
+
+    @classmethod
+    def build(
+        cls,
+        known: Mapping[str, Sequence[KnownQuery]],
+        texts: TokenIndex,
+        words: KnownWords,
+        find_tokens: TokenBags,
+    ) -> KnownTokens:
+        """Index the tokens of known queries.
+
+        Args:
+            known: Known queries by document id.
+            texts: Tokens of the passages.
+            words: How the tokens count, and the limits for each document.
+            find_tokens: Finds the tokens of texts.
+        """
+        document_ids = texts.ids.document_ids
+        no_tokens = Bags(np.empty(0, np.int64), np.zeros(len(document_ids), np.int64))
+        empty = cls(TokenIndex.build(no_tokens, document_ids), words)
+        return empty.change_queries(known, texts, find_tokens)
+
+    def change_queries(
+        self,
+        known: Mapping[str, Sequence[KnownQuery]],
+        texts: TokenIndex,
+        find_tokens: TokenBags,
+    ) -> KnownTokens:
+        """Return the same tokens with other known queries of some documents.
+
+        Args:
+            known: All known queries of these documents, by document id.
+            texts: Tokens of the passages.
+            find_tokens: Finds the tokens of texts.
+        """
+        ids = self.index.ids
+        changed_ids = [document_id for document_id in known if document_id in ids]
+        if not changed_ids:
+            return self
+        queries = select_queries(chain.from_iterable(known.values()), self.words.limits)
+        query_bags = find_tokens([query.text for query in queries])
+        tokens_of: dict[str, list[np.ndarray]] = {}
+        for number, query in enumerate(queries):
+            bag = query_bags.slice(number, number + 1).tokens
+            tokens_of.setdefault(query.document_id, []).append(bag)
+
+        changed_rows = ids.rows_of(changed_ids)
+        text_bags = texts.bags(changed_rows)
+        bags = self.index.bags(np.arange(len(ids)))
+        for row, text_bag in zip(changed_rows.tolist(), text_bags, strict=True):
+            own_queries = tokens_of.get(ids.document_ids[row], [])
+            query_tokens = np.concatenate([np.empty(0, np.int64), *own_queries])
+            bags[row] = np.setdiff1d(query_tokens, text_bag)
+        return KnownTokens(TokenIndex.build(bags, ids.document_ids), self.words)
+
+
+class TokensWithKnown(SparseIndex):
+    """A token index in which tokens of known queries count as tokens of their documents.
+
+    The weights of text tokens and of known tokens are summed apart, each without rounding. So a
+    score depends on nothing but the query and the passage.
+    """
+
+    def __init__(self, texts: TokenIndex, known: KnownTokens) -> None:
+        """Search both indexes, which have the same passages."""
+        self.texts = texts
+        self.known = known
+        self.ids = texts.ids
+
+    def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
+        """Yield the scores of all passages; see `SparseIndex.scores`."""
+        weight = self.known.words.weight
+        text_scores = self.texts.scores(queries)
+        known_scores = self.known.index.scores(queries)
+        for of_texts, of_known in zip(text_scores, known_scores, strict=True):
+            yield of_texts + weight * of_known
+
+    def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
+        """Return the scores of some passages; see `SparseIndex.scores_at`."""
+        of_known = self.known.index.scores_at(query, passages)
+        return self.texts.scores_at(query, passages) + self.known.words.weight * of_known
+
+    def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
+        """Return the query's tokens in the document's best passage; see `TokenIndex.matches`."""
+        passage = self._best_row(query, document_id)
+        matches = self.texts.matches_at(query, passage)
+        for token, weight in self.known.index.matches_at(query, passage):
+            matches.append((token, self.known.words.weight * weight))
+        return sorted(matches, key=lambda match: (-match[1], match[0]))
+
+    def known_tokens(self, query: Sparse, document_id: str) -> set[int]:
+        """Return the query's tokens that the best passage has from known queries alone."""
+        passage = self._best_row(query, document_id)
+        return {token for token, _ in self.known.index.matches_at(query, passage)}
+
+    def _best_row(self, query: Sparse, document_id: str) -> int:
+        best = self.best_passage(query, document_id)
+        return int(self.ids.rows_of([document_id])[best])
