@@ -139,12 +139,16 @@ def _show_reading_notes(project: Project) -> None:
 
 def _show_searches(project: Project) -> None:
     from model_code.collection.generations.searcher import Searcher
+    from orchestration.cli.known_queries_demo import known_queries_lines
     from orchestration.cli.search import hits_text
 
     searcher = Searcher.open(project.live)
     for query in example_queries(project):
         print_message(f'\nfreshet search "{query}" -k 3')
         print_message(hits_text(searcher.search(query, 3)))
+    print_message("")
+    for line in known_queries_lines(searcher, project.state):
+        print_message(line)
     print_message("")
 
 

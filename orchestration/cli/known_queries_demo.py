@@ -1,0 +1,158 @@
+"""Show in `freshet demo` that documents are found by words which only their queries contain.
+
+The documents are added to a copy of the live collection, which is deleted afterwards. So the
+project's own collection, its ledger and its generations stay as they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from model_code.collection.backup.backup import link
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GENERATIONS, GenerationStore
+from model_code.collection.generations.searcher import Searcher
+from model_code.text.documents import Document
+
+# Hits among which a document is looked for.
+SHOWN_HITS = 10
+
+
+@dataclass(frozen=True)
+class AskedDocument:
+    """A document with a query, and a word that only the query contains.
+
+    Attributes:
+        document: The document.
+        word: The word that is searched.
+    """
+
+    document: Document
+    word: str
+
+
+@dataclass(frozen=True)
+class FoundRanks:
+    """Ranks of a document for a word, from 1; None if it is not among the first hits.
+
+    Attributes:
+        before: Rank while the document has no query.
+        after: Rank once the document brings its query.
+    """
+
+    before: int | None
+    after: int | None
+
+
+ASKED_DOCUMENTS = (
+    AskedDocument(
+        Document(
+            "demo/undo",
+            "Undo the last commit",
+            "Type git reset --soft HEAD~1. It takes the commit back and keeps the changed files.",
+            queries=("oops, I saved the wrong thing in git",),
+        ),
+        "oops",
+    ),
+    AskedDocument(
+        Document(
+            "demo/cache",
+            "Empty the cache of the browser",
+            "Open the privacy settings, and delete the pages and images that are stored.",
+            queries=("website looks wonky",),
+        ),
+        "wonky",
+    ),
+    AskedDocument(
+        Document(
+            "demo/mould",
+            "Keep a cellar dry",
+            "Open the windows on cold dry days, and close them when the air outside is warm.",
+            queries=("musty smell downstairs",),
+        ),
+        "musty",
+    ),
+)
+
+
+def find_ranks(
+    searcher: Searcher, asked: Sequence[AskedDocument], scratch: Path
+) -> list[FoundRanks] | None:
+    """Add documents to a copy of a collection, first without and then with their queries.
+
+    Args:
+        searcher: Searcher of the collection, which does not change.
+        asked: The documents.
+        scratch: Folder for the copy, on the same file system as the collection.
+
+    Returns:
+        The ranks of each document; None if words of known queries do not count.
+    """
+    plain = [replace(each.document, queries=()) for each in asked]
+    with_queries = [each.document for each in asked]
+    with _copied_collection(searcher, scratch) as builder:
+        cursor = searcher.generation.cursor
+        builder.apply(plain, cursor, {})
+        before = [_rank(builder.searcher, each) for each in asked]
+        builder.apply(with_queries, cursor, {})
+        if builder.searcher.plain_retriever is builder.searcher.retriever:
+            return None
+        after = [_rank(builder.searcher, each) for each in asked]
+    return [FoundRanks(*ranks) for ranks in zip(before, after, strict=True)]
+
+
+def known_queries_lines(searcher: Searcher, scratch: Path) -> Iterator[str]:
+    """Yield the lines of the demonstration.
+
+    Args:
+        searcher: Searcher of the collection, which does not change.
+        scratch: Folder for a copy of the collection, on the same file system.
+    """
+    found = find_ranks(searcher, ASKED_DOCUMENTS, scratch)
+    if found is None:
+        yield f"Known queries do not count as words of documents in {searcher.generation.retriever}"
+        yield "(their weight is 0, or known_queries.use is false)."
+        return
+    yield "Known queries: three documents are added to a copy, and searched by a word that only"
+    yield "their query contains. The rank is shown without the query, then with it."
+    for asked, ranks in zip(ASKED_DOCUMENTS, found, strict=True):
+        (query,) = asked.document.queries
+        shown_ranks = f"{_rank_text(ranks.before)} -> {_rank_text(ranks.after)}"
+        yield f'  {asked.word:6} {shown_ranks:12} {asked.document.title} (query: "{query}")'
+
+
+def _rank_text(rank: int | None) -> str:
+    return "none" if rank is None else str(rank)
+
+
+def _rank(searcher: Searcher, asked: AskedDocument) -> int | None:
+    """Return the rank of a document for its word; None if it is not among the first hits."""
+    for hit in searcher.search(asked.word, SHOWN_HITS):
+        if hit.document_id == asked.document.document_id:
+            return hit.rank
+    return None
+
+
+@contextmanager
+def _copied_collection(searcher: Searcher, scratch: Path) -> Iterator[GenerationBuilder]:
+    """Yield a builder for a copy of a collection, which shares the files on the disk."""
+    generation = searcher.generation
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        live = Path(folder)
+        store = GenerationStore(live, generation.retriever)
+        for number in sorted(generation.needs):
+            source = generation.sibling(number)
+            target = store.folder / GENERATIONS / source.name
+            # Files of generations are immutable, so that links to them are enough.
+            shutil.copytree(source, target, copy_function=link)
+        store.set_current(generation)
+        builder = GenerationBuilder(live, generation.retriever)
+        # The encoder is in memory already.
+        builder.loaded = lambda: searcher.parts
+        yield builder
