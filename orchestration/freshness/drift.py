@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from model_code.collection.generations.encodings import with_encodings
 from model_code.collection.generations.generation import added_since_training, trained_documents
-from model_code.collection.generations.refinements import refinement_statuses
+from model_code.collection.generations.refinements import refinement_statuses, solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
@@ -303,24 +305,44 @@ class BatchReader:
     def _arrived_query_scores(self, arrivals: Sequence[Event]) -> np.ndarray | None:
         """Score documents by the queries that they arrived with.
 
-        As with judged queries, any document that arrived with a query answers it. Refined documents
-        are left out: their vectors were placed by these very queries.
+        As with judged queries, any document that arrived with a query answers it. A vector that was
+        solved for these very queries says nothing about documents like it, so such documents are
+        searched by their encodings. The rank that the solver recorded is not used: there were fewer
+        documents then, and it knows no late interaction. Documents with learned vectors have no
+        encodings that are searched, and are left out.
         """
         queries: dict[str, Sequence[str]] = {}
         for event in arrivals:
             arrived_queries = (event.payload or {}).get("queries", ())
-            if arrived_queries and not self._is_refined(event.document_id):
+            if arrived_queries and not self._has_learned_vector(event.document_id):
                 queries[event.document_id] = arrived_queries
 
         questions = []
-        for document_id in self._sample_ids(queries):
+        sample = self._sample_ids(queries)
+        for document_id in sample:
             for query in queries[document_id]:
                 questions.append(Question(document_id, query, self.arrived_answers[query]))
-        return self._score(questions)
+        if not questions:
+            return None
+        segments = [view.searchable for view in self.searcher.views]
+        solved_ids = [document_id for document_id in sample if document_id in self._solved_ids]
+        with TemporaryDirectory() as folder:
+            encoded = with_encodings(self.searcher, segments, solved_ids, Path(folder))
+            retriever = type(self.searcher.base.retriever).join_segments(encoded)
+            return probes.document_scores(retriever.without_known_words().search, questions)
 
-    def _is_refined(self, document_id: str) -> bool:
+    @cached_property
+    def _solved_ids(self) -> frozenset[str]:
+        """The documents whose vectors were solved for the fused score."""
+        solved = solved_documents(self.searcher.generation)
+        return frozenset(document.document_id for document in solved)
+
+    def _has_learned_vector(self, document_id: str) -> bool:
+        """Return whether a document was refined beside vectors that training learned."""
         status = self._statuses.get(document_id)
-        return status is not None and bool(refined_statuses([status]))
+        if status is None or document_id in self._solved_ids:
+            return False
+        return bool(refined_statuses([status]))
 
     def _sample_ids(self, document_ids: Iterable[str]) -> list[str]:
         """Sample as many documents as a report measures. Searching for more would be wasted."""
@@ -330,7 +352,7 @@ class BatchReader:
     def _score(self, questions: Sequence[Question]) -> np.ndarray | None:
         if not questions:
             return None
-        return probes.document_scores(self.searcher, questions)
+        return probes.document_scores(self.searcher.plain_retriever.search, questions)
 
     def _read_vectors_and_texts(
         self, document_ids: Sequence[str]

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from model_code.collection.generations.encodings import judging_segments
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger
@@ -219,8 +221,9 @@ def _train_and_compare(
 
     targets = _build_corpus_and_find_targets(workspace, new, show)
     _build(workspace, last_stage, show)
-    live_segments = live.segments_without(judging_queries(workspace))
-    evaluate_segments(workspace, plan.retriever, live_segments, folder / "searched")
+    with TemporaryDirectory() as encodings:
+        live_segments = judging_segments(live, judging_queries(workspace), Path(encodings))
+        evaluate_segments(workspace, plan.retriever, live_segments, folder / "searched")
 
     trained_scores = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
     live_scores = load_gate_scores(folder / "searched")

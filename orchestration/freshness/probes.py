@@ -133,16 +133,20 @@ def first_ranks(
     return first
 
 
-def document_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarray:
+def document_scores(search: Search, questions: Sequence[Question]) -> np.ndarray:
     """Score how well each document is found among all live documents.
 
     The score of a document is the mean over its questions of the reciprocal rank of the first
     answer; ranks beyond 10 count as 0.
 
+    Args:
+        search: Searches the live collection, without words of known queries.
+        questions: The questions.
+
     Returns:
         One score per document in the order of their ids, (n,) float32.
     """
-    scores = reciprocal_ranks(first_ranks(searcher.plain_retriever.search, questions))
+    scores = reciprocal_ranks(first_ranks(search, questions))
 
     scores_by_document: dict[str, list[float]] = {}
     for question, score in zip(questions, scores.tolist(), strict=True):
@@ -174,7 +178,7 @@ def old_document_scores(
         if question.document_id in old_documents:
             answers = question.answers | arrived_answers.get(question.text, frozenset())
             current_questions.append(replace(question, answers=answers))
-    return document_scores(searcher, current_questions)
+    return document_scores(searcher.plain_retriever.search, current_questions)
 
 
 def documents_by_query(documents: Iterable[Document]) -> dict[str, frozenset[str]]:

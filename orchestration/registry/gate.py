@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from model_code.collection.generations.encodings import judging_segments
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
@@ -114,8 +115,9 @@ def rescore_champion(project: Project, champion: Version) -> Path:
         The folder of the scores.
     """
     output = project.state / "rescored" / champion.version
-    segments = _champion_segments(project, champion)
-    return evaluate_segments(project, champion.retriever, segments, output)
+    with TemporaryDirectory() as encodings:
+        segments = _champion_segments(project, champion, Path(encodings))
+        return evaluate_segments(project, champion.retriever, segments, output)
 
 
 def evaluate_segments(
@@ -170,11 +172,20 @@ def judging_queries(project: Project) -> frozenset[str]:
     return CorpusQueries.of_corpus(project.artifacts / "corpus").held_out
 
 
-def _champion_segments(project: Project, champion: Version) -> list[RetrieverSegment]:
+def _champion_segments(
+    project: Project, champion: Version, encodings: Path
+) -> list[RetrieverSegment]:
+    """Return the segments of the champion, which know no query that judges.
+
+    Args:
+        project: The project whose artifacts hold the judged queries.
+        champion: The champion.
+        encodings: Empty folder for encodings of documents, which is used as long as the segments.
+    """
     held_out = judging_queries(project)
     searcher = open_live_searcher(project, champion)
     if searcher is not None:
-        return searcher.segments_without(held_out)
+        return judging_segments(searcher, held_out, encodings)
 
     files = versions.download_files(project, champion)
     document_ids = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))

@@ -11,7 +11,7 @@ from model_code.collection.generations.generation import (
 )
 from model_code.collection.segments.refined import RefinedDocuments
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
-from model_code.text.known_queries import normalize_query
+from model_code.corpus.known_queries import query_hash
 
 
 def solved_documents(generation: Generation) -> list[SolvedDocument]:
@@ -67,22 +67,28 @@ def summarize_refinements(
 
 
 def documents_solved_with(
-    generation: Generation, document_ids: Collection[str] = (), texts: Collection[str] = ()
+    generation: Generation,
+    document_ids: Collection[str] = (),
+    texts: Collection[str] = (),
+    hashes: Collection[str] = (),
 ) -> list[str]:
     """Return the documents whose vectors depend on known queries, ascending.
 
     Args:
         generation: The generation.
         document_ids: Documents with all their known queries.
-        texts: Known queries of any documents, compared as `normalize_query` writes them.
+        texts: Known queries of any documents, whatever their case and punctuation.
+        hashes: The same by hash; see `query_hash`.
     """
     owners = set(document_ids)
-    normalized = {normalize_query(text) for text in texts}
+    wanted = {query_hash(text) for text in texts}.union(hashes)
+    if not owners and not wanted:
+        return []
     dependent: list[str] = []
     for document in solved_documents(generation):
-        depends = any(normalize_query(query.text) in normalized for query in document.queries)
+        depends = any(query_hash(query.text) in wanted for query in document.queries)
         for member in document.members:
-            depends |= member.document_id in owners or normalize_query(member.text) in normalized
+            depends |= member.document_id in owners or query_hash(member.text) in wanted
         if depends:
             dependent.append(document.document_id)
     return sorted(dependent)

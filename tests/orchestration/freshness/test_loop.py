@@ -65,7 +65,7 @@ def test_refined_documents_are_counted(project, monkeypatch):
     monkeypatch.setattr("orchestration.freshness.loop.refinement_statuses", lambda _: statuses)
     add(collection_of(project), row("a"), row("b"), row("c"))
 
-    assert steps_of(project)["added"].text.endswith("3 of them added, 2 of them refined")
+    assert steps_of(project)["added"].text.endswith("3 of them added, 2 refined")
 
 
 def test_drift_says_why_it_is_not_measured(project):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import dagster as dg
 import pytest
 
@@ -83,7 +81,7 @@ def steps(project, monkeypatch):
 
     def open_searcher(live, generation, loaded):
         done.append("open")
-        return SimpleNamespace(segments_without=lambda held_out: ["live segment", held_out])
+        return "live"
 
     def make_workspace(workspace, write_snapshot, share_cache):
         workspace.root.mkdir(parents=True)
@@ -100,7 +98,11 @@ def steps(project, monkeypatch):
         done.append(("judge", trained, live, targets, margin))
         return Verdict(True, ("as the test wants it",), len(targets), ())
 
+    def judging_segments(searcher, held_out, folder):
+        return [searcher, held_out]
+
     monkeypatch.setattr(pilot_module, "Searcher", open_searcher)
+    monkeypatch.setattr(pilot_module, "judging_segments", judging_segments)
     monkeypatch.setattr(pilot_module, "make_workspace", make_workspace)
     monkeypatch.setattr(pilot_module, "_build", build)
     monkeypatch.setattr(pilot_module, "evaluate_segments", evaluate)
@@ -145,7 +147,7 @@ def test_pilot_compares_training_with_live_retriever(project, steps):
         ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
         ("build", "corpus"),
         ("build", "evaluate@hce"),
-        ("evaluate", "hce", ["live segment", frozenset({"hash"})]),
+        ("evaluate", "hce", ["live", frozenset({"hash"})]),
         ("judge", "hce", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
+from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.tasks import EventRange
@@ -34,13 +34,13 @@ def own_queries(texts):
     return {name: [" ".join(text.split()[:6])] for name, text in texts.items()}
 
 
-def searcher_with_rankings(rankings):
-    """A searcher that returns a fixed ranking for each text."""
+def search_with_rankings(rankings):
+    """A search that returns a fixed ranking for each text."""
 
     def search(texts, k):
         return [rankings[text] for text in texts]
 
-    return SimpleNamespace(plain_retriever=SimpleNamespace(search=search))
+    return search
 
 
 def read_arrivals(project, events):
@@ -57,7 +57,7 @@ def quality_measures(check):
 
 
 def test_document_score_is_mean_reciprocal_rank():
-    searcher = searcher_with_rankings(
+    search = search_with_rankings(
         {
             "a": [("x", 0.9), ("y", 0.8)],
             "b": [("y", 0.9)],
@@ -71,7 +71,7 @@ def test_document_score_is_mean_reciprocal_rank():
         Question("z", "c", frozenset("zq")),
     ]
 
-    x, y, z = document_scores(searcher, questions).tolist()
+    x, y, z = document_scores(search, questions).tolist()
 
     assert x == 0.0
     assert y == (1 / 2 + 1) / 2
@@ -79,7 +79,7 @@ def test_document_score_is_mean_reciprocal_rank():
 
 
 def test_no_questions_give_no_scores():
-    assert document_scores(searcher_with_rankings({}), []).shape == (0,)
+    assert document_scores(search_with_rankings({}), []).shape == (0,)
 
 
 def test_query_asks_for_each_answer():
@@ -135,6 +135,21 @@ def test_found_documents_are_not_harmed(project, corpus, unrefined):
     assert measure.detail["documents"] == 24
     assert check.exceeded == ()
     assert check.decision.action == Action.NO_ACTION
+
+
+def test_refined_documents_are_measured_by_their_encodings(project, corpus):
+    texts = documents(SEA, 24, "more", 1)
+    add(project, texts, own_queries(texts))
+    index = LiveIndex(project)
+    assert len(solved_documents(index.generation)) == 24
+    refined = read_arrivals(project, 24)
+
+    parameters.write_overrides(project.params_file, ["additions.refine=false"])
+    LiveIndex(project).solve_again(list(texts))
+
+    assert solved_documents(index.generation) == []
+    assert refined.asked.tolist() == read_arrivals(project, 24).asked.tolist()
+    assert len(refined.asked) == 24
 
 
 def test_documents_missed_by_their_queries_are_harmed(project, corpus, unrefined):
@@ -247,10 +262,6 @@ def refined_documents(project):
     """Documents whose vectors were placed, as by default, by the queries that they arrived with."""
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, own_queries(texts))
-
-
-def test_refined_documents_are_not_scored_by_own_queries(project, refined_documents):
-    assert read_arrivals(project, 24).asked is None
 
 
 def test_conflicts_of_refined_documents_are_measured(project, refined_documents):

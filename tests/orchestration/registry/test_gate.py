@@ -15,6 +15,8 @@ from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import SystemScores, load_gate_scores, load_scores
 from model_code.files import read_json, write_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
+from model_code.incdsi.fused_builder import FusedIncDsiBuilder
+from model_code.incdsi.settings import AdditionSettings
 from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.text.documents import Document
@@ -140,6 +142,20 @@ def test_documents_unknown_to_challenger_are_left_out(project, live_champion):
     run = (folder / "run.test.trec").read_text()
     assert run
     assert " newcomer " not in run
+
+
+def test_vector_solved_for_a_judging_query_is_not_scored(project, live_champion):
+    query = load_corpus(project.artifacts / "corpus").judgements("test").queries[LATE_QUERY]
+    unlike = Document("engine-11", "", TEXTS["river-03"], queries=(query,))
+    eager = AdditionSettings(gamma1=9.0, lambda1=0.99, lambda2=1e-3)
+    builder = FusedIncDsiBuilder(project.live, "hce", eager, project.root / "additions")
+    builder.apply([unlike], up_to(1), {})
+    (hit,) = open_live_searcher(project, live_champion).search(query, k=1)
+    assert hit.document_id == "engine-11"
+
+    scores = load_scores(rescore_champion(project, live_champion), "test").values
+
+    assert scores.loc[LATE_QUERY, "hit@1"] == 0
 
 
 def judge(project, monkeypatch, split="test", retriever="untrained", queries=80, champion=True):
