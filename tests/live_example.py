@@ -108,6 +108,8 @@ def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dic
 class StandInBuilder:
     """Changes generations as `GenerationBuilder` does, without vectors."""
 
+    solves_vectors = False
+
     def __init__(self, live: Path, retriever: str) -> None:
         self.collection = GenerationStore(live, retriever)
         self.opened: Generation | None = None
@@ -118,6 +120,8 @@ class StandInBuilder:
         cursor: LedgerCursor,
         provenance: Mapping[str, object],
         guard: object = None,
+        rewritten: object = (),
+        solve_for: object = (),
     ) -> ApplyResult:
         before = self.opened or self.collection.current()
         last = {change.document_id: change for change in changes}
@@ -138,6 +142,9 @@ class StandInBuilder:
             for kind in ("added", "updated", "deleted", "unchanged")
         }
         return ApplyResult(after, **ids)
+
+    def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
+        return {}
 
     def compact(self, cursor: LedgerCursor) -> Generation:
         before = self.collection.current()

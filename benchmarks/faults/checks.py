@@ -75,7 +75,7 @@ def searched(collection: LiveIndex) -> State:
 
 def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> str | None:
     """Describe where the ledger and `state` differ for `ids`; None if they agree."""
-    if collection.ledger_view.pending().events:
+    if collection.ledger_view.pending().changes:
         return "events are pending after they were applied"
     for one in ids:
         last = [

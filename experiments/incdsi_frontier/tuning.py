@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from experiments.incdsi_frontier.ranks import CachedRanks, Quality
-from model_code.incdsi.adder import IncDsiAdder, NewDocument, Status, mean_query
+from model_code.drift.statuses import Status
+from model_code.incdsi.adder import IncDsiAdder, NewDocument, mean_query
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.settings import Field, require

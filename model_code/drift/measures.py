@@ -29,6 +29,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
+from model_code.drift.statuses import Status
 from model_code.errors import FreshetError
 from model_code.evaluation.significance import paired_randomisation_test
 
@@ -211,9 +212,6 @@ def _is_beyond(value: float, threshold: float, tail: Tail) -> bool:
 FOLDS = 3
 # A lower rank counts as not found.
 MAX_COUNTED_RANK = 10
-# Names of `model_code.incdsi.adder.Status`. Any other status breaks a constraint.
-FITS = "FITS"
-NOT_REFINED = "NOT_REFINED"
 
 
 def _no_scores() -> np.ndarray:
@@ -261,7 +259,7 @@ class Arrivals:
         fingerprint: Fingerprint of the encoder.
         quality: Mean score of a new document over its held-out pseudo-queries, (k,), or None.
         asked: Mean score of a document over the queries that it arrived with, (a,), or None.
-        statuses: Names of `model_code.incdsi.adder.Status` of the refined documents.
+        statuses: Names of `model_code.drift.statuses.Status` of the refined documents.
         changed_documents: The number c of documents that training saw in a former version.
         changed: Mean scores of changed documents over their pseudo-queries: of the former version
             when it was trained, and of the present one.
@@ -470,7 +468,7 @@ def refined_statuses(statuses: Sequence[str]) -> list[str]:
     ['FITS', 'COMPROMISE']
     """
     upper = [status.upper() for status in statuses]
-    return [status for status in upper if status != NOT_REFINED]
+    return [status for status in upper if status != Status.NOT_REFINED.name]
 
 
 def conflicts(
@@ -489,7 +487,7 @@ def conflicts(
     limit = settings.conflict_limit
     refined = refined_statuses(statuses)
     count = len(refined)
-    broken = sum(status != FITS for status in refined)
+    broken = sum(status != Status.FITS.name for status in refined)
 
     generator = np.random.default_rng([settings.seed, count])
     null = generator.binomial(count, limit, settings.draws) / count

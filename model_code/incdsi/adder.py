@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
+from model_code.drift.statuses import Status
 from model_code.errors import FreshetError
 from model_code.incdsi.rows import difference, sorted_union
 from model_code.incdsi.settings import IncDsiSettings
@@ -34,20 +34,6 @@ MAX_BATCH_DOCUMENTS = 128
 
 # Largest number of float32 scores of one shared pass, which take 256 MiB.
 MAX_BATCH_SCORES = 2**26
-
-
-class Status(Enum):
-    """How an added document meets the constraints, as text for the user.
-
-    A document can be found in every case.
-    """
-
-    FITS = "found first by its own queries, and no old document loses its own"
-    COMPROMISE = (
-        "not every constraint is met: "
-        "the settings weigh them against each other and against the encoding"
-    )
-    NOT_REFINED = "searched by the vectors of its passages, of which there are several"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ import numpy as np
 
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
 from model_code.collection.segments.solved import Member, SolvedDocument, SolvedQuery
-from model_code.incdsi.adder import Status
+from model_code.drift.statuses import Status
 from model_code.incdsi.constraints import (
     FOUND_RANK,
     Constraints,

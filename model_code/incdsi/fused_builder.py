@@ -12,6 +12,7 @@ import numpy as np
 
 from model_code.collection.generations.generation import Removed
 from model_code.collection.generations.generation_builder import (
+    NO_QUERIES,
     ApplyResult,
     GenerationBuilder,
     Guard,
@@ -35,6 +36,12 @@ from model_code.incdsi.constraints import (
     build_constraints,
     segment_constraints,
 )
+from model_code.incdsi.earned_queries import (
+    SolvedQueries,
+    find_documents_to_solve,
+    has_one_vector,
+    select_by_hash,
+)
 from model_code.incdsi.fused import Arrival, FusedSolver
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
@@ -42,19 +49,23 @@ from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.retrieval.fused import FusedRetriever
 from model_code.retrieval.indexed import Refine
 from model_code.text.documents import Change, Document
+from model_code.text.known_queries import KnownQuery, KnownQueryLimits, by_document
 from model_code.text.passages import TextRules
 
 
 class FusedIncDsiBuilder(GenerationBuilder):
-    """A `GenerationBuilder` that solves the vectors of documents that bring queries.
+    """A `GenerationBuilder` that solves the vectors of documents that bring queries or earn some.
 
-    Documents without queries, and documents with several vectors, keep their encodings.
+    A document brings the queries of its row, and earns queries by thumbs up. Documents without
+    queries, and documents with several vectors, keep their encodings.
 
     Equal settings and equal changes in equal order give equal vectors, however the changes are
     grouped into calls, unless a change overwrites or deletes a document of the same call. This
     holds as far as the encoder gives equal vectors: the other texts of a batch change the last bits
     of an encoding.
     """
+
+    solves_vectors = True
 
     def __init__(
         self, live: Path, retriever: str, settings: AdditionSettings, folder: Path
@@ -72,12 +83,17 @@ class FusedIncDsiBuilder(GenerationBuilder):
         self.folder = folder
         # Place of the last change of each document, and the documents that are there.
         self._order: dict[str, int] = {}
+        # Hashes of the queries that documents are solved for, and the thumbs that have their texts.
+        self._solve_for = NO_QUERIES
+        self._feedback: Mapping[str, Sequence[KnownQuery]] = {}
         self._existing: list[SegmentView] = []
         # Score of the build, and the constraints of its segments. The references are weak, because
         # a segment that is in memory locks its folder.
         self._score: FusedScore | None = None
         self._prepared: WeakKeyDictionary[LoadedSegment, PreparedConstraints]
         self._prepared = WeakKeyDictionary()
+        self._solved: WeakKeyDictionary[LoadedSegment, SolvedQueries]
+        self._solved = WeakKeyDictionary()
 
     def prepare(self) -> None:
         """Load the segments, and compute the constraints of the build."""
@@ -92,10 +108,52 @@ class FusedIncDsiBuilder(GenerationBuilder):
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
         rewritten: Collection[str] = (),
+        solve_for: Mapping[str, Collection[str]] = NO_QUERIES,
     ) -> ApplyResult:
         """Make changes searchable; see `GenerationBuilder.apply`."""
         self._order = {change.document_id: place for place, change in enumerate(changes)}
-        return super().apply(changes, cursor, provenance, guard, rewritten)
+        self._solve_for = solve_for
+        self._feedback = {}
+        if solve_for:
+            self._feedback = self._read_feedback(self.searcher.base)
+        return super().apply(changes, cursor, provenance, guard, rewritten, solve_for)
+
+    def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
+        """Return the documents whose known queries feedback changed since they were solved.
+
+        See `GenerationBuilder.find_documents_to_solve`.
+        """
+        searcher = self.searcher
+        base = searcher.base
+        if base.retriever.dense is None:
+            return {}
+        return find_documents_to_solve(
+            searcher,
+            self._read_feedback(base),
+            self._limits(base),
+            pending,
+            self._solved_queries,
+        )
+
+    def _read_feedback(self, base: BaseSegment) -> dict[str, list[KnownQuery]]:
+        """Return the evidence of thumbs by document id, without queries that may not be known."""
+        later = self.later_evidence()
+        unknown = base.build_queries.held_out | later.forgotten
+        return by_document(drop_held_out(later.feedback, unknown))
+
+    def _limits(self, base: BaseSegment) -> KnownQueryLimits:
+        """Return the limits of the queries that a document may earn."""
+        score = FusedScore(base)
+        if score.bm25_name is None:
+            return KnownQueryLimits()
+        words = score.bm25_of(base).words
+        return KnownQueryLimits() if words is None else words.limits
+
+    def _solved_queries(self, segment: LoadedSegment) -> SolvedQueries:
+        """Return the queries that the documents of a segment are solved for."""
+        if segment not in self._solved:
+            self._solved[segment] = SolvedQueries.read(segment)
+        return self._solved[segment]
 
     def _build(
         self,
@@ -149,17 +207,20 @@ class FusedIncDsiBuilder(GenerationBuilder):
         self, base: BaseSegment, segment: LoadedSegment, puts: Sequence[Document]
     ) -> list[Arrival]:
         """Return the new documents in the order of their changes."""
-        vectors_per_passage = segment.dense.index.vectors_per_passage
         arrivals: list[Arrival] = []
         for document in sorted(puts, key=lambda put: self._order[put.document_id]):
-            rows = segment.rows.rows_by_document[document.document_id]
-            has_one_vector = len(rows) == 1 and vectors_per_passage == 1
-            queries: tuple[str, ...] = ()
-            if has_one_vector:
+            document_id = document.document_id
+            queries: list[str] = []
+            if has_one_vector(segment, document_id):
                 # A query that judges is never solved for, whoever brings it.
                 known = drop_held_out(queries_of_row(document), base.build_queries.held_out)
-                queries = tuple(dict.fromkeys(query.text for query in known))
-            arrivals.append(Arrival(document.document_id, queries))
+                queries = [query.text for query in known]
+                if document_id in self._solve_for:
+                    judged = base.judged_queries(document_id)
+                    queries.extend(query.text for query in judged)
+                    queries.extend(query.text for query in self._feedback.get(document_id, ()))
+                    queries = select_by_hash(queries, self._solve_for[document_id])
+            arrivals.append(Arrival(document_id, tuple(dict.fromkeys(queries))))
         return arrivals
 
     def _load_build(self, base: BaseSegment) -> FusedScore:

@@ -11,6 +11,7 @@ import numpy as np
 
 from model_code.collection.generations.generation import verify_checksums_on_error
 from model_code.collection.generations.generation_builder import (
+    NO_QUERIES,
     ApplyResult,
     GenerationBuilder,
     Guard,
@@ -23,7 +24,8 @@ from model_code.collection.segments.segment import (
     LoadedSegment,
     write_segment,
 )
-from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
+from model_code.drift.statuses import Status
+from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument
 from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import load_state, new_documents, require_one_vector, single_rows
@@ -75,6 +77,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
         rewritten: Collection[str] = (),
+        solve_for: Mapping[str, Collection[str]] = NO_QUERIES,
     ) -> ApplyResult:
         """Make changes searchable; see `GenerationBuilder.apply`.
 
@@ -88,7 +91,8 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         # A document that is changed and changed back is written again, since other documents were
         # solved in between.
         changed = {change.document_id for change in self._changes}
-        result = super().apply(changes, cursor, provenance, guard, {*rewritten, *changed})
+        all_rewritten = {*rewritten, *changed, *solve_for}
+        result = super().apply(changes, cursor, provenance, guard, all_rewritten)
         if self._new_adder is not None:
             self._adder_of_generation = (result.generation.number, self._new_adder)
         return result

@@ -58,8 +58,8 @@ class AdditionSettings(IncDsiSettings):
 
     refine: bool = Field(
         True,
-        description="Solve the vectors of added documents that bring queries (IncDSI). false: use "
-        "their encodings.",
+        description="Solve the vectors of documents that bring queries or earn them by thumbs up "
+        "(IncDSI). false: use their encodings.",
     )
     gamma1: float = Field(
         2.0,

@@ -24,7 +24,7 @@ from model_code.collection.ledger.events import EventKind, EventState
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import LedgerView
 from model_code.collection.ledger.tasks import Task, TaskKind, TaskState
-from model_code.collection.segments.refined import UNREFINED_STATUS
+from model_code.drift.statuses import Status
 from model_code.files import MANIFEST
 from model_code.project import Project
 from orchestration import parameters
@@ -141,9 +141,9 @@ def _added_step(view: LedgerView, generation: Generation) -> LoopStep:
     live = counts.get(EventState.LIVE, 0)
     text = f"{generation.manifest['documents']:,} documents are searchable, {live:,} of them added"
     statuses = refinement_statuses(generation).values()
-    refined = sum(status != UNREFINED_STATUS for status in statuses)
+    refined = sum(status != Status.NOT_REFINED.name for status in statuses)
     if refined:
-        text += f", {refined:,} of them refined"
+        text += f", {refined:,} refined"
     rejected = counts.get(EventState.REJECTED, 0)
     if rejected:
         text += f"; {rejected:,} rows were refused"

@@ -129,7 +129,7 @@ def _current_documents(project: Project, generation: Generation) -> Iterator[Doc
     if ledger is not None:
         with ledger:
             view = ledger.view_at(generation.cursor)
-            for event in view.pending().events:
+            for event in view.pending().changes:
                 pending[event.document_id] = event.document
 
     for document in live_documents(generation):

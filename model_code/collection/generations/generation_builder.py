@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from model_code.collection.generations.generation import (
@@ -44,6 +45,9 @@ from model_code.retrieval.indexed import Refine
 from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
 
+NO_QUERIES: Mapping[str, Collection[str]] = MappingProxyType({})
+"""Solves no document for other queries than those of its row."""
+
 # Folder of a new segment that is merged with others at once.
 UNMERGED = "fresh"
 
@@ -62,6 +66,8 @@ class ApplyResult:
         deleted: Ids of the deleted documents, ascending.
         unchanged: Ids of the documents whose content was equal, ascending.
         before: Number of documents that could be found before.
+        solved_again: Ids of the documents whose vectors were solved again, while their contents are
+            equal, ascending.
     """
 
     generation: Generation
@@ -70,11 +76,12 @@ class ApplyResult:
     deleted: tuple[str, ...]
     unchanged: tuple[str, ...]
     before: int = 0
+    solved_again: tuple[str, ...] = ()
 
     @property
     def has_changes(self) -> bool:
-        """Whether any document was added, updated or deleted."""
-        return bool(self.added or self.updated or self.deleted)
+        """Whether any document was added, updated, deleted or solved again."""
+        return bool(self.added or self.updated or self.deleted or self.solved_again)
 
 
 Guard = Callable[[Searcher, ApplyResult], None]
@@ -252,6 +259,9 @@ class GenerationBuilder:
     Encoder and segments stay in memory between calls.
     """
 
+    solves_vectors = False
+    """Whether vectors are solved for queries that feedback brings."""
+
     _write_segment = staticmethod(write_segment)
 
     def __init__(
@@ -294,6 +304,19 @@ class GenerationBuilder:
         """Load everything that the first change needs."""
         _ = self.searcher
 
+    def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
+        """Return the documents whose vectors should be solved for other queries than they are.
+
+        Only builders that solve vectors find any.
+
+        Args:
+            pending: Last pending change of each document, by document id.
+
+        Returns:
+            Hashes of the queries to solve for, by document id; see `query_hash`.
+        """
+        return {}
+
     def apply(
         self,
         changes: Sequence[Change],
@@ -301,6 +324,7 @@ class GenerationBuilder:
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
         rewritten: Collection[str] = (),
+        solve_for: Mapping[str, Collection[str]] = NO_QUERIES,
     ) -> ApplyResult:
         """Make changes searchable in a new current generation.
 
@@ -313,6 +337,9 @@ class GenerationBuilder:
             guard: Called before the generation becomes current. If it raises, the generation is
                 deleted.
             rewritten: See `NetChanges.compute`.
+            solve_for: Hashes of the queries that vectors are solved for, by document id. These
+                documents are written also if their contents are equal. All other documents are
+                solved for the queries of their rows.
 
         Returns:
             Ids of the documents by what happened to them, and the current generation.
@@ -324,9 +351,14 @@ class GenerationBuilder:
         searcher = self.searcher
         current = searcher.generation
         with verify_checksums_on_error(current):
-            net = NetChanges.compute(changes, searcher.views, rewritten)
+            net = NetChanges.compute(changes, searcher.views, rewritten, solve_for)
             ids = {status: tuple(document_ids) for status, document_ids in net.ids.items()}
-            result = ApplyResult(current, **ids, before=current.manifest["documents"])
+            result = ApplyResult(
+                current,
+                **ids,
+                before=current.manifest["documents"],
+                solved_again=tuple(net.solved_again),
+            )
             if not result.has_changes and cursor == current.cursor:
                 return result
 

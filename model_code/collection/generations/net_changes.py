@@ -18,11 +18,14 @@ class NetChanges:
         puts: Documents to write, by ascending id.
         ids: Ids of all documents in the batch by status (see `STATUSES`), ascending.
         removed: Documents that are removed from each segment, once the changes are made.
+        solved_again: Ids of the documents that are written only to solve their vectors again,
+            ascending. They have no status.
     """
 
     puts: list[Document]
     ids: dict[str, list[str]]
     removed: Removed
+    solved_again: list[str]
 
     @classmethod
     def compute(
@@ -30,6 +33,7 @@ class NetChanges:
         changes: Iterable[Change],
         views: Sequence[SegmentView],
         rewritten: Collection[str] = (),
+        solved_again: Collection[str] = (),
     ) -> NetChanges:
         """Compute the net effect of changes on the segments of a generation.
 
@@ -41,10 +45,13 @@ class NetChanges:
             views: Segments of the generation.
             rewritten: Documents that count as updated also if their content is equal, because
                 they changed in between.
+            solved_again: Documents that are written also if their content is equal, so that their
+                vectors are solved again.
         """
         last_changes = {change.document_id: change for change in changes}
         puts: list[Document] = []
         ids: dict[str, list[str]] = {status: [] for status in STATUSES}
+        only_solved: list[str] = []
         removed = {view.segment.number: set(view.removed) for view in views}
         for document_id, change in sorted(last_changes.items()):
             owner = _find_owner(views, document_id)
@@ -55,16 +62,19 @@ class NetChanges:
             if status == "unchanged" and before is not None and document_id in rewritten:
                 status = "updated"
 
-            ids[status].append(document_id)
-            if status == "unchanged":
-                continue
+            if status == "unchanged" and before is not None and document_id in solved_again:
+                only_solved.append(document_id)
+            else:
+                ids[status].append(document_id)
+                if status == "unchanged":
+                    continue
             if isinstance(change, Document):
                 puts.append(change)
             if owner is not None:
                 removed[owner.segment.number].add(document_id)
 
         frozen = {number: frozenset(documents) for number, documents in removed.items()}
-        return cls(puts, ids, frozen)
+        return cls(puts, ids, frozen, only_solved)
 
 
 def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -> list[Change]:

@@ -38,6 +38,7 @@ from model_code.collection.segments.segment import (
     SegmentView,
     open_segment,
 )
+from model_code.collection.segments.solved import SolvedDocuments, SolvedQuery
 from model_code.corpus.known_queries import drop_held_out
 from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
@@ -47,7 +48,7 @@ from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery, top_k_
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
 from model_code.text.documents import Document
-from model_code.text.known_queries import KnownQuery, resolve_queries
+from model_code.text.known_queries import KnownQuery, normalize_query, resolve_queries
 from model_code.text.passages import Span, section_at
 from model_code.text.query_syntax import ParsedQuery, fold_text, parse_query
 from model_code.text.snippets import find_marks, make_snippet, require_queries
@@ -679,18 +680,37 @@ class Searcher:
     def is_raised_by_known_queries(self, text: str, document_id: str, rank: int) -> bool:
         """Return whether a hit was shown only because of known queries of documents.
 
-        Without them, the document is not among the first hits.
+        Without them, the document is not among the first hits: neither without their words, nor
+        with the encoding of a document whose vector was solved for this query.
 
         Args:
             text: The query.
             document_id: Document that the hit showed.
             rank: Rank of the hit, from 1.
         """
+        depth = min(max(rank, SHOWN_HITS), MAX_FEEDBACK_RANK)
+        solved_query = self._solved_query(text, document_id)
+        if solved_query is not None and solved_query.rank_before > depth:
+            return True
         if self.plain_retriever is self.retriever:
             return False
-        depth = min(max(rank, SHOWN_HITS), MAX_FEEDBACK_RANK)
         (ranking,) = self.plain_retriever.search([text], depth)
         return document_id not in dict(ranking)
+
+    def _solved_query(self, text: str, document_id: str) -> SolvedQuery | None:
+        """Return how a document was solved for a query; None if it was not."""
+        view = next((view for view in self.views if document_id in view), None)
+        if view is None:
+            return None
+        with verify_checksums_on_error(self.generation):
+            solved = SolvedDocuments.load(view.segment.folder).documents.get(document_id)
+        if solved is None:
+            return None
+        normalized = normalize_query(text)
+        for query in solved.queries:
+            if normalize_query(query.text) == normalized:
+                return query
+        return None
 
     def segments_without(self, held_out: frozenset[str]) -> list[RetrieverSegment]:
         """Return the segments to search when some queries judge, which must not be known then.

@@ -57,7 +57,7 @@ def verify_searchable(
         FreshetError: If a document is missing, duplicated, not deleted, or not found; the message
             names the first one.
     """
-    changed = [*applied.added, *applied.updated]
+    changed = [*applied.added, *applied.updated, *applied.solved_again]
     owners: dict[str, list[SegmentView]] = {}
     for document_id in (*applied.deleted, *changed):
         owners[document_id] = [view for view in searcher.views if document_id in view]

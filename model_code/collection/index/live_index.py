@@ -30,6 +30,7 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     retrievers,
 )
+from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.verification import verify_searchable
 from model_code.collection.index.conditional import (
     document_fields,
@@ -54,11 +55,12 @@ from model_code.collection.ledger.events import (
     VersionCondition,
 )
 from model_code.collection.ledger.ledger import Ledger, RevertTarget
-from model_code.collection.ledger.states import LedgerView, Pending
+from model_code.collection.ledger.states import Event, LedgerView, Pending
 from model_code.collection.segments.conditions import Filters, matches_fields, parse_filters
 from model_code.collection.segments.documents import INDEX, document_from_row
 from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows, locate_rows
 from model_code.corpus.cleaning import is_possible_id
+from model_code.corpus.known_queries import query_hash
 from model_code.corpus.rows import Rejection, printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
@@ -77,6 +79,9 @@ UNKNOWN_DOCUMENT = "no such document is searchable or waiting"
 
 # Source of the removals of expired documents.
 EXPIRY_SOURCE = "expired"
+
+# Source of the events that solve vectors again.
+FEEDBACK_SOURCE = "feedback"
 
 # Other writers can come between reading a document and writing it so many times.
 MAX_PARTIAL_ATTEMPTS = 10
@@ -302,7 +307,7 @@ class LiveIndex:
         matching = set(self.builder.searcher.matching(filters))
         versions = self.content_hashes()
         if self.ledger_if_exists is not None:
-            for event in self.ledger_view.pending().events:
+            for event in self.ledger_view.pending().changes:
                 matching.discard(event.document_id)
                 document = event.document
                 if document is not None and matches_fields(condition, document_fields(document)):
@@ -470,7 +475,7 @@ class LiveIndex:
         """Return the content hash of each document, as if all pending events were applied."""
         hashes = document_hashes(self.generation)
         if self.ledger_if_exists is not None:
-            for event in self.ledger_view.pending().events:
+            for event in self.ledger_view.pending().changes:
                 if event.kind == EventKind.PUT:
                     hashes[event.document_id] = event.content_hash
                 else:
@@ -498,13 +503,47 @@ class LiveIndex:
             pending = ledger_view.pending(limit)
             if not pending.events:
                 return None
+            # Feedback takes effect with the next change, and makes no generation by itself.
+            if pending.changes and self._record_solves(pending):
+                pending = ledger_view.pending()
             return apply_pending(self.builder, ledger_view.cursor, pending)
+
+    def _record_solves(self, pending: Pending) -> bool:
+        """Record which documents to solve again, because feedback changed their known queries.
+
+        Nothing is recorded while only a part of the pending events is applied.
+
+        Args:
+            pending: The events that are about to be applied.
+
+        Returns:
+            Whether anything was recorded.
+        """
+        if pending.position != self.ledger.position():
+            return False
+        last_changes: dict[str, Change] = {}
+        recorded: dict[str, frozenset[str]] = {}
+        for event in pending.events:
+            if event.kind == EventKind.SOLVE:
+                recorded[event.document_id] = event.solved_queries
+            else:
+                last_changes[event.document_id] = event.document or Remove(event.document_id)
+                recorded.pop(event.document_id, None)
+
+        missing: dict[str, frozenset[str]] = {}
+        for document_id, hashes in self.builder.find_documents_to_solve(last_changes).items():
+            if recorded.get(document_id) != hashes:
+                missing[document_id] = hashes
+        if missing:
+            self.ledger.record_solves(missing, FEEDBACK_SOURCE)
+        return bool(missing)
 
     def solve_again(self, document_ids: Sequence[str]) -> Generation:
         """Write documents anew, so that IncDSI solves their vectors from the present known queries.
 
-        Their contents do not change, and no event is recorded. Documents that cannot be found are
-        left out.
+        Their contents do not change, and no event is recorded. Each vector is solved for the same
+        queries as before, without those that are not known any more. Documents that cannot be found
+        are left out.
 
         Args:
             document_ids: The documents.
@@ -520,12 +559,18 @@ class LiveIndex:
             if not documents:
                 return self.generation
             changes = [documents[document_id] for document_id in sorted(documents)]
+            solve_for: dict[str, frozenset[str]] = {}
+            for solved in solved_documents(self.generation):
+                if solved.document_id in documents:
+                    hashes = {query_hash(query.text) for query in solved.queries}
+                    solve_for[solved.document_id] = frozenset(hashes)
             applied = self.builder.apply(
                 changes,
                 ledger_view.cursor,
                 {"solved_again": len(changes)},
                 verify_searchable,
-                rewritten=documents.keys(),
+                documents.keys(),
+                solve_for,
             )
             return applied.generation
 
@@ -735,11 +780,47 @@ def apply_pending(
         "sources": sorted({event.source for event in events}),
         "events": [events[0].id, events[-1].id],
     }
-    changes: list[Change] = []
-    for event in events:
-        changes.append(event.document or Remove(event.document_id))
+    changes, solve_for = collect_changes(builder, events)
     new_cursor = replace(cursor, position=pending.position, replay=False)
-    return builder.apply(changes, new_cursor, provenance, verify_searchable)
+    return builder.apply(changes, new_cursor, provenance, verify_searchable, (), solve_for)
+
+
+def collect_changes(
+    builder: GenerationBuilder, events: Sequence[Event]
+) -> tuple[list[Change], dict[str, frozenset[str]]]:
+    """Return the changes that events make, in their order.
+
+    An event that solves a vector again puts the document as it is then. It has no effect on
+    builders that solve nothing, and on documents that are gone.
+
+    Args:
+        builder: Builder of the retriever's generations.
+        events: The events.
+
+    Returns:
+        The changes, and the queries that vectors are solved for; see `GenerationBuilder.apply`.
+    """
+    if not builder.solves_vectors:
+        events = [event for event in events if event.kind != EventKind.SOLVE]
+    solved_ids = [event.document_id for event in events if event.kind == EventKind.SOLVE]
+    present: dict[str, Change] = {}
+    if solved_ids:
+        present.update(builder.searcher.documents(solved_ids))
+
+    changes: list[Change] = []
+    solve_for: dict[str, frozenset[str]] = {}
+    for event in events:
+        document_id = event.document_id
+        if event.kind == EventKind.SOLVE:
+            document = present.get(document_id)
+            if isinstance(document, Document):
+                changes.append(document)
+                solve_for[document_id] = event.solved_queries
+        else:
+            present[document_id] = event.document or Remove(document_id)
+            changes.append(present[document_id])
+            solve_for.pop(document_id, None)
+    return changes, solve_for
 
 
 def live_retrievers(project: Project) -> list[str]:

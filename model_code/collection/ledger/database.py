@@ -34,7 +34,7 @@ from sqlalchemy.dialects import sqlite
 
 from model_code.errors import Damaged, FreshetError
 
-LEDGER_FORMAT = 4
+LEDGER_FORMAT = 5
 
 # Seconds that a writer waits for another writer before it gives up.
 BUSY_TIMEOUT_SECONDS = 60

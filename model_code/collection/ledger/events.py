@@ -13,10 +13,15 @@ ANOTHER = "another log"
 
 
 class EventKind(StrEnum):
-    """What an event does: it puts or removes a document, or ends the block of a revert."""
+    """What an event does.
+
+    It puts or removes a document, solves the vector of a document again, or ends the block of a
+    revert.
+    """
 
     PUT = "put"
     REMOVE = "remove"
+    SOLVE = "solve"
     REVERT = "revert"
 
 

@@ -73,7 +73,7 @@ INSERT_EVENTS = sa.insert(events).returning(events.c.id, sort_by_parameter_order
 SELECT_LAST_CONTENTS = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).where(
     events.c.id.in_(
         sa.select(sa.func.max(events.c.id))
-        .where(events.c.document_id.in_(sa.bindparam("ids", expanding=True)))
+        .where(events.c.document_id.in_(sa.bindparam("ids", expanding=True)), IS_CHANGE)
         .group_by(events.c.document_id)
     )
 )
@@ -293,10 +293,31 @@ class Ledger:
                     raise FreshetError(f"{document_id} was put again meanwhile; delete it first")
 
             for ids in chunks(sorted(document_ids)):
-                is_put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
-                connection.execute(sa.update(events).where(is_put).values(payload=None))
+                is_of_document = events.c.document_id.in_(ids)
+                connection.execute(sa.update(events).where(is_of_document).values(payload=None))
                 connection.execute(sa.delete(feedback).where(feedback.c.document_id.in_(ids)))
         self._database.vacuum()
+
+    def record_solves(self, queries: Mapping[str, Collection[str]], source: str) -> None:
+        """Append an event for each document whose vector is to be solved again.
+
+        Args:
+            queries: Hashes of the queries that the vector is solved for, by document id; see
+                `query_hash`. Hashes keep the texts in one place, from which they can be deleted.
+            source: Why the vectors are solved again.
+        """
+        arrival = {"source": source, "received": time.time()}
+        rows: list[Row] = []
+        for document_id, hashes in sorted(queries.items()):
+            row = {
+                "kind": EventKind.SOLVE,
+                "document_id": document_id,
+                "content_hash": "",
+                "payload": {"queries": sorted(hashes)},
+            }
+            rows.append({**row, **arrival})
+        with self._database.write() as connection:
+            insert_events(connection, rows)
 
     def record_feedback(self, verdict: Feedback, now: float | None = None) -> str:
         """Record an opinion about a hit, and return the opinion that counts.
@@ -369,9 +390,9 @@ class Ledger:
         """
         forgotten = query_hash(text)
         with self._database.write() as connection:
-            select = sa.select(events.c.id, events.c.document_id, events.c.payload)
-            has_content = events.c.payload.is_not(None)
-            contents = connection.execute(select.where(has_content)).all()
+            columns = (events.c.id, events.c.document_id, events.c.payload)
+            select = sa.select(*columns).where(events.c.payload.is_not(None))
+            contents = connection.execute(select.where(events.c.kind == EventKind.PUT)).all()
             for event_id, document_id, payload in contents:
                 kept = [query for query in payload["queries"] if query_hash(query) != forgotten]
                 if len(kept) == len(payload["queries"]):
@@ -587,7 +608,7 @@ def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, 
 def _last_contents(
     connection: sa.Connection, document_ids: Iterable[str]
 ) -> dict[str, tuple[str, str]]:
-    """Return kind and content hash of the last event of each document, by document id."""
+    """Return kind and content hash of the last put or removal of each document, by document id."""
     contents: dict[str, tuple[str, str]] = {}
     for ids in chunks(sorted(document_ids)):
         for document_id, kind, content_hash in connection.execute(

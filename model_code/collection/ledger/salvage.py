@@ -30,7 +30,7 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
     rows = _read_rows(file, "id, kind, document_id, payload", events.name, f"id > {after:d}")
     changes: dict[str, Change] = {}
     for _, kind, document_id, payload in sorted(rows):
-        if kind == EventKind.REVERT:
+        if kind not in (EventKind.PUT, EventKind.REMOVE):
             continue
         if kind == EventKind.PUT and payload:
             changes[document_id] = Document.from_payload(document_id, json.loads(payload))

@@ -33,13 +33,14 @@ from model_code.text.documents import Document
 # Number of documents that `LedgerView.snapshot` holds in memory at a time.
 SNAPSHOT_BATCH_ROWS = 1000
 
-IS_CHANGE = events.c.kind != EventKind.REVERT
+IS_CHANGE = events.c.kind.in_([EventKind.PUT, EventKind.REMOVE])
+IS_APPLIED = events.c.kind != EventKind.REVERT
 SELECT_REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
 # The id of the last event, or 0 if there is none.
 SELECT_LAST_ID = sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0))
-SELECT_CHANGES = (
+SELECT_APPLIED = (
     sa.select(events)
-    .where(events.c.id > sa.bindparam("start"), events.c.id <= sa.bindparam("end"), IS_CHANGE)
+    .where(events.c.id > sa.bindparam("start"), events.c.id <= sa.bindparam("end"), IS_APPLIED)
     .order_by(events.c.id)
 )
 SELECT_MARKED_EVENT = sa.select(
@@ -52,14 +53,15 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True)
 class Event:
-    """A document that was put or removed.
+    """A document that was put or removed, or whose vector was solved again.
 
     Attributes:
         id: Id of the event, which only rises.
-        kind: "put" or "remove".
+        kind: "put", "remove" or "solve".
         document_id: Id of the document.
-        content_hash: Content hash of the document, or "" for a removal.
-        payload: Content of the document; None for a removal and after an erasure.
+        content_hash: Content hash of the document that was put, or "".
+        payload: Content of the document that was put, or the hashes of the queries that a vector is
+            solved for. None for a removal and after an erasure.
         source: Where the document came from.
         received: Time in seconds since 1970.
         again: Id of the event that this one repeats, because it was pending when a revert came.
@@ -83,6 +85,13 @@ class Event:
         if self.kind != EventKind.PUT or self.payload is None:
             return None
         return Document.from_payload(self.document_id, self.payload)
+
+    @property
+    def solved_queries(self) -> frozenset[str]:
+        """Hashes of the queries that the document's vector is solved for again."""
+        if self.kind != EventKind.SOLVE or self.payload is None:
+            return frozenset()
+        return frozenset(self.payload["queries"])
 
 
 @dataclass(frozen=True)
@@ -182,10 +191,15 @@ def contains(intervals: Iterable[Interval], event: int) -> bool:
 
 @dataclass(frozen=True)
 class Pending:
-    """The changes to apply next, oldest first, and the position after they are applied."""
+    """The events to apply next, oldest first, and the position after they are applied."""
 
     events: tuple[Event, ...]
     position: Position
+
+    @property
+    def changes(self) -> list[Event]:
+        """The events that put or remove documents."""
+        return [event for event in self.events if event.kind != EventKind.SOLVE]
 
 
 @dataclass(frozen=True)
@@ -227,9 +241,10 @@ class LedgerView:
         """Return the events that lead from the generation to the end of the ledger.
 
         Args:
-            limit: Return at least this many events if there are as many, and not many more. A
-                position may not lie inside a revert's block, so the block is finished. A replay is
-                never cut. None returns all events.
+            limit: Return at least this many changes if there are as many, and not many more, with
+                the vectors that are solved again before the next change. A position may not lie
+                inside a revert's block, so the block is finished. A replay is never cut. None
+                returns all events.
         """
         start = self.cursor.position.event
         with self._database.read() as connection:
@@ -239,17 +254,18 @@ class LedgerView:
             end = max(head, start)
             if limit is not None and not self.cursor.replay:
                 query = sa.select(events.c.id).where(in_intervals(path), IS_CHANGE)
-                ids = connection.scalars(query.order_by(events.c.id).limit(limit)).all()
-                if len(ids) == limit:
-                    end = history.end_of_block(ids[-1])
+                ids = connection.scalars(query.order_by(events.c.id).limit(limit + 1)).all()
+                if len(ids) > limit:
+                    last = _last_solve_between(connection, path, ids[limit - 1], ids[limit])
+                    end = history.end_of_block(last or ids[limit - 1])
 
-            changes: list[Event] = []
+            applied: list[Event] = []
             for first, last in path:
-                rows = connection.execute(SELECT_CHANGES, {"start": first, "end": min(last, end)})
-                changes.extend(Event(**row._mapping) for row in rows)
-            if not changes:
+                rows = connection.execute(SELECT_APPLIED, {"start": first, "end": min(last, end)})
+                applied.extend(Event(**row._mapping) for row in rows)
+            if not applied:
                 return Pending((), self.cursor.position)
-            return Pending(tuple(changes), position_at(connection, end))
+            return Pending(tuple(applied), position_at(connection, end))
 
     def backlog(self) -> Backlog:
         """Return the size and age of the pending events, without reading their contents."""
@@ -286,7 +302,7 @@ class LedgerView:
         with self._database.read() as connection:
             intervals = _Intervals.read(connection, self.cursor)
             is_first_entry = events.c.again.is_(None)
-            arrived = is_first_entry & sa.not_(in_intervals(intervals.blocks))
+            arrived = IS_CHANGE & is_first_entry & sa.not_(in_intervals(intervals.blocks))
             repeated_ids = sa.select(events.c.again).where(IS_REPEATED)
             is_unrepeated = sa.not_(events.c.id.in_(repeated_ids))
 
@@ -518,7 +534,7 @@ def last_events(
     *columns: sa.Column[Any],
     within: Iterable[Interval] | None = None,
 ) -> list[sa.Row[Any]]:
-    """Return the last event of each document.
+    """Return the last put or removal of each document.
 
     Args:
         connection: Connection of a transaction.
@@ -531,12 +547,22 @@ def last_events(
     for ids in chunks(sorted(document_ids)):
         last_ids = (
             sa.select(sa.func.max(events.c.id))
-            .where(events.c.document_id.in_(ids), is_within)
+            .where(events.c.document_id.in_(ids), is_within, IS_CHANGE)
             .group_by(events.c.document_id)
         )
         query = sa.select(*(columns or events.c)).where(events.c.id.in_(last_ids))
         rows.extend(connection.execute(query))
     return rows
+
+
+def _last_solve_between(
+    connection: sa.Connection, intervals: Iterable[Interval], after: int, before: int
+) -> int | None:
+    """Return the last event between two others that solves a vector again, or None."""
+    is_solve = events.c.kind == EventKind.SOLVE
+    is_between = (events.c.id > after) & (events.c.id < before)
+    query = sa.select(sa.func.max(events.c.id)).where(in_intervals(intervals), is_solve, is_between)
+    return connection.scalar(query)
 
 
 def _last_by_document(intervals: Iterable[Interval]) -> sa.Subquery:

@@ -12,9 +12,6 @@ from model_code.files import atomic_write, read_json, write_json
 
 REFINED, REPRESENTATIVES = "refined.json", "refined.npy"
 
-# Name of the status of an added document that keeps its encodings.
-UNREFINED_STATUS = "NOT_REFINED"
-
 
 @dataclass(frozen=True, eq=False)
 class RefinedDocuments:

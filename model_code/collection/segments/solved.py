@@ -56,7 +56,7 @@ class SolvedDocument:
 
     Attributes:
         document_id: The document.
-        status: Name of its status; see `model_code.incdsi.adder.Status`.
+        status: Name of its status; see `model_code.drift.statuses.Status`.
         queries: The queries that it brings.
         vectors: Vector of each query, shape (m, H), float32.
         members: Known queries of older documents in the solution.

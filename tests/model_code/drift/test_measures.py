@@ -9,9 +9,7 @@ import pytest
 
 from model_code.drift.calibration import Calibration, contrast_rows
 from model_code.drift.measures import (
-    FITS,
     MEASURES,
-    NOT_REFINED,
     PROTECTED_QUERIES,
     OldScores,
     PairedScores,
@@ -25,7 +23,6 @@ from model_code.drift.measures import (
 )
 from model_code.drift.settings import DriftSettings
 from model_code.evaluation.significance import paired_randomisation_test
-from model_code.incdsi.adder import Status
 from tests.model_code.drift.unit_vectors import SETTINGS, calibration, reference
 
 
@@ -235,10 +232,6 @@ def test_conflicts_count_unknown_statuses() -> None:
     statuses = ["INFEASIBLE", "FITS_WITHOUT_SOME_QUERIES", "FITS"]
 
     assert conflicts(statuses, settings()).value == 2 / 3
-
-
-def test_statuses_without_conflict_exist() -> None:
-    assert {FITS, NOT_REFINED} < {status.name for status in Status}
 
 
 def test_growth_is_a_share_of_trained_documents() -> None:

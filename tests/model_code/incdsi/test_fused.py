@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
 
+from model_code.collection.generations.encodings import judging_segments
 from model_code.collection.generations.refinements import (
     documents_solved_with,
     refinement_statuses,
@@ -20,6 +21,7 @@ from model_code.collection.generations.refinements import (
 )
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import INDEX
+from model_code.collection.segments.segment import BaseSegment
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.encoding.token_signs import TokenSigns, pack_signs
@@ -30,6 +32,7 @@ from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
+from model_code.retrieval.indexed import RetrieverSegment
 from model_code.text.documents import Change, Document, Remove
 from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
 
@@ -409,3 +412,54 @@ def test_tokens_survive_new_vectors_in_the_same_file(tmp_path: Path) -> None:
     assert written.tokens is not None
     assert written.tokens.bits.tolist() == TokenSigns.of(signs).bits.tolist()
     assert written.vectors.tolist() == vectors[::-1].tolist()
+
+
+def dense_vectors(
+    segments: Sequence[RetrieverSegment], base: BaseSegment
+) -> dict[str, list[float]]:
+    """The dense vector of each document that the segments hold."""
+    score = FusedScore(base)
+    vectors: dict[str, list[float]] = {}
+    for segment in segments:
+        retriever: Any = segment.retriever
+        if score.dense_name is not None:
+            retriever = retriever.components[score.dense_name]
+        for document_id, row in zip(
+            retriever.index.document_ids, retriever.index.vectors, strict=True
+        ):
+            if document_id in segment:
+                vectors[document_id] = row.tolist()
+    return vectors
+
+
+def test_vectors_solved_with_judging_queries_do_not_judge(live: Path, tmp_path: Path) -> None:
+    plain = Path(shutil.copytree(live, live.with_name("plain")))
+    make_builder(plain, AdditionSettings(gamma1=0.5, lambda2=1e12)).apply(EVENTS, up_to(6), {})
+    encodings = read_vectors(plain)
+    apply_in_groups(live, [6])
+    solved = read_vectors(live)
+    searcher = Searcher.open(live, "r")
+    held_out = frozenset({query_hash("WORD22 word23?")})
+
+    segments = judging_segments(searcher, held_out, tmp_path / "encodings")
+
+    vectors = dense_vectors(segments, searcher.base)
+    replaced = documents_solved_with(searcher.generation, hashes=held_out)
+    assert "n3" in replaced
+    for document_id, vector in vectors.items():
+        expected = encodings if document_id in replaced else solved
+        assert vector == expected[document_id]
+    assert vectors["n3"] != solved["n3"]
+    assert vectors.keys() == solved.keys()
+
+
+def test_segments_stay_without_judging_queries(live: Path, tmp_path: Path) -> None:
+    apply_in_groups(live, [6])
+    searcher = Searcher.open(live, "r")
+
+    segments = judging_segments(searcher, frozenset({query_hash("word5")}), tmp_path / "none")
+
+    assert [segment.retriever for segment in segments] == [
+        view.segment.retriever for view in searcher.views
+    ]
+    assert not (tmp_path / "none").exists()

@@ -17,7 +17,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.changes import ChangeReport, apply_changes
 from model_code.collection.index.live_index import LiveIndex, additions_folder
 from model_code.collection.index.status import live_status, live_status_lines
-from model_code.incdsi.adder import Status
+from model_code.drift.statuses import Status
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder
 from model_code.project import Project
 from orchestration import parameters

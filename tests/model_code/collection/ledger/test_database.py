@@ -34,7 +34,7 @@ def test_another_version_is_refused(tmp_path, sqlite_url):
     open_database(sqlite_url).close()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
         connection.execute("UPDATE ledger_version SET version = 99")
-    with pytest.raises(FreshetError, match=r"has format 99.*reads format 4;.*freshet export --all"):
+    with pytest.raises(FreshetError, match=r"has format 99.*reads format 5;.*freshet export --all"):
         open_database(sqlite_url)
 
 

@@ -1,0 +1,334 @@
+"""Documents that earn queries by thumbs are solved for them, and the ledger records it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from model_code.collection.forget import forget_query
+from model_code.collection.generations.refinements import solved_documents
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.ledger.events import EventKind, Feedback, Opinion
+from model_code.collection.ledger.states import Event
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.incdsi.earned_queries import queries_to_solve_for
+from model_code.project import Project
+from model_code.text.known_queries import KnownQuery, KnownQueryLimits, QuerySource
+from tests.model_code.collection.laws import OLD, make_encoder, open_build
+
+# One passage each.
+SHORT = {name: (title, " ".join(text.split()[:4])) for name, (title, text) in OLD.items()}
+SETTINGS = """\
+retrievers: {r: {}}
+additions: {gamma1: 1.0, lambda1: 0.9, lambda2: 0.5}
+"""
+EARNED = "word22 word23"
+OTHER = "word9 word24"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_fsync() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: None)
+        # Padding changes the last bits of encodings.
+        patch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
+        patch.delenv("FRESHET_LEDGER", raising=False)
+        patch.delenv("FRESHET_STATE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose live collection fuses a dense encoder with BM25."""
+    root = tmp_path_factory.mktemp("project")
+    make_encoder("dense", root / "encoder")
+    open_build("bm25_fusion", root, root / "encoder", SHORT)
+    (root / "params.yaml").write_text(SETTINGS)
+    (root / "dvc.yaml").touch()
+    return root
+
+
+@pytest.fixture
+def index(opened: Path, tmp_path: Path) -> LiveIndex:
+    return copy_project(opened, tmp_path / "project")
+
+
+def copy_project(opened: Path, root: Path) -> LiveIndex:
+    shutil.copytree(opened, root)
+    return LiveIndex(Project(root))
+
+
+def rate(index: LiveIndex, document_id: str, text: str = EARNED, **values: object) -> None:
+    values.setdefault("verdict", Opinion.UP)
+    index.ledger.record_feedback(Feedback(text, document_id, **values))  # type: ignore[arg-type]
+
+
+def add(index: LiveIndex, name: str, *queries: str) -> None:
+    """Add a document, so that there is a next generation."""
+    row = {"id": name, "title": "word1", "text": "word2 word3", "queries": list(queries)}
+    index.receive([row], "api")
+    index.apply()
+
+
+def solved_texts(index: LiveIndex) -> dict[str, list[str]]:
+    """The queries that each solved document is solved for."""
+    found: dict[str, list[str]] = {}
+    for document in solved_documents(index.generation):
+        found[document.document_id] = [query.text for query in document.queries]
+    return found
+
+
+def read_vectors(index: LiveIndex) -> dict[str, list[float]]:
+    """The dense vector of each document that can be found."""
+    vectors: dict[str, list[float]] = {}
+    for view in index.builder.searcher.views:
+        dense = view.segment.dense.index
+        for document_id, row in zip(dense.document_ids, dense.vectors, strict=True):
+            if document_id in view:
+                vectors[document_id] = row.tolist()
+    return vectors
+
+
+def solve_events(index: LiveIndex) -> list[Event]:
+    """The pending and applied events that solve vectors again."""
+    whole_ledger = index.ledger.view_at(index.store.read(0).cursor).pending()
+    return [event for event in whole_ledger.events if event.kind == EventKind.SOLVE]
+
+
+def test_thumb_moves_vector_with_next_generation(index: LiveIndex) -> None:
+    encoding = read_vectors(index)["d03"]
+    rate(index, "d03")
+
+    assert index.apply() is None
+    assert solve_events(index) == []
+    add(index, "n")
+
+    assert solved_texts(index) == {"d03": [EARNED]}
+    assert read_vectors(index)["d03"] != encoding
+    (solved,) = solved_documents(index.generation)
+    assert solved.queries[0].rank_after <= solved.queries[0].rank_before
+
+
+def test_event_records_hashes_and_no_text(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n")
+
+    (event,) = solve_events(index)
+    assert event.document_id == "d03"
+    assert event.solved_queries == {query_hash(EARNED)}
+    assert event.payload == {"queries": [query_hash(EARNED)]}
+
+
+def test_solved_document_is_no_arrival(index: LiveIndex) -> None:
+    rate(index, "d03")
+    index.receive([{"id": "n", "title": "word1", "text": "word2"}], "api")
+
+    applied = index.apply()
+
+    assert applied is not None
+    assert applied.solved_again == ("d03",)
+    assert applied.updated == ()
+    view = index.ledger_view
+    last = index.ledger.position().event
+    assert [event.document_id for event in view.arrivals(1, last)] == ["n"]
+    assert view.backlog().number == 0
+    assert sum(view.counts().values()) == 1
+    assert index.ledger.latest(["d03"]) == {}
+
+
+def test_nothing_is_solved_twice(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n")
+    vectors = read_vectors(index)
+    rate(index, "d03", "Word22 WORD23!", who="another")
+    add(index, "m")
+
+    assert len(solve_events(index)) == 1
+    assert read_vectors(index)["d03"] == vectors["d03"]
+
+
+def test_thumb_down_and_withdrawal_give_the_encoding_back(index: LiveIndex) -> None:
+    encodings = read_vectors(index)
+    rate(index, "d03")
+    rate(index, "d04", who="b")
+    add(index, "n")
+    rate(index, "d03", who="reader", verdict=Opinion.DOWN)
+    index.ledger.withdraw_feedback("b", EARNED, "d04")
+    add(index, "m")
+
+    assert solved_texts(index) == {}
+    assert read_vectors(index)["d03"] == encodings["d03"]
+    assert read_vectors(index)["d04"] == encodings["d04"]
+
+
+def test_thumb_down_takes_a_query_of_the_row_away(index: LiveIndex) -> None:
+    add(index, "n", EARNED, OTHER)
+    rate(index, "n", EARNED, verdict=Opinion.DOWN)
+    add(index, "m")
+
+    assert solved_texts(index) == {"n": [OTHER]}
+
+
+def test_query_of_the_row_is_kept_beside_an_earned_one(index: LiveIndex) -> None:
+    add(index, "n", OTHER)
+    rate(index, "n")
+    add(index, "m")
+
+    assert solved_texts(index) == {"n": [OTHER, EARNED]}
+
+
+def test_updated_document_keeps_its_earned_queries(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n")
+    add(index, "d03", OTHER)
+
+    assert solved_texts(index) == {"d03": [OTHER, EARNED]}
+
+
+def test_raised_thumbs_and_clicks_earn_nothing(index: LiveIndex) -> None:
+    rate(index, "d03", raised=True)
+    rate(index, "d04", verdict=Opinion.CLICK)
+    add(index, "n")
+
+    assert solved_texts(index) == {}
+    assert solve_events(index) == []
+
+
+def test_hit_is_raised_by_its_solved_vector(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n")
+    searcher = index.builder.searcher
+    (solved,) = solved_documents(index.generation)
+    rank_before = solved.queries[0].rank_before
+
+    assert rank_before > 10
+    assert searcher.is_raised_by_known_queries("WORD22 word23", "d03", rank=1)
+    assert not searcher.is_raised_by_known_queries(EARNED, "d03", rank=rank_before)
+    assert not searcher.is_raised_by_known_queries("word1", "d03", rank=1)
+
+
+def test_query_that_judges_earns_nothing(index: LiveIndex) -> None:
+    base = index.builder.searcher.base.folder
+    CorpusQueries((), frozenset({query_hash(EARNED)})).save(base / KNOWN_QUERIES)
+    rate(index, "d03")
+    add(index, "n")
+
+    assert solved_texts(index) == {}
+    assert solve_events(index) == []
+
+
+def test_document_with_several_passages_is_left_alone(index: LiveIndex) -> None:
+    long_text = " ".join(f"word{number}" for number in range(20))
+    index.receive([{"id": "long", "title": "word1", "text": long_text}], "api")
+    index.apply()
+    rate(index, "long")
+    add(index, "n")
+
+    assert solve_events(index) == []
+
+
+def test_replay_gives_equal_vectors(opened: Path, index: LiveIndex, tmp_path: Path) -> None:
+    rate(index, "d03")
+    add(index, "n", OTHER)
+    rate(index, "n", "word28 word1")
+    add(index, "m", "word22 word9")
+    replayed = copy_project(opened, tmp_path / "replayed")
+    for file in index.project.live.glob("ledger.sqlite*"):
+        shutil.copy(file, replayed.project.live)
+
+    replayed.apply(limit=1)
+    replayed.apply(limit=1)
+
+    assert replayed.generation.cursor.position == index.generation.cursor.position
+    assert solved_texts(replayed) == solved_texts(index)
+    assert read_vectors(replayed) == read_vectors(index)
+
+
+def test_compaction_copies_vectors(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n", OTHER)
+    add(index, "m")
+    vectors = read_vectors(index)
+
+    index.compact()
+    assert read_vectors(index) == vectors
+    add(index, "o")
+
+    assert len(solve_events(index)) == 1
+    assert read_vectors(index)["d03"] == vectors["d03"]
+
+
+def test_revert_is_followed_by_a_new_solution(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n")
+    vector = read_vectors(index)["d03"]
+
+    index.revert(0)
+    assert solved_texts(index) == {}
+    add(index, "n")
+
+    assert read_vectors(index)["d03"] == vector
+
+
+def test_forgotten_query_leaves_the_vector(index: LiveIndex) -> None:
+    rate(index, "d03")
+    rate(index, "d03", OTHER)
+    add(index, "n")
+    assert solved_texts(index) == {"d03": [EARNED, OTHER]}
+
+    report = forget_query(index, EARNED)
+
+    assert report.solved_again == ["d03"]
+    assert solved_texts(index) == {"d03": [OTHER]}
+
+
+def test_erased_document_leaves_no_hash(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n")
+    add(index, "d03")
+    index.remove(["d03"], "api")
+    index.apply()
+
+    index.ledger.erase(["d03"])
+
+    assert {event.payload is None for event in solve_events(index)} == {True}
+
+
+def test_many_thumbs_of_one_person_stay_within_the_limits(index: LiveIndex) -> None:
+    for number in range(1000):
+        text = f"word{number % 30} word{number // 30} again"
+        rate(index, "d03", text, who="attacker")
+    add(index, "n")
+
+    (solved,) = solved_documents(index.generation)
+    limits = KnownQueryLimits()
+    assert 0 < len(solved.queries) <= limits.max_queries
+    assert sum(len(query.text.split()) for query in solved.queries) <= limits.max_words
+
+
+def evidence(text: str, source: QuerySource, weight: float = 1.0) -> KnownQuery:
+    return KnownQuery("d", text, source, weight)
+
+
+def test_judged_queries_count_beside_earned_ones_only() -> None:
+    judged = evidence("sort a list", QuerySource.QRELS)
+    earned = evidence("order rows", QuerySource.FEEDBACK)
+    limits = KnownQueryLimits()
+
+    assert queries_to_solve_for([judged], limits) == frozenset()
+    assert queries_to_solve_for([judged, earned], limits) == {
+        query_hash("sort a list"),
+        query_hash("order rows"),
+    }
+
+
+def test_build_keeps_encodings_without_new_queries() -> None:
+    row = evidence("sort a list", QuerySource.ROW)
+    thumb = evidence("Sort a list", QuerySource.FEEDBACK)
+    limits = KnownQueryLimits()
+
+    assert queries_to_solve_for([row, thumb], limits, is_of_build=True) == frozenset()
+    assert queries_to_solve_for([row, thumb], limits) == {query_hash("sort a list")}
