@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass
 from functools import lru_cache, partial, wraps
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from math import isfinite
 from types import UnionType
 from typing import (
     Any,
@@ -38,6 +37,7 @@ from typing import (
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import InvalidRequest, Unavailable, error_for_status
+from freshet.json_values import replace_missing, to_json_value
 from freshet.results import (
     ChangeResult,
     DocumentPage,
@@ -53,10 +53,6 @@ CHANGE_TIMEOUT_SECONDS = 3600.0
 PAGE_SIZE = 100
 ASYNC_THREADS = 32
 MAX_QUOTED_CHARACTERS = 200
-# Types are recognised by name, because importing decimal, uuid or pandas would slow down every
-# cold command.
-MISSING_TYPES = ("NaTType", "NAType")
-TEXT_TYPES = ("UUID", "Timedelta", "timedelta", "Interval", "Period", "Fraction")
 P = ParamSpec("P")
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -438,7 +434,7 @@ class Client:
 
 
 def _list_of(values: Iterable[T], name: str) -> list[T]:
-    """Return the members of a list.
+    """Return the members of a list, or the rows of a table of pandas.
 
     Raises:
         InvalidRequest: If the value is a single text or object, whose members are its letters or
@@ -447,14 +443,15 @@ def _list_of(values: Iterable[T], name: str) -> list[T]:
     if isinstance(values, str | bytes | Mapping):
         kind = "one object" if isinstance(values, Mapping) else f"the text {values[:80]!r}"
         raise InvalidRequest(f"{name} is {kind}, but it must be a list; put it into brackets")
+    if type(values).__name__ == "DataFrame" and hasattr(values, "to_dict"):
+        return values.to_dict("records")
     return list(values)
 
 
 def encode_json(body: Any) -> str:
     """Return a request body as JSON, with Python's, numpy's and pandas' values as JSON has them.
 
-    Times become ISO texts and identifiers texts. A decimal number becomes a number if that loses no
-    digit, and else a text. Missing values of pandas become null.
+    See `to_json_value`.
 
     >>> from datetime import date
     >>> from decimal import Decimal
@@ -465,56 +462,12 @@ def encode_json(body: Any) -> str:
         InvalidRequest: If a value has no form in JSON.
     """
     try:
-        return json.dumps(_replace_missing(body), ensure_ascii=False, default=_json_value)
+        return json.dumps(replace_missing(body), ensure_ascii=False, default=to_json_value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"the request cannot be written as JSON: {error}; use texts, numbers, true, false, "
             "null, lists, and objects whose keys are texts"
         ) from None
-
-
-def _replace_missing(value: Any) -> Any:
-    """Return a value with null in place of numbers that JSON does not have: NaN and infinity."""
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _replace_missing(member) for key, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replace_missing(member) for member in value]
-    return value
-
-
-def _json_value(value: Any) -> Any:
-    """Return a value that JSON does not have as one that it has; see `encode_json`.
-
-    Raises:
-        TypeError: If there is none.
-    """
-    if type(value).__name__ in MISSING_TYPES:
-        return None
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=str)
-    if type(value).__name__ == "Decimal":
-        return _decimal_value(value)
-    if hasattr(value, "tolist"):
-        # Arrays, their scalars, and columns of tables. A missing time of numpy becomes None.
-        return _replace_missing(value.tolist())
-    if type(value).__name__ in TEXT_TYPES or hasattr(value, "__fspath__"):
-        return str(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
-
-
-def _decimal_value(value: Any) -> float | str | None:
-    if not value.is_finite():
-        return None
-    number = float(value)
-    # `repr` is the shortest text that reads as the number.
-    is_exact = isfinite(number) and type(value)(repr(number)) == value
-    return number if is_exact else str(value)
 
 
 def _run_in_thread(

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
+from freshet.json_values import replace_missing, to_json_value
 from model_code.corpus.rows import Row, RowError
 from model_code.text.documents import Document, parse_date
 from model_code.text.words import is_valid_utf8
@@ -82,7 +83,7 @@ def clean_document(row: Row, max_characters: int) -> Document:
         raise RowError("empty text", "no title")
 
     fields = dict(values.get("fields") or {})
-    written_date = values.get("date")
+    written_date = _plain_value(values.get("date"))
     date = parse_date(written_date)
     if date is None and written_date is not None:
         fields["date"] = written_date
@@ -104,7 +105,7 @@ def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         RowError: If there are too many, or text of them is not UTF-8.
     """
     try:
-        text = json.dumps(fields, ensure_ascii=False, default=str)
+        text = json.dumps(fields, ensure_ascii=False, default=_field_value)
     except (TypeError, ValueError, RecursionError) as error:
         raise RowError("wrong type", f"fields cannot be written as JSON: {error}") from None
     finite = json.loads(text, parse_constant=lambda _: None)
@@ -120,12 +121,21 @@ def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(text)
 
 
+def _field_value(value: Any) -> Any:
+    """Return a value that JSON has; the printed form of a value that has no other one."""
+    try:
+        return to_json_value(value)
+    except TypeError:
+        return str(value)
+
+
 def _clean_queries(queries: Any) -> tuple[str, ...]:
     """Return the queries of a document; none if there is no value, or an empty cell.
 
     Raises:
         RowError: If they are not a list of texts.
     """
+    queries = _plain_value(queries)
     if queries is None or queries == "":
         return ()
     if not isinstance(queries, list):
@@ -161,7 +171,7 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
     >>> read_id({"id": 17}, "id")
     '17'
     """
-    value = values.get(name)
+    value = _plain_value(values.get(name))
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
@@ -176,6 +186,18 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
             "bad id", f"{name} has {size:,} bytes, at most {MAX_ID_BYTES:,} are possible"
         )
     return text
+
+
+def _plain_value(value: Any) -> Any:
+    """Return a value as JSON has it, such as the text of a UUID; unchanged if there is no such."""
+    if value is None or isinstance(value, str | int | list | dict):
+        return value
+    if isinstance(value, float):
+        return replace_missing(value)
+    try:
+        return to_json_value(value)
+    except TypeError:
+        return value
 
 
 def is_possible_id(text: str) -> bool:
@@ -197,7 +219,7 @@ def read_text_value(values: Mapping[str, Any], name: str, default: str | None = 
     """
     if name not in values and default is None:
         raise RowError("missing column", f"the row has no column for {name}")
-    value = values.get(name, default)
+    value = _plain_value(values.get(name, default))
     if value is None:
         return ""
     if not isinstance(value, str):

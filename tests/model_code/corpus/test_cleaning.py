@@ -7,8 +7,13 @@ from __future__ import annotations
 import math
 import random
 import unicodedata
+import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from model_code.corpus.cleaning import (
@@ -183,3 +188,52 @@ def test_merging_duplicates_is_idempotent(by, merged):
         name for name in "abcdef" if name not in merged
     ]
     assert merge_duplicates(kept, by) == (kept, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (np.int64(3), 3),
+        (np.float32("nan"), None),
+        (np.array([1.5, np.nan]), [1.5, None]),
+        (pd.Timestamp("2024-01-31"), "2024-01-31T00:00:00"),
+        ([pd.NaT, pd.NA], [None, None]),
+        (Decimal("9.90"), 9.9),
+        (date(2024, 1, 31), "2024-01-31"),
+        (b"caf\xc3\xa9", "caf\u00e9"),
+        (Path("a/b"), "a/b"),
+        (uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        ({"b", "a"}, ["a", "b"]),
+        (1j, "1j"),
+    ],
+)
+def test_fields_are_kept_as_json_has_them(value, kept):
+    assert document(id="a", text="x", fields={"f": value}).fields == {"f": kept}
+
+
+@pytest.mark.parametrize(
+    ("values", "document_id", "text", "day"),
+    [
+        ({"id": np.int64(3), "text": np.str_("x"), "date": pd.NaT}, "3", "x", None),
+        ({"id": uuid.UUID(int=7), "text": b"x"}, "00000000-0000-0000-0000-000000000007", "x", None),
+        ({"id": "a", "title": float("nan"), "text": "x"}, "a", "x", None),
+        (
+            {"id": "a", "text": "x", "date": pd.Timestamp("2024-01-31")},
+            "a",
+            "x",
+            "2024-01-31T00:00:00+00:00",
+        ),
+    ],
+)
+def test_ids_texts_and_dates_of_tables_are_read(values, document_id, text, day):
+    cleaned = document(**values)
+    assert cleaned.document_id == document_id
+    assert cleaned.text == text
+    assert cleaned.date == day
+
+
+@pytest.mark.parametrize("document_id", [1.0, float("nan"), True, pd.NaT, b"\xff", ["a"], None])
+def test_other_ids_are_refused_in_one_line(document_id):
+    with pytest.raises(RowError, match="missing id") as refusal:
+        document(id=document_id, text="x")
+    assert "\n" not in str(refusal.value)
