@@ -250,7 +250,15 @@ def _rounded(line: Mapping[str, float]) -> dict[str, float]:
 
 def _without_null(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the group with None for the text "null", since TOML has no such value."""
-    return {key: None if value == "null" else value for key, value in group.items()}
+    values: dict[str, Any] = {}
+    for key, value in group.items():
+        if isinstance(value, Mapping):
+            values[key] = _without_null(value)
+        elif value == "null":
+            values[key] = None
+        else:
+            values[key] = value
+    return values
 
 
 if __name__ == "__main__":

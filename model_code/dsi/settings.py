@@ -37,7 +37,11 @@ class DocumentVectorSettings(Settings):
         description="Train the query encoder together with the document vectors. false: queries "
         "are encoded once, and an epoch takes seconds.",
     )
-    learning_rate: float = constant_field(5e-4, gt=0, description="of V, by Adam")
+    learning_rate: float = Field(
+        5e-4,
+        gt=0,
+        description="Highest learning rate of the document vectors, by Adam.",
+    )
     epochs: float = constant_field(5.0, gt=0, description="passes over all pairs")
     batch_size: int = constant_field(
         128,
@@ -45,8 +49,9 @@ class DocumentVectorSettings(Settings):
         description="pairs per step; memory is batch_size x documents "
         "floats, as each meets every document",
     )
-    patience: int | None = constant_field(
+    patience: int | None = Field(
         2,
         ge=1,
-        description="stop after so many evaluations in a row without a new best; null: never",
+        description="Stop after so many epochs in a row without a new best dev metric. null: "
+        "never.",
     )
