@@ -1,0 +1,1 @@
+"""Other libraries' retrievers with their own trainers, beside Freshet's."""

@@ -1,0 +1,176 @@
+"""Train other libraries' retrievers with their own trainers, beside Freshet's.
+
+`python -m experiments.rivals.run --data FOLDER --cache FOLDER` trains every system of
+`settings.toml` on each corpus, writes `result.json` after each of them, and the table of
+`README.md`. Systems that the file holds already are not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.papers.data import prepare_corpus
+from experiments.papers.evaluation import evaluate
+from experiments.papers.masked_model import masked_model
+from experiments.papers.run import Experiment, rows_of
+from experiments.tables import write_tables
+from model_code.corpus.tables import Corpus, load_corpus, passage_texts
+from model_code.encoding.base_models import locate_model
+from model_code.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from experiments.rivals.systems import Task
+
+HERE = Path(__file__).parent
+SETTINGS = HERE / "settings.toml"
+RESULT = "result.json"
+METRIC = "nDCG@10"
+PART = "freshet"
+BM25S = "bm25s"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the systems that are missing, and write results and table."""
+    options = _parser().parse_args(arguments)
+    settings = tomllib.loads(options.settings.read_text(encoding="utf-8"))
+    data = options.data.resolve()
+    cache = options.cache.resolve()
+    experiment = Experiment(settings, data, cache)
+    file = options.output / RESULT
+    result = read_json(file) if file.is_file() else {}
+
+    def keep(corpus: str, system: str, measured: Mapping[str, Any]) -> None:
+        result.setdefault(corpus, {})[system] = measured
+        write_json(file, result)
+        if (options.output / "README.md").is_file():
+            write_tables(options.output, result_table(read_json(file)))
+        print(corpus, system, measured["test"], flush=True)
+
+    for name in settings["corpora"]:
+        measured = result.get(name, {})
+        if "bm25" not in measured:
+            references = experiment.measure_references(name)
+            for system in ("bm25", "zero_shot"):
+                keep(name, system, references[system])
+        for row in rows_of(PART, settings["parts"][PART]):
+            if row.corpus == name and row.name not in measured:
+                keep(name, row.name, _without_details(experiment.measure(row)))
+        missing = [rival for rival in (BM25S, *settings["rivals"]) if rival not in measured]
+        if missing:
+            measure_rivals(name, missing, settings, data, cache, keep)
+
+
+def measure_rivals(
+    name: str,
+    rivals: Sequence[str],
+    settings: Mapping[str, Any],
+    data: Path,
+    cache: Path,
+    keep: Any,
+) -> None:
+    """Train and evaluate systems of other libraries on one corpus.
+
+    Args:
+        name: Name of the corpus.
+        rivals: Names of the systems.
+        settings: All settings.
+        data: Folder of the data sets.
+        cache: Folder of downloads and builds.
+        keep: Receives the names of corpus and system, and the metrics.
+    """
+    # These libraries take seconds to import.
+    from experiments.rivals.systems import TRAINERS, Budget, bm25s_search, mine_triplets
+
+    inputs = prepare_corpus(name, settings, data, cache)
+    corpus = load_corpus(inputs["corpus"])
+    task = make_task(corpus, settings["encoder"]["max_tokens"])
+    encoder = locate_model(settings["encoder"]["base"])
+    triplets = None
+    for rival in rivals:
+        if rival == BM25S:
+            keep(name, rival, evaluate(corpus, bm25s_search(task)))
+            continue
+
+        started = time.process_time()
+        if triplets is None:
+            triplets = mine_triplets(encoder, task)
+        rival_settings = settings["rivals"][rival]
+        base = encoder
+        if rival_settings["base"] == "masked":
+            base = masked_model(settings["masked"], cache)
+        trained = []
+        for rate in settings["budget"]["learning_rates"]:
+            budget = Budget(
+                settings["budget"]["steps"],
+                settings["budget"]["batch_size"],
+                rate,
+                settings["seeds"][0],
+            )
+            train = TRAINERS[rival_settings["kind"]]
+            search = train(base, task, triplets, budget, cache / "rivals" / rival)
+            trained.append({**evaluate(corpus, search), "learning_rate": rate})
+        best = max(trained, key=lambda metrics: metrics["dev"][METRIC])
+        seconds = round(time.process_time() - started, 1)
+        keep(name, rival, {**best, "cpu_seconds": seconds})
+
+
+def make_task(corpus: Corpus, max_tokens: int) -> Task:
+    """Return the texts of a corpus, and its training pairs as texts."""
+    # These libraries take seconds to import.
+    from experiments.rivals.systems import Task
+
+    ids = corpus.passages["document_id"].tolist()
+    texts = passage_texts(corpus.passages, include_title=True)
+    text_of = dict(zip(ids, texts, strict=True))
+    judged = corpus.judgements("train")
+    queries = []
+    positives = []
+    for query, grades in judged.qrels.items():
+        for document in grades:
+            queries.append(judged.queries[query])
+            positives.append(text_of[document])
+    return Task(ids, texts, queries, positives, max_tokens)
+
+
+def result_table(result: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the test metric of each system on each corpus."""
+    systems: dict[str, None] = {}
+    for measured in result.values():
+        systems.update(dict.fromkeys(measured))
+    lines = [
+        f"| system | {' | '.join(result)} |",
+        f"|---|{'---|' * len(result)}",
+    ]
+    for system in systems:
+        cells = []
+        for measured in result.values():
+            metrics = measured.get(system)
+            cells.append("" if metrics is None else _short(metrics["test"][METRIC]))
+        lines.append(f"| {system} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _without_details(measured: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: measured[key] for key in ("dev", "test", "cpu_seconds")}
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of downloads and builds")
+    parser.add_argument("--settings", type=Path, default=SETTINGS, help="another settings file")
+    parser.add_argument("--output", type=Path, default=HERE, help="folder of result and page")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
