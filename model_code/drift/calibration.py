@@ -30,7 +30,10 @@ from model_code.files import canonical_json, hash_text, read_json, write_json
 # it.
 MIN_REFERENCE_RATIO = 3
 # Format of stored null distributions. Raise it when the statistic of a measure changes.
-FORMAT = 3
+FORMAT = 4
+# Sizes of batches differ by this factor at least, so that most batches find the null distribution
+# of their size stored.
+SIZE_STEP = 1.25
 
 
 class Calibration:
@@ -72,6 +75,8 @@ class Calibration:
         settings = self.settings
         old = self.old(measure)
         size = max_batch_size(len(old), settings.largest_batch)
+        if not measure.of_scores:
+            size = rounded_size(min(size, len(values)), settings.minimum_batch)
         new = sample_rows(values.reshape(len(values), -1), size, settings.seed)
         if measure.of_scores:
             new = new[:, 0]
@@ -163,6 +168,24 @@ def max_batch_size(documents: int, largest: int) -> int:
         largest: Largest size of any batch.
     """
     return min(largest, documents // MIN_REFERENCE_RATIO)
+
+
+def rounded_size(documents: int, smallest: int) -> int:
+    """Return the largest of a few sizes that is at most the size of a batch.
+
+    Args:
+        documents: Documents of the batch.
+        smallest: The smallest of the sizes. A smaller batch keeps its size.
+
+    >>> [rounded_size(documents, 100) for documents in (60, 100, 124, 233)]
+    [60, 100, 100, 195]
+    """
+    size = float(smallest)
+    if documents < size:
+        return documents
+    while int(size * SIZE_STEP) <= documents:
+        size *= SIZE_STEP
+    return int(size)
 
 
 def sample_rows(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:

@@ -65,7 +65,8 @@ def test_worse_documents_exceed_new_quality(calibrated: Calibration) -> None:
     names = reports_of_twenty_batches(calibrated, worse=0.4)
 
     assert sum("new_quality" in exceeded for exceeded in names) >= 19
-    assert sum("domain_auc" in exceeded for exceeded in names) <= 3
+    # The rate of false alarms of a single reference may be above the mean of all references.
+    assert sum("domain_auc" in exceeded for exceeded in names) <= 6
 
 
 def test_asked_queries_exceed_beside_made_ones() -> None:
