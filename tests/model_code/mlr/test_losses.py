@@ -1,6 +1,7 @@
-"""Guards MLR's losses (equations 3 and 5 to 7): values and gradients against float64 loops under
-every mask, equality with the contrastive loss where there is one layer, and indifference to the
-order of layers.
+"""Test MLR's losses (equations 3 and 5 to 7).
+
+Values and gradients are compared with loops in float64 under every mask. With one layer, the
+losses equal the contrastive loss. The order of layers makes no difference.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Example:
 
 
 def make_example(seed: int, layers: int = LAYERS, dtype: torch.dtype = torch.float64) -> Example:
-    """Random unit vectors per layer, with random masks and extra documents."""
+    """Return unit vectors per layer, with random masks and extra documents."""
     random = torch.Generator().manual_seed(seed)
 
     def unit_vectors(*shape: int) -> Tensor:
@@ -65,8 +66,9 @@ def losses_of(
 def loop_losses(
     pooling: str, example: Example, regulariser: float = 0.0, temperature: float = 0.1
 ) -> Tensor:
-    """The equations, pair by pair, in plain exponentials."""
-    queries, documents = example.queries, example.documents
+    """Return the losses of the equations, pair by pair, in plain exponentials."""
+    queries = example.queries
+    documents = example.documents
     relevant, negatives, allowed = example.contrast
 
     def score(query: Tensor, vector: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Guards training on several layers (MLR): only the contrastive part of the loss changes, for each
-pooling; training learns; dev evaluation ranks by the best vector; co-training clusters the last
-layer's vectors; and which layers an encoder indexes.
+"""Test training on several layers (MLR).
+
+Each pooling changes only the contrastive part of the loss. Training learns, dev evaluation ranks
+by the best vector, and co-training clusters the last layer's vectors.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def make_layers(pooling: str, *numbers: int) -> LayerSettings:
 
 def make_objective(tmp_path: Path, layers: LayerSettings, **changes):
     """An objective with a batch, its encoder and its tree."""
-    encoder, data, settings = make_encoder(tmp_path / "tiny"), make_data(), make_settings(**changes)
+    encoder = make_encoder(tmp_path / "tiny")
+    data = make_data()
+    settings = make_settings(**changes)
     set_indexed_layers(encoder, layers)
     tree = make_tree(encoder.encode(data.passages.texts))
     pairs = BatchSchedule(data, settings, seed=0)[0]
@@ -51,7 +54,8 @@ def make_objective(tmp_path: Path, layers: LayerSettings, **changes):
 
 
 def make_layer_trainer(tmp_path: Path, layers: LayerSettings, cluster=None, **changes) -> Trainer:
-    encoder, data = make_encoder(tmp_path / "tiny"), make_data()
+    encoder = make_encoder(tmp_path / "tiny")
+    data = make_data()
     set_indexed_layers(encoder, layers)
     tree = make_tree(encoder.encode(data.passages.texts))
     return Trainer(
@@ -68,8 +72,13 @@ def make_layer_trainer(tmp_path: Path, layers: LayerSettings, cluster=None, **ch
 
 def expected_contrastive(pooling: str, encoder: Encoder, batch: TrainingBatch) -> torch.Tensor:
     queries = encode_buckets(encoder, batch.queries)
-    documents = encode_buckets(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)
-    positives, negatives = documents[:PAIRS_PER_BATCH], documents[PAIRS_PER_BATCH:]
+
+    def encode_layers(tokens: dict[str, torch.Tensor]) -> torch.Tensor:
+        return encoder.layers_forward(tokens, (1, 2))
+
+    documents = encode_buckets(encode_layers, batch.documents)
+    positives = documents[:PAIRS_PER_BATCH]
+    negatives = documents[PAIRS_PER_BATCH:]
     contrast = Contrast(batch.relevant, negatives, batch.allowed)
     if pooling == "multi_vector":
         return multi_vector_losses(queries, positives, TEMPERATURE, contrast, last=1)
@@ -118,9 +127,9 @@ def test_the_last_layer_alone_is_ordinary_training(tmp_path: Path, pooling: str)
 
 @every_pooling
 def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path, pooling: str):
-    often = {"log_every": 10, "evaluate_every": 20, "frozen_layers": None, "learning_rate": 1e-2}
+    changes = {"log_every": 10, "evaluate_every": 20, "frozen_layers": None, "learning_rate": 1e-2}
 
-    result = make_layer_trainer(tmp_path, make_layers(pooling), steps=40, **often).fit()
+    result = make_layer_trainer(tmp_path, make_layers(pooling), steps=40, **changes).fit()
 
     losses = [row["contrastive"] for row in result.history if "contrastive" in row]
     assert losses[-1] < 0.8 * losses[0]
@@ -129,7 +138,8 @@ def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path, pooling:
 
 
 def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
-    data, encoder = make_data(), make_encoder(tmp_path / "tiny")
+    data = make_data()
+    encoder = make_encoder(tmp_path / "tiny")
     set_indexed_layers(encoder, make_layers("multi_vector"))
     dev = make_dev(data.passages)
     rows = encoder.encode_documents(dev.texts)
@@ -152,7 +162,7 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
 
 @pytest.mark.parametrize("dev_passages", [None, 10])
 def test_cotraining_clusters_last_layer_vectors(tmp_path: Path, dev_passages: int | None):
-    """All passages are clustered, also where dev evaluation ranks only a sample of them."""
+    """All passages are clustered, even if dev evaluation ranks a sample of them."""
     trainer = make_layer_trainer(
         tmp_path, make_layers("multi_vector"), cotraining=True, cluster=make_tree
     )
