@@ -1,6 +1,4 @@
-"""A service over a collection in memory: what it does with searchers, queues and bounds, without
-encoder or disk.
-"""
+"""A service over a collection in memory, without encoder and files."""
 
 from __future__ import annotations
 
@@ -25,10 +23,25 @@ from model_code.text.known_queries import KnownQuery, QuerySource
 from orchestration.service import app, ingest_queue, routes, searchers, service
 
 
+def open_gate() -> threading.Event:
+    gate = threading.Event()
+    gate.set()
+    return gate
+
+
 @dataclass
 class FakeLive:
-    """The collection on the disk, as it were: generations of documents, and what the ledger has
-    beyond them.
+    """A live collection in memory.
+
+    Attributes:
+        generations: Texts by document id of each generation.
+        pending: Recorded changes that are not applied; text None deletes.
+        batches: Size of each applied batch.
+        can_apply: While cleared, applying changes and searching for "slow" wait.
+        can_receive: While cleared, recording changes waits.
+        is_broken: Whether opening a new generation fails.
+        apply_error: Error of applying changes; empty if it succeeds.
+        ledger_error: Error of reading the ledger; empty if it succeeds.
     """
 
     generations: list[dict[str, str]] = field(
@@ -36,19 +49,14 @@ class FakeLive:
     )
     pending: list[tuple[str, str | None]] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    # cleared: applying and searching "slow" wait
-    gate: threading.Event = field(default_factory=threading.Event)
-    broken: bool = False  # new generations cannot be opened
-    failing: str = ""  # why pending documents cannot be applied
-    silent: str = ""  # why the ledger does not answer
-    door: threading.Event = field(default_factory=threading.Event)  # cleared: receiving waits
-
-    def __post_init__(self) -> None:
-        self.gate.set()
-        self.door.set()
+    can_apply: threading.Event = field(default_factory=open_gate)
+    can_receive: threading.Event = field(default_factory=open_gate)
+    is_broken: bool = False
+    apply_error: str = ""
+    ledger_error: str = ""
 
     def change(self, *changes: tuple[str, str | None]) -> None:
-        """A new generation."""
+        """Add a generation with these changes."""
         documents = dict(self.generations[-1])
         for document, text in changes:
             documents.pop(document, None)
@@ -58,18 +66,25 @@ class FakeLive:
 
 
 class FakeSearcher:
-    """Finds the documents that hold the text; each title names the generation that it was read
-    from.
+    """Find the documents that contain the text.
+
+    The title of a hit names the generation that was searched.
     """
 
     can_explain = False
 
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
-        self.live, self.retriever, self.number = live, retriever, len(live.generations) - 1
-        manifest = {"documents": len(live.generations[self.number]), "provenance": {}}
+        self.live = live
+        self.retriever = retriever
+        self.number = len(live.generations) - 1
+        manifest = {"documents": len(self.texts), "provenance": {}}
         self.generation = SimpleNamespace(
             number=self.number, retriever=retriever, manifest=manifest, folder=Path("gone")
         )
+
+    @property
+    def texts(self) -> dict[str, str]:
+        return self.live.generations[self.number]
 
     def ready(self):
         return self
@@ -77,7 +92,7 @@ class FakeSearcher:
     def renewed(self) -> FakeSearcher:
         if self.number == len(self.live.generations) - 1:
             return self
-        if self.live.broken:
+        if self.live.is_broken:
             raise FreshetError("generation is damaged")
         return FakeSearcher(self.live, self.retriever)
 
@@ -97,113 +112,121 @@ class FakeSearcher:
 
     def search(self, text, k=10, filters=()):
         if text == "slow":
-            assert self.live.gate.wait(30)
+            assert self.live.can_apply.wait(30)
         if filters:
             raise FreshetError("no document has a field 'colour'; fields: package")
         if text == "bug":
             raise ZeroDivisionError
-        documents = self.live.generations[self.number]
-        found = [name for name, body in sorted(documents.items()) if text in body]
-        return [self._hit(rank, name, documents[name]) for rank, name in enumerate(found[:k], 1)]
+        ids = [name for name, body in sorted(self.texts.items()) if text in body]
+        return [self._hit(rank, name) for rank, name in enumerate(ids[:k], 1)]
 
-    def _hit(self, rank, name, text):
-        title, marks, fields = f"generation {self.number}", ((0, len(text)),), {"kind": "food"}
+    def _hit(self, rank, document_id):
+        text = self.texts[document_id]
         return Hit(
-            rank,
-            1 / rank,
-            name,
-            title,
-            text,
-            0,
-            len(text),
-            None,
-            text,
-            marks,
-            fields,
-            None,
-            (0, 1),
-            self.number,
+            rank=rank,
+            score=1 / rank,
+            document_id=document_id,
+            title=f"generation {self.number}",
+            text=text,
+            start=0,
+            end=len(text),
+            section=None,
+            snippet=text,
+            marks=((0, len(text)),),
+            fields={"kind": "food"},
+            date=None,
+            path=(0, 1),
+            generation=self.number,
         )
 
     def known_queries(self, ids):
-        """Each document answers its own text, and a thumb says that it answers a secret."""
+        """Return for each document its own query and a secret one of a user."""
         queries = []
         for name in ids:
-            text = self.live.generations[self.number][name]
-            queries.append(KnownQuery(name, f"about {text}", QuerySource.ROW))
+            queries.append(KnownQuery(name, f"about {self.texts[name]}", QuerySource.ROW))
             queries.append(KnownQuery(name, "a secret", QuerySource.FEEDBACK))
         return queries
 
     def documents(self, ids):
-        there = self.live.generations[self.number]
-        return {
-            name: Document(name, name, there[name], {"kind": "food"})
-            for name in ids
-            if name in there
-        }
+        documents = {}
+        for name in ids:
+            if name in self.texts:
+                documents[name] = Document(name, name, self.texts[name], {"kind": "food"})
+        return documents
 
     def ids_after(self, after, limit):
-        return sorted(name for name in self.live.generations[self.number] if name > after)[:limit]
+        return sorted(name for name in self.texts if name > after)[:limit]
 
 
 class FakeCollection:
-    """Receives and applies as `LiveIndex` does; rows without text are rejected."""
-
-    def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
-        self.live, self.retriever, self.events = live, retriever, 0
+    """Record and apply changes as `LiveIndex` does. Rows without text are rejected."""
 
     ledger_view = None
+
+    def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
+        self.live = live
+        self.retriever = retriever
+        self.event_count = 0
 
     def warm(self):
         pass
 
     def receive(self, rows, source, only_known=False):
-        assert self.live.door.wait(30)
+        assert self.live.can_receive.wait(30)
         if source == "refused":
             raise FreshetError("the ledger refuses this source")
         if isinstance(rows, CleanRows):
             return self._receive_clean(rows)
-        good = [
-            row
-            for row in rows
-            if row.get("text") and (not only_known or row["_id"] in self.live.generations[-1])
-        ]
-        self.live.pending += [(row["_id"], row["text"]) for row in good]
-        return self._receipt(rows, [i for i, row in enumerate(rows, 1) if row not in good])
+
+        rejected_numbers = []
+        for number, row in enumerate(rows, 1):
+            is_known = row["_id"] in self.live.generations[-1]
+            if not row.get("text") or (only_known and not is_known):
+                rejected_numbers.append(number)
+            else:
+                self.live.pending.append((row["_id"], row["text"]))
+        return self._receipt(rows, rejected_numbers)
 
     def _receive_clean(self, rows):
-        self.live.pending += [(one.document_id, one.text) for one in rows.documents]
+        for document in rows.documents:
+            self.live.pending.append((document.document_id, document.text))
         receipt = self._receipt(rows.documents, [])
         receipt.received += len(rows.refused)
         receipt.rejected = rows.rejected
         return receipt
 
     def remove(self, ids, source, versions=()):
-        known = [name for name in ids if name in self.live.generations[-1]]
-        self.live.pending += [(name, None) for name in known]
-        return self._receipt(ids, [i for i, name in enumerate(ids, 1) if name not in known])
+        rejected_numbers = []
+        for number, name in enumerate(ids, 1):
+            if name in self.live.generations[-1]:
+                self.live.pending.append((name, None))
+            else:
+                rejected_numbers.append(number)
+        return self._receipt(ids, rejected_numbers)
 
-    def _receipt(self, rows, bad):
-        events = tuple(range(self.events, self.events + len(rows) - len(bad)))
-        self.events += len(events)
-        rejected = tuple(Rejection(i, None, "empty text") for i in bad)
+    def _receipt(self, rows, rejected_numbers):
+        accepted = len(rows) - len(rejected_numbers)
+        events = tuple(range(self.event_count, self.event_count + accepted))
+        self.event_count += accepted
+        rejected = tuple(Rejection(number, None, "empty text") for number in rejected_numbers)
         return SimpleNamespace(received=len(rows), unchanged=0, rejected=rejected, events=events)
 
     def apply(self, limit=None):
-        if not (pending := list(self.live.pending)):
+        changes = list(self.live.pending)
+        if not changes:
             return None
-        assert self.live.gate.wait(30)
-        if self.live.failing:
-            raise FreshetError(self.live.failing)
-        self.live.batches.append(len(pending))
-        self.live.change(*pending)
-        del self.live.pending[: len(pending)]
+        assert self.live.can_apply.wait(30)
+        if self.live.apply_error:
+            raise FreshetError(self.live.apply_error)
+        self.live.batches.append(len(changes))
+        self.live.change(*changes)
+        del self.live.pending[: len(changes)]
         return SimpleNamespace()
 
 
-def status_of(live: FakeLive) -> dict[str, int]:
-    if live.silent:
-        raise OSError(live.silent)
+def fake_live_status(live: FakeLive) -> dict[str, int]:
+    if live.ledger_error:
+        raise OSError(live.ledger_error)
     return {"pending": len(live.pending)}
 
 
@@ -214,7 +237,7 @@ def live() -> FakeLive:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A project with a live retriever "hce", as far as its pointers say so."""
+    """Return a project whose pointers name a live retriever "hce"."""
     (tmp_path / "live" / "hce").mkdir(parents=True)
     (tmp_path / "live" / "hce" / "current").write_text("0\n")
     (tmp_path / "live" / "current").write_text("hce\n")
@@ -223,6 +246,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+# The constants that tests of the service change, by a name of ours.
 BOUNDS = {
     "max_k": (routes, "MAX_RESULTS"),
     "max_text_characters": (routes, "MAX_SEARCH_CHARACTERS"),
@@ -240,9 +264,11 @@ BOUNDS = {
 
 @pytest.fixture
 def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
-    """Starts the service with other bounds; gives a client. All are stopped at the end.
+    """Start a service and return its client; services stop at the end of the test.
 
-    others: what other retrievers than "hce" have.
+    Args:
+        others: Collections of retrievers other than "hce".
+        bounds: Values of constants, by the names in `BOUNDS`.
     """
     clients = []
 
@@ -252,38 +278,44 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
         origins: tuple[str, ...] = (),
         **bounds,
     ) -> TestClient:
-        lives = others or {}
-        for name, value in ({"poll_seconds": 0.02, "retry_seconds": 0.02} | bounds).items():
-            monkeypatch.setattr(*BOUNDS[name], value)
-        monkeypatch.setattr(
-            service,
-            "LiveIndex",
-            lambda project, name, loaded: FakeCollection(lives.get(name, live), name),
-        )
-        monkeypatch.setattr(
-            service, "live_status", lambda project, name: status_of(lives.get(name, live))
-        )
-        monkeypatch.setattr(
-            Searcher, "open", lambda folder, name: FakeSearcher(lives.get(name, live), name)
-        )
-        served = app.create_app(project, "127.0.0.1", token, origins)
-        client = TestClient(served, raise_server_exceptions=False)
+        collections = {"hce": live}
+        collections.update(others or {})
+        bounds.setdefault("poll_seconds", 0.02)
+        bounds.setdefault("retry_seconds", 0.02)
+        for name, value in bounds.items():
+            module, constant = BOUNDS[name]
+            monkeypatch.setattr(module, constant, value)
+
+        def open_index(project, name, loaded) -> FakeCollection:
+            return FakeCollection(collections[name], name)
+
+        def read_status(project, name) -> dict[str, int]:
+            return fake_live_status(collections[name])
+
+        def open_searcher(folder, name) -> FakeSearcher:
+            return FakeSearcher(collections[name], name)
+
+        monkeypatch.setattr(service, "LiveIndex", open_index)
+        monkeypatch.setattr(service, "live_status", read_status)
+        monkeypatch.setattr(Searcher, "open", open_searcher)
+        created = app.create_app(project, "127.0.0.1", token, origins)
+        client = TestClient(created, raise_server_exceptions=False)
         client.__enter__()
         clients.append(client)
         return client
 
     yield start
-    live.gate.set()
-    live.door.set()
+    live.can_apply.set()
+    live.can_receive.set()
     for client in clients:
         client.__exit__(None, None, None)
 
 
 def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
-    """Whether it came true in time."""
-    latest = time.monotonic() + seconds
+    """Return whether the condition came true within the time."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        if time.monotonic() > latest:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
     return True

@@ -49,11 +49,11 @@ def test_changes_of_a_crashed_process_are_applied(apply_at_start):
     )
 
     job = queue.put(addition("new"))
-    live.door.clear()
+    live.can_receive.clear()
     queue.start(apply_at_start)
     while apply_at_start and not live.batches:
         time.sleep(0.005)
-    live.door.set()
+    live.can_receive.set()
     generation = job.applied.result(30)
     queue.stop()
 
@@ -67,7 +67,7 @@ def test_changes_of_a_crashed_process_are_applied(apply_at_start):
 def test_stop_does_not_wait_for_a_slow_batch():
     live = FakeLive()
     queue = make_queue(live)
-    live.gate.clear()
+    live.can_apply.clear()
     queue.start(apply_at_start=False)
 
     job = queue.put(addition("new"))
@@ -76,7 +76,7 @@ def test_stop_does_not_wait_for_a_slow_batch():
     queue.answer_all()
 
     assert job.applied.result(0) is None
-    live.gate.set()
+    live.can_apply.set()
     assert queue.stop(5)
 
 
@@ -144,7 +144,7 @@ def test_refused_job_does_not_affect_others():
 
 
 def test_failed_batch_is_retried_less_and_less_often():
-    live = FakeLive(pending=[("left", "over")], failing="not every document is found")
+    live = FakeLive(pending=[("left", "over")], apply_error="not every document is found")
     queue = make_queue(live)
 
     pauses = []
@@ -156,7 +156,7 @@ def test_failed_batch_is_retried_less_and_less_often():
 
 
 def test_new_job_resets_the_pause_after_a_failure():
-    live = FakeLive(pending=[("left", "over")], failing="not every document is found")
+    live = FakeLive(pending=[("left", "over")], apply_error="not every document is found")
     queue = make_queue(live)
     queue._apply_batch([])
     queue._apply_batch([])
@@ -171,12 +171,12 @@ def test_new_job_resets_the_pause_after_a_failure():
 
 
 def test_failure_ends_with_the_next_success():
-    live = FakeLive(pending=[("left", "over")], failing="not every document is found")
+    live = FakeLive(pending=[("left", "over")], apply_error="not every document is found")
     queue = make_queue(live)
     queue._apply_batch([])
     assert queue.failure == "not every document is found"
 
-    live.failing = ""
+    live.apply_error = ""
     queue._apply_batch([])
 
     assert queue.failure is None

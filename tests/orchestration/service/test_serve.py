@@ -1,5 +1,7 @@
-"""Guards `freshet serve` as a process with the real parts: what is added over HTTP or by another
-process is found, the command line uses it, and SIGTERM ends it after what it had begun.
+"""Test `freshet serve` as a process with its real parts.
+
+Changes over HTTP and of other processes become searchable, the command line uses the service, and
+SIGTERM ends it after the work that it began.
 """
 
 from __future__ import annotations
@@ -37,10 +39,8 @@ NEW = {
 
 
 def make_project(root: Path) -> Project:
-    settings = (
-        f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: {RULES.stride}}}}}"
-    )
-    (root / "params.yaml").write_text(settings)
+    passages = f"{{words: {RULES.words}, stride: {RULES.stride}}}"
+    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {passages}}}")
     (root / "dvc.yaml").touch()
     make_build(root / "build").open(root)
     return Project(root)
@@ -53,21 +53,22 @@ def project(tmp_path_factory) -> Project:
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
-    }
-    return inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {}
+    for name, value in os.environ.items():
+        if not name.startswith("FRESHET_"):
+            environment[name] = value
+    environment["PYTHONPATH"] = str(ROOT)
+    environment["OMP_NUM_THREADS"] = "1"
+    return environment
 
 
 @pytest.fixture(scope="module")
 def start(project, environment):
-    """Starts the service, and returns once it has announced itself; what still runs at the end is
-    killed.
-    """
+    """Start the service and return once it is registered; remaining processes are killed."""
     processes = []
 
     def run(*command: str) -> subprocess.Popen[str]:
-        started = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *command, "serve", "--port", "0"],
             cwd=project.root,
             env=environment,
@@ -75,18 +76,18 @@ def start(project, environment):
             stderr=subprocess.PIPE,
             text=True,
         )
-        processes.append(started)
-        latest = time.monotonic() + 60
+        processes.append(process)
+        deadline = time.monotonic() + 60
         while service_registration(project.state) is None:
-            assert started.poll() is None, started.communicate()
-            assert time.monotonic() < latest
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
             time.sleep(0.05)
-        return started
+        return process
 
     yield run
-    for each in processes:
-        each.kill()
-        each.communicate()
+    for process in processes:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +102,14 @@ def client(project, process) -> Client:
 
 @pytest.fixture
 def freshet(project, environment):
-    """Runs a command of the command line, and gives what it printed."""
+    """Run a command of the command line and return its output."""
 
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "orchestration.cli", *arguments]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, cwd=project.root, env=environment, capture_output=True, text=True
         )
-        return done.stdout + done.stderr
+        return completed.stdout + completed.stderr
 
     return run
 
@@ -118,114 +119,177 @@ def metrics(client: Client) -> str:
         return page.read().decode()
 
 
-def first(client: Client, text: str) -> str:
+def first_id(client: Client, text: str) -> str:
     return client.search(text, 1).hits[0].document_id
 
 
-def test_changes_are_searchable_at_once(project, client):
+# The tests of this module share one service. This test runs before any change.
+def test_reading_status_creates_no_ledger(project, client):
     assert "freshet_lag_seconds 0.0" in metrics(client)
-    assert not (project.live / "ledger.sqlite").exists()  # to look makes none
+    assert not (project.live / "ledger.sqlite").exists()
+
+
+def test_added_document_is_searchable_at_once(client):
     added = client.add([NEW, {"_id": "bad"}])
-    assert (added.searchable, added.generation, len(added.events)) == (True, 1, 1)
-    assert [(each.row, each.document_id) for each in added.rejected] == [(2, "bad")]
-    assert first(client, "join words of a list") == "str.join"
-    assert client.add([NEW]) == ChangeResult(
-        True, 1, received=1, unchanged=1, rejected=[], events=[], matched=[]
+
+    assert added.searchable is True
+    assert added.generation == 1
+    assert len(added.events) == 1
+    (rejected,) = added.rejected
+    assert rejected.row == 2
+    assert rejected.document_id == "bad"
+    assert first_id(client, "join words of a list") == "str.join"
+
+
+def test_unchanged_document_makes_no_generation(client):
+    client.add([NEW])
+    generation = client.status()["open"][0]["generation"]
+
+    added = client.add([NEW])
+
+    assert added == ChangeResult(
+        True, generation, received=1, unchanged=1, rejected=[], events=[], matched=[]
     )
+
+
+def test_changed_document_is_searchable_at_once(client):
+    client.add([NEW])
+
     client.add([{**NEW, "text": "Wait for nothing."}])
-    assert [
-        hit.text for hit in client.search("nothing", 9).hits if hit.document_id == "str.join"
-    ] == ["Wait for nothing."]
-    assert client.delete(["str.join"]).generation == 3
+
+    hits = client.search("nothing", 9).hits
+    texts = [hit.text for hit in hits if hit.document_id == "str.join"]
+    assert texts == ["Wait for nothing."]
+
+
+def test_deleted_document_is_gone_at_once(client):
+    client.add([NEW])
+    generation = client.status()["open"][0]["generation"]
+
+    deleted = client.delete(["str.join"])
+
+    assert deleted.generation == generation + 1
     assert "str.join" not in [hit.document_id for hit in client.search("str.join", 100).hits]
     assert "freshet_lag_seconds 0.0" in metrics(client)
+
+
+def test_client_raises_refusals_of_the_service(client):
     with pytest.raises(InvalidRequest, match="answered by the service"):
         client.search("x", filters=["colour=red"])
 
 
-def test_what_another_process_adds_is_swapped_in(project, client):
+def test_changes_of_another_process_are_served(project, client):
     before = client.status()["open"][0]["generation"]
-    collection = LiveIndex(project)
-    collection.receive(
-        [{"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}], "other"
-    )
-    number = collection.apply().generation.number
-    assert number > before
-    latest = time.monotonic() + 30
-    while client.status()["open"][0]["generation"] != number:
-        assert time.monotonic() < latest
+    row = {"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}
+    index = LiveIndex(project)
+    index.receive([row], "other")
+    generation = index.apply().generation.number
+
+    deadline = time.monotonic() + 30
+    while client.status()["open"][0]["generation"] != generation:
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert first(client, "walk the tree below a folder") == "os.walk"
+
+    assert generation > before
+    assert first_id(client, "walk the tree below a folder") == "os.walk"
     assert client.status()["freshness"]["ledger"]["lag"]["pending"] == 0
 
 
-def test_command_line_uses_the_service(project, client, freshet):
-    printed = json.loads(
-        freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text")
-    )
+def test_command_line_finds_the_same_hits(project, client, freshet):
+    output = freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text")
+
+    records = json.loads(output)
     hits = Searcher.open(project.live).search("split a string", 3, ["tags=text"])
-    assert printed == json.loads(json.dumps([hit_record(hit) for hit in hits]))
-    assert len(printed) == 2
-    refused = freshet("search", "x", "--filter", "colour=red")
-    assert refused.startswith("error: no document has a field 'colour'")
-    assert refused.rstrip().endswith(f"(answered by the service at {client.url})")
-    assert "this project is served already at " + client.url in freshet("serve", "--port", "0")
+    expected = [hit_record(hit) for hit in hits]
+    assert records == json.loads(json.dumps(expected))
+    assert len(records) == 2
+
+
+def test_command_line_names_the_service_that_refused(client, freshet):
+    output = freshet("search", "x", "--filter", "colour=red")
+
+    assert output.startswith("error: no document has a field 'colour'")
+    assert output.rstrip().endswith(f"(answered by the service at {client.url})")
+
+
+def test_served_project_is_not_served_again(client, freshet):
+    output = freshet("serve", "--port", "0")
+
+    assert f"this project is served already at {client.url}" in output
 
 
 def test_searcher_and_index_share_the_encoder(tmp_path):
     service = Service(make_project(tmp_path))
 
-    def writing():
+    def index_searcher() -> Searcher:
         return service.index().builder.searcher
 
-    assert writing().base is service.searchers.current().base
+    assert index_searcher().base is service.searchers.current().base
     service.index().receive([NEW], "test")
     service.index().apply()
+
+    # Another build of the same retriever goes live.
     make_build(tmp_path / "other", seed=1).open(tmp_path)
-    assert writing().base is service.searchers.current().base, "another build of the same retriever"
+    assert index_searcher().base is service.searchers.current().base
+
+    # Another retriever goes live.
     make_build(tmp_path / "third", seed=2).open(tmp_path, "plain")
-    assert writing().base is service.searchers.current().base, "another retriever"
-    assert writing().generation.retriever == "plain"
+    assert index_searcher().base is service.searchers.current().base
+    assert index_searcher().generation.retriever == "plain"
 
 
-def test_it_ends_gracefully(project, process, client):
-    receipt = client.add(
-        [
-            {"_id": f"late.{i}", "title": "late", "text": f"Number {i} came late."}
-            for i in range(50)
-        ],
-        wait=False,
-    )
-    assert (receipt.searchable, len(receipt.events)) == (False, 50)
+def test_service_applies_recorded_changes_before_it_ends(project, process, client):
+    rows = []
+    for i in range(50):
+        rows.append({"_id": f"late.{i}", "title": "late", "text": f"Number {i} came late."})
+    receipt = client.add(rows, wait=False)
+
     process.send_signal(signal.SIGTERM)
-    printed, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
-    assert printed.splitlines()[-1] == "stopped; everything that was received is kept"
+    output, errors = process.communicate(timeout=30)
+
+    assert receipt.searchable is False
+    assert len(receipt.events) == 50
+    assert process.returncode == 0
+    assert errors == ""
+    assert output.splitlines()[-1] == "stopped; everything that was received is kept"
     assert not (project.state / "service.json").exists()
     assert find_running_service(project) is None
-    collection = LiveIndex(project)
-    assert collection.ledger_view.backlog().number == 0
-    assert collection.apply() is None
+    index = LiveIndex(project)
+    assert index.ledger_view.backlog().number == 0
+    assert index.apply() is None
+
+
+# The same server with shorter limits.
+IMPATIENT_SERVER = """
+import orchestration.service.server as server
+from orchestration.cli import main
+
+server.STOP_SECONDS = 3
+server.REQUEST_SECONDS = 1
+main()
+"""
 
 
 def test_service_stops_in_time_despite_held_lock(project, start):
-    hurry = "import orchestration.service.server as s; s.STOP_SECONDS, s.REQUEST_SECONDS = 3, 1\n"
-    process = start("-c", hurry + "from orchestration.cli import main; main()")
+    process = start("-c", IMPATIENT_SERVER)
     client = find_running_service(project)
-    rows = [
-        {"_id": f"held.{i}", "title": "held", "text": f"Number {i} is held up."} for i in range(2)
-    ]
+    first_row = {"_id": "held.0", "title": "held", "text": "Number 0 is held up."}
+    second_row = {"_id": "held.1", "title": "held", "text": "Number 1 is held up."}
+
     with file_lock(project.live / WRITER_LOCK), ThreadPoolExecutor(1) as pool:
-        assert client.add(rows[:1], wait=False).events
-        waiting = pool.submit(client.add, rows[1:])
+        assert client.add([first_row], wait=False).events
+        pending_change = pool.submit(client.add, [second_row])
         while client.status()["freshness"]["ledger"]["lag"]["pending"] < 2:
             time.sleep(0.02)
         assert client.status()["ready"]
         process.send_signal(signal.SIGTERM)
-        printed, errors = process.communicate(timeout=20)
-        assert (waiting.result().searchable, len(waiting.result().events)) == (False, 1)
+        output, errors = process.communicate(timeout=20)
+        receipt = pending_change.result()
+
+    assert receipt.searchable is False
+    assert len(receipt.events) == 1
     assert process.returncode == 0
-    assert printed.splitlines()[-1].startswith(
+    assert output.splitlines()[-1].startswith(
         "stopped; changes that could not be made searchable in time are in the ledger"
     )
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
@@ -237,15 +301,15 @@ def test_inbox_is_received_without_the_sensor(tmp_path, monkeypatch):
     (project.root / "inbox").mkdir()
     (project.root / "inbox/new.jsonl").write_text(json.dumps(NEW) + "\n{\n")
     monkeypatch.setattr(service, "INBOX_SECONDS", 0.05)
-    running = Service(project)
-    running.start()
+    running_service = Service(project)
+    running_service.start()
     try:
         deadline = time.monotonic() + 60
         while not (project.root / "inbox/done/new.jsonl").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        while "str.join" not in running.searchers.newest_of("hce").documents(["str.join"]):
+        while "str.join" not in running_service.searchers.newest_of("hce").documents(["str.join"]):
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
-        assert running.stop(30)
+        assert running_service.stop(30)

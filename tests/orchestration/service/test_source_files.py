@@ -1,32 +1,46 @@
-"""Tests that only files of documents below the project's folder are found."""
+"""Test the search for the file of a document below the project's source folder."""
 
 from __future__ import annotations
+
+import pytest
 
 from model_code.project import Project
 from orchestration.service.source_files import find_source_file
 
 
-def test_file_of_a_document_is_found_inside_the_folder_only(tmp_path):
+@pytest.fixture
+def project(tmp_path) -> Project:
     notes = tmp_path / "notes"
     (notes / "sub").mkdir(parents=True)
     for name in ("sub/a.md", ".hidden.md", "program.sh", "ignored.md", "../outside.md"):
         (notes / name).write_text("text")
     (notes / ".gitignore").write_text("ignored.md\n")
     (tmp_path / "params.yaml").write_text("corpus: {path: notes}\n")
-    project = Project(tmp_path)
+    return Project(tmp_path)
 
-    assert find_source_file(project, "sub/a.md") == notes / "sub/a.md"
-    for document_id in (
+
+def test_file_of_a_document_is_found(project):
+    assert find_source_file(project, "sub/a.md") == project.root / "notes/sub/a.md"
+
+
+@pytest.mark.parametrize(
+    "document_id",
+    [
         ".hidden.md",
         "program.sh",
         "ignored.md",
         "../outside.md",
-        str(tmp_path / "outside.md"),
         "nothing.md",
         "x" * 5000 + ".md",
         "a\0b.md",
-    ):
-        assert find_source_file(project, document_id) is None
+    ],
+)
+def test_files_that_are_no_documents_are_not_found(project, document_id):
+    assert find_source_file(project, document_id) is None
+
+
+def test_absolute_path_outside_the_folder_is_not_found(project):
+    assert find_source_file(project, str(project.root / "outside.md")) is None
 
 
 def test_rows_of_a_file_have_no_files(tmp_path):

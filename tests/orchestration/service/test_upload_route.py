@@ -1,4 +1,4 @@
-"""Guards `/documents/files`: documents and rows of files, notes, and refusals in bounded memory."""
+"""Test `/documents/files`: documents and rows of files, notes, and refusals in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,30 +16,54 @@ def upload(client, *files):
     return client.post("/documents/files", files=[("files", file) for file in files])
 
 
-def test_uploaded_files_are_searchable_when_answered(serve):
+@pytest.mark.parametrize(
+    ("text", "document_id"), [("cider", "note.docx"), ("almond", "r1"), ("barley", "r2")]
+)
+def test_uploaded_files_are_searchable_when_answered(serve, text, document_id):
     client = serve()
     rows = b"_id,text\nr1,almond\nr2,barley\n"
+
     answer = upload(client, ("note.docx", docx(paragraph("cider"))), ("rows.csv", rows))
+
     assert answer.status_code == 200
     assert answer.json()["received"] == 3
     assert answer.json()["notes"] == []
-    for text, document_id in (("cider", "note.docx"), ("almond", "r1"), ("barley", "r2")):
-        hits = client.get("/search", params={"text": text}).json()["hits"]
-        assert [hit["document_id"] for hit in hits] == [document_id]
+    hits = client.get("/search", params={"text": text}).json()["hits"]
+    assert [hit["document_id"] for hit in hits] == [document_id]
 
 
-def test_notes_of_uploaded_files_are_answered_and_kept(serve):
-    client = serve()
-    answer = upload(client, ("half.pdf", pdf(["cider", ""])), ("old.doc", b"\xd0\xcf"))
+def test_notes_of_uploaded_files_are_answered(serve):
+    answer = upload(serve(), ("half.pdf", pdf(["cider", ""])))
+
     (note,) = answer.json()["notes"]
-    assert (note["file"], note["kind"]) == ("half.pdf", "pages without text")
+    assert note["file"] == "half.pdf"
+    assert note["kind"] == "pages without text"
+
+
+def test_unreadable_upload_is_rejected_with_reason(serve):
+    answer = upload(serve(), ("half.pdf", pdf(["cider", ""])), ("old.doc", b"\xd0\xcf"))
+
     (rejected,) = answer.json()["rejected"]
     assert rejected["document_id"] == "old.doc"
     assert "an old Office format" in rejected["reason"]
+
+
+def test_notes_of_uploaded_files_are_kept(serve):
+    client = serve()
+    answer = upload(client, ("half.pdf", pdf(["cider", ""])), ("old.doc", b"\xd0\xcf"))
+
     status = client.get("/status").json()
-    assert status["reading_notes"] == [note]
+
+    assert status["reading_notes"] == answer.json()["notes"]
     assert status["reading_notes_total"] == 1
+
+
+def test_notes_end_with_a_readable_upload(serve):
+    client = serve()
+    upload(client, ("half.pdf", pdf(["cider", ""])))
+
     upload(client, ("half.pdf", pdf(["cider", "whole"])))
+
     assert client.get("/status").json()["reading_notes"] == []
 
 
@@ -62,19 +86,22 @@ def test_notes_of_uploaded_files_are_answered_and_kept(serve):
 def test_unsafe_upload_is_refused_with_reason(serve, name, part, content, reason):
     client = serve()
     bomb = archive({part: content})
+    # The unit is kilobytes.
     memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     answer = upload(client, (name, bomb))
 
     assert answer.status_code == 422
     assert reason in answer.json()["error"]
-    # Kilobytes.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before < 20_000
+    memory_after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert memory_after - memory_before < 20_000
 
 
-def test_compressed_rows_that_unpack_without_end_are_refused(serve, monkeypatch):
+def test_large_unpacked_rows_are_refused(serve, monkeypatch):
     monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1000)
+
     answer = upload(serve(), ("rows.jsonl.gz", gzip.compress(b"\n" * 2000)))
+
     assert answer.status_code == 422
     assert "unpacks to more than 1,000 bytes" in answer.json()["error"]
 
@@ -82,23 +109,26 @@ def test_compressed_rows_that_unpack_without_end_are_refused(serve, monkeypatch)
 @pytest.mark.parametrize("name", ["a.unknown", "noname", "x" * 3000 + ".md"])
 def test_file_without_reader_is_refused_by_name(serve, name):
     answer = upload(serve(), (name, b"text"), ("good.txt", b"cider"))
+
     assert answer.status_code == 200
     (rejected,) = answer.json()["rejected"]
     assert rejected["document_id"].startswith(name[:5])
     assert answer.json()["events"] == [0]
 
 
-def test_folders_in_the_name_of_an_upload_are_left_out(serve):
+def test_upload_names_lose_their_folders(serve):
     client = serve()
+
     assert upload(client, ("../../etc/a.txt", b"cider")).status_code == 200
     assert client.get("/documents/a.txt").json()["text"] == "cider"
 
 
 def test_deeply_nested_json_is_refused(serve):
-    body = (
-        b'{"documents": [{"_id": "x", "text": "y", "f": ' + b"[" * 200_000 + b"]" * 200_000 + b"}]}"
-    )
+    nested = b"[" * 200_000 + b"]" * 200_000
+    body = b'{"documents": [{"_id": "x", "text": "y", "f": ' + nested + b"}]}"
     headers = {"Content-Type": "application/json"}
+
     answer = serve().post("/documents", content=body, headers=headers)
+
     assert answer.status_code == 400
     assert "\n" not in answer.json()["error"]
