@@ -30,6 +30,8 @@ PROJECT = "FRESHET_PROJECT"
 PARAMS = "params.yaml"
 # Environment variable that tells child processes that the project's lock is held.
 LOCK_HELD = "FRESHET_LOCK_HELD"
+# File below the state folder which marks a project as a copy of a published collection.
+FOLLOWING = "following.json"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
 # Characters that the path in an SQLite URL may contain unquoted.
 UNQUOTED = "/ '\"#:@"
@@ -133,6 +135,11 @@ class Project:
             return Project(self.home).state
         original_root = str(self.root).partition("/.dvc/tmp/exps/")[0]
         return Path(original_root) / ".freshet"
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether the project is a copy of a published collection, which its writer changes."""
+        return (self.state / FOLLOWING).is_file()
 
     @property
     def is_read_only(self) -> bool:

@@ -52,7 +52,7 @@ ORDER = (
     within("model_code.collection", "generations"),
     within("model_code", "incdsi"),
     within("model_code.collection", "index"),
-    within("model_code.collection", "sync backup handover"),
+    within("model_code.collection", "sync backup follow handover"),
     within("model_code.collection", "erase forget"),
     within("orchestration", "parameters running_service"),
     within("orchestration", "pipeline"),

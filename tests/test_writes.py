@@ -63,6 +63,7 @@ ALLOWED = {
         model_code/collection/generations/build.py:copy_build
         model_code/collection/generations/generation_store.py:GenerationStore.commit
         model_code/training/loop.py:save_checkpoint
+        model_code/collection/follow/follower.py:Follower._fetch_folder
         model_code/collection/backup/backup.py:link
         model_code/collection/backup/backup.py:backup
         model_code/collection/backup/backup.py:restore
@@ -70,6 +71,7 @@ ALLOWED = {
     "moves what exists as a whole, and loses nothing where it is undone": """
         model_code/collection/generations/generation_store.py:GenerationStore.delete
         model_code/collection/sync/inbox.py:_move
+        model_code/collection/follow/follower.py:_delete_folder
         model_code/collection/backup/repair.py:_set_damage_aside
         model_code/collection/backup/repair.py:_repair_default_retriever
         model_code/collection/backup/repair.py:_open_or_replace_ledger""",

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
+from model_code.collection.follow.publish import record_erasure
 from model_code.collection.generations.generation import Generation, verify_checksums_on_error
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.generations.refinements import documents_solved_with
@@ -106,6 +107,8 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
     # `freshet add` imports this module as well, and needs no plan of a retrain.
     from model_code.collection.index.retrain_plan import planned_generations
 
+    # Counted before and after: a generation that is published in between may hold the text.
+    record_erasure(index.project)
     index.compact()
 
     holders = _generations_with(index, holds_text)
@@ -114,6 +117,7 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
         if not generation.needs & holders:
             protected.add(generation.number)
     index.collect_garbage(1, protected)
+    record_erasure(index.project)
     return sorted(_generations_with(index, holds_text))
 
 

@@ -24,6 +24,14 @@ class LiveSettings(Settings):
             "null: only on request."
         ),
     )
+    publish: str | None = Field(
+        None,
+        description=(
+            "Where the service publishes each new generation for other machines, as `freshet "
+            "publish` does: a folder, or an address such as s3://bucket/notes. Needs the variable "
+            "FRESHET_FOLLOW_KEY. null: only on request."
+        ),
+    )
     webhook: str | None = Field(
         None,
         pattern="^(https?://|mailto:[^@?]+@)",

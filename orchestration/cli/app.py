@@ -16,6 +16,7 @@ from orchestration.cli import (
     build,
     demo,
     documents,
+    follow,
     freshness,
     handover,
     judge,
@@ -47,7 +48,7 @@ COMMANDS: dict[str, list[Callable[..., Any]]] = {
     "Judgements": [judge.judge],
     "Release": [release.register, release.promote, release.rollback, release.rewind],
     "Freshness": [freshness.status, freshness.retrain],
-    "Service": [serve.serve, serve.ui],
+    "Service": [serve.serve, serve.ui, follow.publish],
     "Maintenance": [
         maintenance.verify,
         maintenance.repair,

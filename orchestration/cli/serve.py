@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.words import print_message
+from orchestration.cli.follow import open_follower
 from orchestration.cli.options import LOCAL_HOST
 
 MAX_PORT = 65_535
@@ -35,11 +38,29 @@ def serve(
             "Can be repeated."
         ),
     ] = None,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve a copy of the collection that freshet publish wrote to this place."
+        ),
+    ] = None,
+    copy: Annotated[
+        Path, typer.Option(help="With --follow: folder of the copy; created if missing.")
+    ] = Path("following"),
+    follow_name: Annotated[
+        str | None,
+        typer.Option(help="With --follow: name of the follower; that of the machine by default."),
+    ] = None,
+    accept_epoch: Annotated[
+        str | None,
+        typer.Option(help="With --follow: epoch of a new writer, from the error message."),
+    ] = None,
 ) -> None:
     """Serve search and changes of documents over HTTP.
 
     Use it if searches and additions have to be fast: the encoder stays loaded, and the other
-    commands use the service while it runs.
+    commands use the service while it runs. With --follow, it serves a copy of a collection that
+    another machine changes.
 
     Example: freshet serve --port 8765
     """
@@ -47,7 +68,21 @@ def serve(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from orchestration.running_service import NoRegistration, register_service
 
+    if follow is not None:
+        follower = open_follower(follow, copy, follow_name, accept_epoch)
+        with register_service(follower.project.state) as registration:
+            from orchestration.service.server import serve as run_service
+
+            origins = cors_origin or ()
+            run_service(follower.project, host, port, registration, token, origins, follower)
+        return
+
     project = Project.find()
+    if project.is_follower:
+        raise FreshetError(
+            f"{project.root} is a copy of a published collection; serve it with freshet serve "
+            "--follow TARGET, with the place that it was copied from"
+        )
     if project.is_read_only:
         from orchestration.service.server import serve as run_service
 

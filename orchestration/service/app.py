@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from model_code.collection.follow.follower import Follower
 from model_code.project import Project
 from orchestration.guard import LOOPBACK_ADDRESSES, LOOPBACK_HOSTS, Guard
 from orchestration.service import routes
@@ -160,7 +161,11 @@ class RequestCount:
 
 
 def create_app(
-    project: Project, host: str = "127.0.0.1", token: str | None = None, origins: Sequence[str] = ()
+    project: Project,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    origins: Sequence[str] = (),
+    follower: Follower | None = None,
 ) -> FastAPI:
     """Return the service of a project as an ASGI application.
 
@@ -169,8 +174,9 @@ def create_app(
         host: Address that the service listens on.
         token: Token that every request needs; None if no token is required.
         origins: Other sites whose pages may send requests.
+        follower: Keeps the project a copy of a published collection; None if it is no copy.
     """
-    service = Service(project)
+    service = Service(project, follower)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

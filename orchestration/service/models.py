@@ -455,6 +455,17 @@ class LiveState(BaseModel):
     explains: bool = Field(description="Whether searches may set `explain`.")
 
 
+class FollowingState(BaseModel):
+    """How far a copy of a published collection is behind its writer."""
+
+    target: str = Field(description="Where the collection is published.")
+    sequence: int = Field(description="Number of the publication that is searched.")
+    behind: int = Field(description="Publications that are not searched yet.")
+    lag_seconds: float = Field(description="Age of the oldest publication not searched yet.")
+    unchecked_seconds: float = Field(description="Time since the writer's head was read.")
+    failure: str | None = Field(description="Why the last update failed.")
+
+
 class StatusResponse(BaseModel):
     """State of the service."""
 
@@ -486,6 +497,12 @@ class StatusResponse(BaseModel):
         description="What of the documents' files was not read, or was guessed: the most serious."
     )
     reading_notes_total: int = Field(description="Number of all such notes.")
+    following: FollowingState | None = Field(
+        description="State of a copy; null for a service that changes documents itself."
+    )
+    publish_failure: str | None = Field(
+        description="Why the current generation could not be published."
+    )
 
 
 class HealthResponse(BaseModel):

@@ -679,6 +679,9 @@ def _status(service: Service) -> models.StatusResponse:
     for name, searcher in sorted(service.searchers.opened().items()):
         open_retrievers.append(_live_state(name, searcher))
     notes = read_reading_notes(service.project)
+    publish_failure = None
+    if service.publish_thread is not None:
+        publish_failure = service.publish_thread.failure
     return models.StatusResponse(
         ready=not_ready_reason is None,
         reason=not_ready_reason or service.failure,
@@ -695,6 +698,23 @@ def _status(service: Service) -> models.StatusResponse:
         sources=source_states(service.project),
         reading_notes=notes[:MAX_READING_NOTES],
         reading_notes_total=len(notes),
+        following=_following_state(service),
+        publish_failure=publish_failure,
+    )
+
+
+def _following_state(service: Service) -> models.FollowingState | None:
+    if service.follow_thread is None:
+        return None
+    follower = service.follow_thread.follower
+    lag = follower.lag()
+    return models.FollowingState(
+        target=follower.state.target,
+        sequence=lag.sequence,
+        behind=lag.behind,
+        lag_seconds=lag.seconds,
+        unchecked_seconds=lag.unchecked_seconds,
+        failure=lag.failure,
     )
 
 

@@ -17,6 +17,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from model_code.collection.follow.follower import Follower
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.guard import (
@@ -41,6 +42,7 @@ def serve(
     registration: Registration | NoRegistration,
     token: bool = False,
     origins: Sequence[str] = (),
+    follower: Follower | None = None,
 ) -> None:
     """Serve a project until SIGINT, SIGTERM or SIGHUP.
 
@@ -51,6 +53,7 @@ def serve(
         registration: Tells clients where the service is.
         token: Whether the token is also required on this machine's own addresses.
         origins: Other sites whose pages may send requests.
+        follower: Keeps the project a copy of a published collection; None if it is no copy.
 
     Raises:
         FreshetError: If the port is taken, or the live index is damaged.
@@ -66,7 +69,7 @@ def serve(
         )
 
     with bind_socket(host, port) as listening_socket:
-        app = create_app(project, host, token=expected_token, origins=origins)
+        app = create_app(project, host, expected_token, origins, follower)
         server = _Server(app, registration, _url(listening_socket))
         # Errors of the start are raised here. Inside of the server they would become tracebacks.
         app.state.service.start()

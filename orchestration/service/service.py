@@ -14,12 +14,15 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
+from model_code.collection.follow.follower import Follower
+from model_code.collection.follow.signature import read_key
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.index.status import live_status, probe_newest_document, read_canary
 from model_code.collection.ledger.events import Receipt
+from model_code.collection.settings import LiveSettings
 from model_code.collection.sync.inbox import receive_inbox, waiting
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
@@ -27,6 +30,7 @@ from model_code.project import Project
 from model_code.retrieval.reranker import Reranker, RerankSettings
 from orchestration.service import searchers
 from orchestration.service.errors import Busy, NotReady
+from orchestration.service.following import FollowThread, PublishThread
 from orchestration.service.ingest_queue import IngestJob, IngestQueue
 from orchestration.service.searchers import Searchers, SearchPool
 
@@ -85,8 +89,10 @@ class Metrics:
 class Service:
     """The service of one project. `start` and `stop` have no effect if they are called twice."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, follower: Follower | None = None) -> None:
         self.project = project
+        self.follow_thread = None if follower is None else FollowThread(follower)
+        self.publish_thread: PublishThread | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, self._load_reranker)
         self.pool = SearchPool()
@@ -117,8 +123,15 @@ class Service:
         with suppress(NotReady):
             # The first search of a process is slow, so that it is done here.
             self.searchers.current().search("warm", 1)
-            self.index().warm()
-        if self.project.is_read_only:
+            if self.follow_thread is None:
+                self.index().warm()
+        if self.follow_thread is not None:
+            self.ingest_queue.refuse_changes(
+                "this service searches a copy of a published collection; send changes to the "
+                "service of its writer"
+            )
+            self.follow_thread.start()
+        elif self.project.is_read_only:
             self.ingest_queue.refuse_changes(
                 f"{self.project.root} cannot be written by the user of this service; start it as "
                 "the owner of the project"
@@ -126,9 +139,21 @@ class Service:
         else:
             has_ledger = open_ledger_if_exists(self.project) is not None
             self.ingest_queue.start(apply_at_start=has_ledger)
+            self._start_publishing()
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
         threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
         self._is_running = True
+
+    def _start_publishing(self) -> None:
+        """Publish new generations if the setting `live.publish` names a place.
+
+        Raises:
+            SettingsError: If there is no key to sign with.
+        """
+        target = self.project.settings("live", LiveSettings).publish
+        if target is not None:
+            self.publish_thread = PublishThread(self.project, target, read_key())
+            self.publish_thread.start()
 
     def stop(self, seconds: float | None = None) -> bool:
         """Finish waiting changes, then searches.
@@ -145,6 +170,9 @@ class Service:
         deadline = None if seconds is None else time.monotonic() + seconds
         changes_finished = self.ingest_queue.stop(seconds)
         self._stopping.set()
+        for thread in (self.follow_thread, self.publish_thread):
+            if thread is not None:
+                thread.stop()
         remaining = None if deadline is None else deadline - time.monotonic()
         searches_finished = self.pool.close(remaining)
         return changes_finished and searches_finished
@@ -194,7 +222,7 @@ class Service:
 
     def _remove_expired(self) -> None:
         """Apply the ledger if documents are expired, which records and applies their removal."""
-        if self.project.is_read_only:
+        if self.project.is_read_only or self.follow_thread is not None:
             return
         # Nothing is live yet, or the service stops.
         with suppress(NotReady, Busy):
@@ -284,6 +312,9 @@ class Service:
             "not answer.",
             self.failure is not None,
         )
+        for thread in (self.follow_thread, self.publish_thread):
+            if thread is not None:
+                yield from thread.gauges()
         yield from self._retriever_gauges()
 
     def _retriever_gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -307,8 +338,10 @@ class Service:
     def _oldest_waiting_seconds(self) -> float:
         """Return the age of the oldest change that is not searchable; 0 if there is none.
 
-        No ledger is created if no document ever arrived.
+        No ledger is created if no document ever arrived, and a copy has none.
         """
+        if self.follow_thread is not None:
+            return 0.0
         if self._index is None or open_ledger_if_exists(self.project) is None:
             return 0.0
         return self._index.ledger_view.backlog().seconds or 0.0

@@ -158,7 +158,8 @@ class LiveIndex:
         """
         if self._ledger is None or self._ledger.is_replaced():
             self._ledger = open_ledger_if_exists(self.project, self.retriever)
-            if self._ledger is None:
+            # The ledger of a copy is with its writer.
+            if self._ledger is None and not self.project.is_follower:
                 refuse_missing_ledger(self.generation)
         return self._ledger
 

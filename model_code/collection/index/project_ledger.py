@@ -56,7 +56,15 @@ def open_ledger(project: Project, retriever: str = "") -> Ledger:
     Args:
         project: The project.
         retriever: Retriever whose drift reports are read and written.
+
+    Raises:
+        FreshetError: If the project is a copy that follows a writer, which has the only ledger.
     """
+    if project.is_follower:
+        raise FreshetError(
+            f"{project.root} is a copy of a published collection, and only its writer can be "
+            "changed; send documents and feedback there"
+        )
     return Ledger.open(ledger_url(project), retriever)
 
 
@@ -85,7 +93,9 @@ def open_matching_ledger(project: Project, generation: Generation) -> Ledger | N
     """
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is None:
-        refuse_missing_ledger(generation)
+        # The ledger of a copy is with its writer.
+        if not project.is_follower:
+            refuse_missing_ledger(generation)
         return None
     try:
         require_matching_ledger(ledger, generation)

@@ -1,0 +1,160 @@
+"""The head of a published collection, and the registrations of its followers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from model_code.collection.follow.signature import sign, verify
+from model_code.collection.follow.storage import FOLLOWERS, GENERATIONS, HEAD, HEADS, SharedStorage
+from model_code.errors import FreshetError
+
+PUBLISH_FORMAT = 1
+# Characters of a hash in the name of a published folder.
+HASH_CHARACTERS = 12
+# A follower that has not registered for so long is not waited for.
+FOLLOWER_EXPIRY_SECONDS = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class PublishedHead:
+    """What followers should hold. It is signed, and the hashes in it cover every file.
+
+    Attributes:
+        epoch: Identity of the one writer. Another writer has another epoch.
+        sequence: Number of the head, which only rises.
+        erasures: Number of erasures that the writer has made. It only rises.
+        published: Time in seconds since 1970.
+        retriever: Retriever that is searched.
+        generation: Number of its generation.
+        folders: SHA-256 of the manifest of each folder that the generation reads, by number. That
+            manifest has the checksums of the folder's files.
+        settings: Text of `params.yaml` for followers.
+    """
+
+    epoch: str
+    sequence: int
+    erasures: int
+    published: float
+    retriever: str
+    generation: int
+    folders: dict[str, str]
+    settings: str
+
+    def folder_names(self) -> dict[str, str]:
+        """Return the name of each folder in the storage, by the number of its generation."""
+        names: dict[str, str] = {}
+        for number, manifest_hash in self.folders.items():
+            names[number] = published_folder(self.retriever, number, manifest_hash)
+        return names
+
+    def has_same_content(self, other: PublishedHead) -> bool:
+        """Return whether followers of both heads hold the same."""
+        return (
+            self.retriever == other.retriever
+            and self.generation == other.generation
+            and self.folders == other.folders
+            and self.settings == other.settings
+            and self.erasures == other.erasures
+        )
+
+
+@dataclass(frozen=True)
+class FollowerRegistration:
+    """What a follower tells the writer.
+
+    Attributes:
+        name: Name of the follower.
+        epoch: Epoch of the writer that it follows.
+        sequence: Head whose folders it needs; those of later heads stay, too.
+        erasures: Erasures whose texts are gone from the follower's disk.
+        seen: Time of the registration in seconds since 1970.
+    """
+
+    name: str
+    epoch: str
+    sequence: int
+    erasures: int
+    seen: float
+
+
+def published_folder(retriever: str, number: str, manifest_hash: str) -> str:
+    """Return the name of a generation's folder in the storage.
+
+    It contains the hash of the manifest, because numbers start again after a collection was
+    deleted.
+    """
+    return f"{GENERATIONS}/{retriever}/{number}-{manifest_hash[:HASH_CHARACTERS]}"
+
+
+def read_head(storage: SharedStorage, key: bytes, name: str = HEAD) -> PublishedHead | None:
+    """Return a head; None if nothing was published.
+
+    Args:
+        storage: Where it was published.
+        key: The shared key.
+        name: Name of the file.
+
+    Raises:
+        FreshetError: If the signature is wrong, or the head has another format.
+    """
+    text = storage.read(name)
+    if text is None:
+        return None
+    content = verify(text, key, f"{storage.target}/{name}")
+    _require_format(content, storage)
+    return PublishedHead(**content)
+
+
+def write_head(storage: SharedStorage, key: bytes, head: PublishedHead) -> None:
+    """Write a head. Followers see it once everything else is written."""
+    signed = sign({"format": PUBLISH_FORMAT, **asdict(head)}, key)
+    storage.write(f"{HEADS}/{head.sequence:08d}.json", signed)
+    storage.write(HEAD, signed)
+
+
+def register(storage: SharedStorage, key: bytes, registration: FollowerRegistration) -> None:
+    """Write the registration of a follower."""
+    signed = sign({"format": PUBLISH_FORMAT, **asdict(registration)}, key)
+    storage.write(f"{FOLLOWERS}/{registration.name}.json", signed)
+
+
+def read_registrations(storage: SharedStorage, key: bytes) -> list[FollowerRegistration]:
+    """Return the registrations of all followers, by ascending name.
+
+    Raises:
+        FreshetError: If one is torn or signed with another key.
+    """
+    registrations: list[FollowerRegistration] = []
+    for name in storage.names(FOLLOWERS):
+        text = storage.read(f"{FOLLOWERS}/{name}")
+        if text is not None:
+            content = verify(text, key, f"{storage.target}/{FOLLOWERS}/{name}")
+            _require_format(content, storage)
+            registrations.append(FollowerRegistration(**content))
+    return registrations
+
+
+def is_active(registration: FollowerRegistration, epoch: str, now: float) -> bool:
+    """Return whether the writer waits for a follower before it deletes folders."""
+    is_recent = now - registration.seen < FOLLOWER_EXPIRY_SECONDS
+    return is_recent and registration.epoch == epoch
+
+
+def format_time(seconds: float) -> str:
+    """Return a time in seconds since 1970 for a message.
+
+    >>> format_time(0)
+    '1970-01-01 00:00:00 UTC'
+    """
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _require_format(content: dict[str, Any], storage: SharedStorage) -> None:
+    found = content.pop("format", None)
+    if found != PUBLISH_FORMAT:
+        raise FreshetError(
+            f"{storage.target} has format {found}, but this version reads {PUBLISH_FORMAT}; use "
+            "the same version of Freshet for the writer and all followers"
+        )

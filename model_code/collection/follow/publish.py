@@ -1,0 +1,285 @@
+"""Publish the current generation, so that other machines can follow it.
+
+Folders of generations never change. Publishing therefore uploads the new ones, then writes the
+head, and then deletes what no follower needs. After a crash the head names what it named before.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from model_code.collection.follow.head import (
+    FollowerRegistration,
+    PublishedHead,
+    is_active,
+    read_head,
+    read_registrations,
+    write_head,
+)
+from model_code.collection.follow.storage import GENERATIONS, HEADS, SharedStorage
+from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.generation_store import GenerationStore, default_retriever
+from model_code.collection.segments.folder_lock import SharedFolderLock
+from model_code.errors import FreshetError
+from model_code.files import MANIFEST, hash_path, hash_text, read_json, write_json, write_text
+from model_code.project import Project, file_lock, load_yaml_mapping, plain_yaml, read_utf8
+
+PUBLISHING = "publishing"
+ERASURES_FILE = "erasures"
+KEY_CHARACTERS = 24
+# Groups of settings that followers do not get: addresses of people, and other machines.
+PRIVATE_GROUPS = ("live", "scale")
+
+
+@dataclass(frozen=True)
+class WriterState:
+    """What a writer remembers about a place that it publishes to.
+
+    Attributes:
+        epoch: The writer's epoch.
+        sequence: Highest sequence that it may have written.
+    """
+
+    epoch: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """The outcome of a publication.
+
+    Attributes:
+        target: Where it was published.
+        head: The head that followers read now.
+        uploaded: Number of folders that were uploaded.
+        deleted: Number of folders that were deleted.
+        is_new: Whether the head is new.
+        followers: Registrations of the followers.
+    """
+
+    target: str
+    head: PublishedHead
+    uploaded: int
+    deleted: int
+    is_new: bool
+    followers: tuple[FollowerRegistration, ...]
+
+    def __str__(self) -> str:
+        """Return lines for the terminal."""
+        verb = "now has" if self.is_new else "already had"
+        lines = [
+            f"{self.target} {verb} generation {self.head.generation} of {self.head.retriever} "
+            f"(number {self.head.sequence}): {self.uploaded} folders uploaded, {self.deleted} "
+            "deleted"
+        ]
+        for follower in self.followers:
+            behind = self.head.sequence - follower.sequence
+            line = f"  follower {follower.name}: "
+            line += "up to date" if behind == 0 else f"{behind} behind"
+            if follower.erasures < self.head.erasures:
+                line += ", and still holds erased documents"
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def record_erasure(project: Project) -> None:
+    """Count an erasure. The next publication deletes all folders that it does not need."""
+    path = project.state / PUBLISHING / ERASURES_FILE
+    with file_lock(path.with_suffix(".lock")):
+        write_text(path, f"{count_erasures(project) + 1}\n")
+
+
+def count_erasures(project: Project) -> int:
+    """Return how many erasures the project has made."""
+    path = project.state / PUBLISHING / ERASURES_FILE
+    return int(path.read_text(encoding="ascii")) if path.is_file() else 0
+
+
+def publish(project: Project, target: str, key: bytes, take_over: bool = False) -> PublishReport:
+    """Publish the current generation of the default retriever.
+
+    Args:
+        project: The writer's project.
+        target: A folder, or an address of fsspec.
+        key: The shared key.
+        take_over: Whether to become the writer of a place that another project writes.
+
+    Raises:
+        FreshetError: If another project writes there, a file is damaged, or the storage fails.
+    """
+    with _locked_state(project, target) as path:
+        storage = SharedStorage(target)
+        before = read_head(storage, key)
+        state = _writer_state(path, before, take_over, target)
+
+        generation = GenerationStore(project.live, default_retriever(project.live)).current()
+        with _keep_folders(generation):
+            head = _next_head(project, generation, state, before)
+            uploaded = _upload_folders(storage, generation, head)
+            is_new = before is None or before.epoch != head.epoch or head != before
+            if is_new:
+                # Remembered first: after a crash, a head with this number is known as our own.
+                write_json(path, asdict(WriterState(head.epoch, head.sequence)))
+                write_head(storage, key, head)
+
+        followers = read_registrations(storage, key)
+        deleted = _delete_unneeded(storage, key, head, followers)
+        return PublishReport(target, head, uploaded, deleted, is_new, tuple(followers))
+
+
+@contextmanager
+def _locked_state(project: Project, target: str) -> Iterator[Path]:
+    """Hold the lock of a publication, and yield the file of the writer's state."""
+    name = hash_text(target if "://" in target else str(Path(target).resolve()))
+    path = project.state / PUBLISHING / f"{name[:KEY_CHARACTERS]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(path.with_suffix(".lock")):
+        yield path
+
+
+def _writer_state(
+    path: Path, before: PublishedHead | None, take_over: bool, target: str
+) -> WriterState:
+    """Return the state of this writer, after checking that it is the only one.
+
+    Raises:
+        FreshetError: If another project wrote the head.
+    """
+    state = WriterState(**read_json(path)) if path.is_file() else None
+    if take_over or (state is None and before is None):
+        sequence = 0 if before is None else before.sequence
+        return WriterState(uuid.uuid4().hex, sequence)
+    if state is None:
+        raise FreshetError(
+            f"{target} is written by another project (epoch {_epoch(before)}); publish to another "
+            "place, or end that writer and become the writer with --take-over"
+        )
+    if before is not None:
+        is_foreign = before.epoch != state.epoch or before.sequence > state.sequence
+        if is_foreign:
+            raise FreshetError(
+                f"another writer has published number {before.sequence} (epoch {_epoch(before)}) "
+                f"to {target}, but one machine writes; end that writer, and become the writer with "
+                "--take-over"
+            )
+    return state
+
+
+def _epoch(head: PublishedHead | None) -> str:
+    return "none" if head is None else head.epoch
+
+
+def _next_head(
+    project: Project, generation: Generation, state: WriterState, before: PublishedHead | None
+) -> PublishedHead:
+    """Return the head to write, or the one that is there if nothing changed."""
+    folders: dict[str, str] = {}
+    for number in sorted(generation.needs):
+        folders[f"{number:06d}"] = hash_path(generation.sibling(number) / MANIFEST)
+    head = PublishedHead(
+        epoch=state.epoch,
+        sequence=state.sequence + 1,
+        erasures=count_erasures(project),
+        published=time.time(),
+        retriever=generation.retriever,
+        generation=generation.number,
+        folders=folders,
+        settings=follower_settings(project),
+    )
+    if before is not None and before.epoch == state.epoch and before.has_same_content(head):
+        return before
+    if before is not None:
+        # Followers refuse a head with fewer erasures than they have seen.
+        head = replace(head, erasures=max(head.erasures, before.erasures))
+        if before.epoch == state.epoch and before.has_same_content(head):
+            return before
+    return head
+
+
+def follower_settings(project: Project) -> str:
+    """Return the text of `params.yaml` without the groups that are private to the writer."""
+    from io import StringIO
+
+    yaml = plain_yaml()
+    groups = load_yaml_mapping(yaml, read_utf8(project.params_file))
+    public = {name: value for name, value in groups.items() if name not in PRIVATE_GROUPS}
+    stream = StringIO()
+    yaml.dump(public, stream)
+    return stream.getvalue()
+
+
+@contextmanager
+def _keep_folders(generation: Generation) -> Iterator[None]:
+    """Keep garbage collection from deleting the folders of a generation."""
+    locks = [SharedFolderLock(generation.sibling(number)) for number in generation.needs]
+    try:
+        yield
+    finally:
+        locks.clear()
+
+
+def _upload_folders(storage: SharedStorage, generation: Generation, head: PublishedHead) -> int:
+    """Upload the folders that the storage lacks, and return their number.
+
+    The manifest of a folder is uploaded last, so that a folder with a manifest is complete.
+    """
+    uploaded = 0
+    for number, name in head.folder_names().items():
+        if storage.read(f"{name}/{MANIFEST}") is not None:
+            continue
+        source = Generation.read(generation.sibling(int(number)))
+        source.verify()
+        for file_name in sorted(source.manifest["checksums"]):
+            storage.upload(source.folder / file_name, f"{name}/{file_name}")
+        storage.write(f"{name}/{MANIFEST}", (source.folder / MANIFEST).read_bytes())
+        uploaded += 1
+    return uploaded
+
+
+def _delete_unneeded(
+    storage: SharedStorage, key: bytes, head: PublishedHead, followers: list[FollowerRegistration]
+) -> int:
+    """Delete folders and heads that no active follower holds, and return the number of folders.
+
+    Erased documents may be in any older folder. All of these are deleted if a follower is behind an
+    erasure: it then fetches the current head.
+    """
+    now = time.time()
+    oldest_sequence = head.sequence
+    for follower in followers:
+        has_seen_erasures = follower.erasures >= head.erasures
+        if is_active(follower, head.epoch, now) and has_seen_erasures:
+            oldest_sequence = min(oldest_sequence, follower.sequence)
+
+    needed = set(head.folder_names().values())
+    outdated: list[str] = []
+    for file_name in storage.names(HEADS):
+        name = f"{HEADS}/{file_name}"
+        older = read_head(storage, key, name)
+        is_needed = (
+            older is not None
+            and older.epoch == head.epoch
+            and older.sequence >= oldest_sequence
+            and older.erasures == head.erasures
+        )
+        if older is not None and is_needed:
+            needed.update(older.folder_names().values())
+        else:
+            outdated.append(name)
+
+    unneeded: list[str] = []
+    for retriever in storage.names(GENERATIONS):
+        for folder_name in storage.names(f"{GENERATIONS}/{retriever}"):
+            name = f"{GENERATIONS}/{retriever}/{folder_name}"
+            if name not in needed:
+                unneeded.append(name)
+    # A folder without a manifest counts as incomplete, wherever the deletion is interrupted.
+    storage.delete(f"{name}/{MANIFEST}" for name in unneeded)
+    storage.delete(unneeded)
+    storage.delete(outdated)
+    return len(unneeded)

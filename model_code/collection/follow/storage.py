@@ -1,0 +1,139 @@
+"""The place that a writer publishes to: a folder, or object storage that fsspec reaches.
+
+head.json                        the signed head: what followers should hold now; written last
+heads/00000007.json              the heads that a registered follower may still hold
+generations/R/000003-HASH/...    a folder of a generation, whose manifest is written last
+followers/NAME.json              a signed registration of each follower
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from model_code.errors import FreshetError
+from model_code.files import atomic_write
+
+HEAD = "head.json"
+HEADS = "heads"
+GENERATIONS = "generations"
+FOLLOWERS = "followers"
+
+
+class SharedStorage:
+    """Files below one address, by names relative to it."""
+
+    def __init__(self, target: str) -> None:
+        """Open the address; nothing is read or written yet.
+
+        Args:
+            target: A folder, or an address of fsspec such as `s3://bucket/notes`.
+
+        Raises:
+            FreshetError: If the library for this kind of address is not installed.
+        """
+        # fsspec takes long to import, and only published collections need it.
+        import fsspec
+
+        self.target = target
+        try:
+            filesystem, path = fsspec.url_to_fs(target)
+        except (ImportError, ValueError) as error:
+            raise FreshetError(
+                f"{target} cannot be opened ({error}); name a folder, or install the library that "
+                "the message names, in the clone of Freshet: pip install -e '.[s3]' for s3://"
+            ) from None
+        self._filesystem: Any = filesystem
+        self._path = path.rstrip("/")
+        self._is_local = "file" in _protocols(filesystem)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is no such file.
+
+        Raises:
+            FreshetError: If the storage does not answer.
+        """
+        with self._explained(name):
+            try:
+                return self._filesystem.cat_file(self._full(name))
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file. Readers see the old content or the new one.
+
+        Raises:
+            FreshetError: If the storage does not take it.
+        """
+        with self._explained(name):
+            if self._is_local:
+                with atomic_write(Path(self._full(name))) as staged:
+                    staged.write_bytes(content)
+            else:
+                self._filesystem.pipe_file(self._full(name), content)
+
+    def upload(self, source: Path, name: str) -> None:
+        """Copy a local file.
+
+        Raises:
+            FreshetError: If the storage does not take it.
+        """
+        with self._explained(name):
+            if self._is_local:
+                Path(self._full(name)).parent.mkdir(parents=True, exist_ok=True)
+            self._filesystem.put_file(str(source), self._full(name))
+
+    def download(self, name: str, target: Path) -> None:
+        """Copy a file to this machine.
+
+        Raises:
+            FreshetError: If it is missing, or the storage does not answer.
+        """
+        with self._explained(name):
+            self._filesystem.get_file(self._full(name), str(target))
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files and folders in a folder, ascending."""
+        with self._explained(folder):
+            self._filesystem.invalidate_cache()
+            try:
+                paths = self._filesystem.ls(self._full(folder), detail=False)
+            except FileNotFoundError:
+                return []
+            return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files and folders. Names that do not exist are left out."""
+        for name in names:
+            with self._explained(name):
+                try:
+                    self._filesystem.rm(self._full(name), recursive=True)
+                except FileNotFoundError:
+                    continue
+
+    def _full(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Turn errors of the storage into one line.
+
+        The libraries of object storages raise errors that have no common base.
+        """
+        try:
+            yield
+        except FreshetError:
+            raise
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).partition("\n")[0]
+            raise FreshetError(
+                f"{self.target} failed at {name}: {reason}; check the address, the permissions and "
+                "the free space"
+            ) from error
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

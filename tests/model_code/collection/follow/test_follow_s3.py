@@ -1,0 +1,43 @@
+"""Guards that S3's protocol serves as a shared place, with moto's server.
+
+moto and s3fs are not part of any extra for tests. In an environment of your own: pip install
+'moto[server]' s3fs
+
+Run: python -m pytest tests/model_code/collection/follow/test_follow_s3.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model_code.collection.follow.places import change, follow, publish_to, searches
+
+
+@pytest.fixture
+def bucket(monkeypatch) -> str:
+    server = pytest.importorskip("moto.server", reason="moto is not installed")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    running = server.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}").mkdir("notes")
+    yield "s3://notes/search"
+    running.stop()
+
+
+def test_follower_equals_writer_over_s3(own, bucket, tmp_path):
+    publish_to(own, bucket)
+    follower = follow(tmp_path / "copy", bucket)
+    follower.update()
+    change(own, {"added": "word1 word2"}, deletes=["d06"])
+    change(own, {"added too": "word1 word3"})
+
+    publish_to(own, bucket)
+    follower.update()
+
+    assert searches(follower.project) == searches(own)
