@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -240,6 +240,13 @@ def export(
     feedback: Annotated[
         bool, typer.Option("--feedback", help="Print the feedback on hits in place of documents.")
     ] = False,
+    known_queries: Annotated[
+        bool,
+        typer.Option(
+            "--known-queries",
+            help="Print the known queries of each document in place of documents.",
+        ),
+    ] = False,
     everything: Annotated[
         Path | None,
         typer.Option(
@@ -266,8 +273,15 @@ def export(
             "freshet export --all FOLDER for a folder of JSON lines"
         )
 
-    from model_code.collection.backup.export import export_documents, export_project
-    from model_code.collection.generations.generation_store import default_retriever
+    from model_code.collection.backup.export import (
+        export_documents,
+        export_project,
+        known_query_rows,
+    )
+    from model_code.collection.generations.generation_store import (
+        GenerationStore,
+        default_retriever,
+    )
     from model_code.collection.index.project_ledger import read_feedback
 
     project = Project.find()
@@ -277,10 +291,15 @@ def export(
         print_message(f"{everything} holds the project as JSON lines: {', '.join(files)}")
         return
 
+    name_of_retriever = retriever or default_retriever(project.live)
+    rows: Iterable[dict[str, Any]]
     if feedback:
         rows = (vars(entry) for entry in read_feedback(project))
+    elif known_queries:
+        generation = GenerationStore(project.live, name_of_retriever).current()
+        rows = known_query_rows(project, generation)
     else:
-        rows = export_documents(project, retriever or default_retriever(project.live))
+        rows = export_documents(project, name_of_retriever)
     for row in rows:
         print_message(json.dumps(row, ensure_ascii=False))
 

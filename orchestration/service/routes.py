@@ -31,6 +31,7 @@ from freshet.results import (
     UploadResult,
 )
 from model_code.collection.generations.generation_store import retrievers
+from model_code.collection.generations.known_queries import ShownQueries
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
@@ -403,21 +404,15 @@ def _find_document(service: Service, document_id: str) -> StoredDocument:
 def _stored_document(service: Service, searcher: Searcher, document: Document) -> StoredDocument:
     """Return a document with the texts of its known queries that may be shown."""
     settings = service.project.settings("known_queries", KnownQuerySettings)
-    texts: list[str] = []
-    hidden = 0
-    for query in searcher.known_queries([document.document_id]):
-        if settings.show or query.is_public:
-            texts.append(query.text)
-        else:
-            hidden += 1
+    known = ShownQueries.select(searcher.known_queries([document.document_id]), settings.show)
     return StoredDocument(
         document_id=document.document_id,
         title=document.title,
         text=document.text,
         fields=document.fields,
         date=document.date,
-        known_queries=texts,
-        hidden_queries=hidden,
+        known_queries=[query.text for query in known.queries],
+        hidden_queries=known.hidden,
         version=document.content_hash,
     )
 

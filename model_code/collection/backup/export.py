@@ -5,12 +5,16 @@ the two versions on disk are:
 
     FOLDER/manifest.json     the format of the export and the number of rows of each file
     FOLDER/documents.jsonl   the live documents, with fields, dates and queries
+    FOLDER/forgotten.jsonl   hashes of forgotten queries, which must not be known again
+    FOLDER/known.jsonl       the known queries of the live documents, for the record
     FOLDER/queries.jsonl     the queries of the built corpus
     FOLDER/qrels.jsonl       the judgements of the built corpus, each with its split
     FOLDER/origins.jsonl     the source that each added document came from
     FOLDER/feedback.jsonl    thumbs and clicks
     FOLDER/promotions.jsonl  the history of promotions, for the record
     FOLDER/events.jsonl      the ledger's events without their texts, for the record
+
+A forgotten query is in none of these files.
 
 Columns have the default names of `corpus.columns`. The files of documents, queries and judgements
 are therefore a corpus that `corpus.source: files` reads.
@@ -20,21 +24,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.generation import Generation, live_rows
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
+from model_code.collection.generations.known_queries import ShownQueries, live_known_queries
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.states import LedgerView
 from model_code.collection.segments.documents import COLUMNS, document_from_row
 from model_code.corpus.clean_rows import document_to_row
+from model_code.corpus.known_queries import query_hash
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, atomic_write, replace_folder, write_json
 from model_code.project import Project
+from model_code.retrieval.index_settings import KnownQuerySettings
 from model_code.text.documents import Document
 
 EXPORT_FORMAT = 1
@@ -46,6 +53,8 @@ ORIGINS_FILE = "origins.jsonl"
 FEEDBACK_FILE = "feedback.jsonl"
 PROMOTIONS_FILE = "promotions.jsonl"
 EVENTS_FILE = "events.jsonl"
+FORGOTTEN_FILE = "forgotten.jsonl"
+KNOWN_FILE = "known.jsonl"
 
 EVENTS_PER_QUERY = 10_000
 
@@ -111,10 +120,16 @@ def export_project(project: Project, folder: Path) -> dict[str, int]:
             yield document_to_row(document, EXPORT_COLUMNS)
 
     counts[DOCUMENTS_FILE] = write_json_lines(staging / DOCUMENTS_FILE, document_rows())
-    counts[QUERIES_FILE] = write_json_lines(staging / QUERIES_FILE, _query_rows(project))
-    judgements = _judgement_rows(project, document_ids)
+    forgotten = _forgotten_queries(project)
+    queries = list(_query_rows(project, forgotten))
+    counts[QUERIES_FILE] = write_json_lines(staging / QUERIES_FILE, queries)
+    judgements = _judgement_rows(project, document_ids, {query["_id"] for query in queries})
     counts[QRELS_FILE] = write_json_lines(staging / QRELS_FILE, judgements)
     counts |= _export_ledger(project, generation, staging)
+    forgotten_rows = [{"hash": key, "received": forgotten[key]} for key in forgotten]
+    counts[FORGOTTEN_FILE] = write_json_lines(staging / FORGOTTEN_FILE, forgotten_rows)
+    known = known_query_rows(project, generation)
+    counts[KNOWN_FILE] = write_json_lines(staging / KNOWN_FILE, known)
     counts[PROMOTIONS_FILE] = write_json_lines(staging / PROMOTIONS_FILE, _promotions(project))
 
     write_json(staging / MANIFEST, {"format": EXPORT_FORMAT, "rows": counts})
@@ -151,22 +166,55 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     return number
 
 
-def _query_rows(project: Project) -> Iterator[dict[str, Any]]:
-    """Yield the queries of the built corpus; none if no corpus is built."""
+def known_query_rows(project: Project, generation: Generation) -> Iterator[dict[str, Any]]:
+    """Yield a row for each document with known queries, by ascending document id.
+
+    Texts from rows and judgements are shown. Texts from feedback are counted, unless the setting
+    `known_queries.show` is true.
+
+    Args:
+        project: The project.
+        generation: The generation whose documents are listed.
+    """
+    settings = project.settings("known_queries", KnownQuerySettings)
+    for document_id, queries in live_known_queries(generation).items():
+        known = ShownQueries.select(queries, settings.show)
+        shown = []
+        for query in known.queries:
+            shown.append({"text": query.text, "source": query.source, "weight": query.weight})
+        yield {"id": document_id, "known_queries": shown, "hidden_queries": known.hidden}
+
+
+def _forgotten_queries(project: Project) -> dict[str, float]:
+    """Return when each query was forgotten, by its hash."""
+    ledger = open_ledger_if_exists(project)
+    if ledger is None:
+        return {}
+    with ledger:
+        return ledger.forgotten_times()
+
+
+def _query_rows(project: Project, forgotten: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the queries of the built corpus that are not forgotten; none if no corpus is built."""
     for query in _corpus_rows(project, "queries"):
+        if query_hash(query["text"]) in forgotten:
+            continue
         row = {"_id": query["query_id"], "text": query["text"]}
         if query.get("answers") is not None:
             row["answers"] = json.loads(query["answers"])
         yield row
 
 
-def _judgement_rows(project: Project, document_ids: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the judgements of documents that are still live.
+def _judgement_rows(
+    project: Project, document_ids: Collection[str], query_ids: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the judgements of documents and queries that are exported.
 
     A judgement of a deleted document is left out, because no build could use it.
     """
     for judgement in _corpus_rows(project, "qrels"):
-        if judgement["document_id"] in document_ids:
+        is_exported = judgement["query_id"] in query_ids
+        if is_exported and judgement["document_id"] in document_ids:
             yield {
                 "query-id": judgement["query_id"],
                 "corpus-id": judgement["document_id"],

@@ -2,7 +2,7 @@
 
 If nothing is live in the project, the export becomes its corpus, from which the first build is
 made. If something is live, the documents are added to it, and judgements are left out, because they
-belong to a corpus. Feedback is recorded in both cases.
+belong to a corpus. Feedback and forgotten queries are recorded in both cases.
 
 Importing the same folder again changes nothing.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from model_code.collection.backup.export import (
     EXPORT_COLUMNS,
     EXPORT_FORMAT,
     FEEDBACK_FILE,
+    FORGOTTEN_FILE,
     ORIGINS_FILE,
     QRELS_FILE,
     QUERIES_FILE,
@@ -42,6 +44,9 @@ from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json, replace_folder
 from model_code.project import Project
 from model_code.text.documents import Document
+
+QUERY_HASH = re.compile("[0-9a-f]{64}")
+"""A hash of `query_hash`."""
 
 # The folder of a project with the export that is its corpus.
 IMPORTED_FOLDER = "imported"
@@ -64,12 +69,14 @@ class ImportReport(ChangeReport):
 
     Attributes:
         feedback: Number of sound rows of feedback.
+        forgotten: Number of forgotten queries.
         corpus_documents: Number of sound documents of the new corpus; 0 if something was live.
         queries: Number of sound queries of the new corpus.
         judgements: Number of sound judgements of the new corpus.
     """
 
     feedback: int = 0
+    forgotten: int = 0
     corpus_documents: int = 0
     queries: int = 0
     judgements: int = 0
@@ -89,6 +96,8 @@ class ImportReport(ChangeReport):
                 f"{self.queries:,} queries, {self.judgements:,} judgements"
             )
         lines.append(f"{self.feedback:,} rows of feedback")
+        if self.forgotten:
+            lines.append(f"{self.forgotten:,} forgotten queries, which are not known again")
         return "\n".join(lines)
 
 
@@ -127,6 +136,7 @@ def import_project(
     report = ImportReport()
     for rejection in rows.rejected:
         report.rejected.append({"file": DOCUMENTS_FILE, **vars(rejection)})
+    _record_forgotten(project, folder, report)
     _record_feedback(project, folder, report)
 
     if index is None:
@@ -181,6 +191,27 @@ def _read_table(folder: Path, file: str, table: Table) -> Iterator[Row | Refused
     if (folder / file).is_file():
         for row in read_rows(folder / file, table, file):
             yield map_columns(row, EXPORT_COLUMNS)
+
+
+def _record_forgotten(project: Project, folder: Path, report: ImportReport) -> None:
+    """Record the hashes of forgotten queries, so that nothing makes them known again."""
+    sound: dict[str, float] = {}
+    for number, values in _json_lines(folder / FORGOTTEN_FILE):
+        forgotten = None if values is None else values.get("hash")
+        received = None if values is None else values.get("received")
+        is_hash = isinstance(forgotten, str) and QUERY_HASH.fullmatch(forgotten) is not None
+        is_time = isinstance(received, int | float) and math.isfinite(received)
+        if is_hash and is_time:
+            sound[str(forgotten)] = float(received or 0.0)
+        else:
+            reason = "bad row: hash must be 64 hexadecimal digits, and received a time in seconds"
+            report.rejected.append(_refusal(FORGOTTEN_FILE, number, None, reason))
+
+    report.forgotten = len(sound)
+    if sound:
+        with open_ledger(project) as ledger:
+            for query, time in sound.items():
+                ledger.record_forgotten(query, time)
 
 
 def _record_feedback(project: Project, folder: Path, report: ImportReport) -> None:

@@ -406,9 +406,13 @@ class Ledger:
 
     def forgotten_queries(self) -> frozenset[str]:
         """Return the hashes of the queries that must not be known."""
+        return frozenset(self.forgotten_times())
+
+    def forgotten_times(self) -> dict[str, float]:
+        """Return when each query was forgotten, by its hash, ascending."""
+        query = sa.select(forgotten_queries).order_by(forgotten_queries.c.hash)
         with self._database.read() as connection:
-            rows = connection.execute(sa.select(forgotten_queries.c.hash))
-            return frozenset(row.hash for row in rows)
+            return {row.hash: row.received for row in connection.execute(query)}
 
     def revert(self, target: RevertTarget) -> int:
         """Take all documents back to what a generation holds.

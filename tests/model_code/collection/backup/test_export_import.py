@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,19 @@ from model_code.collection.backup.export import (
     DOCUMENTS_FILE,
     EVENTS_FILE,
     FEEDBACK_FILE,
+    FORGOTTEN_FILE,
+    KNOWN_FILE,
     PROMOTIONS_FILE,
     QRELS_FILE,
     QUERIES_FILE,
     export_documents,
     export_project,
+    known_query_rows,
 )
 from model_code.collection.backup.import_ import import_project
+from model_code.collection.forget import forget_query
 from model_code.collection.generations.generation import REMOVED
+from model_code.collection.generations.known_queries import live_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.project_ledger import read_feedback
@@ -32,6 +38,7 @@ from model_code.corpus.tables import make_table
 from model_code.errors import Damaged, FreshetError
 from model_code.files import MANIFEST, read_json, write_json, write_text
 from model_code.project import Project
+from model_code.text.known_queries import KnownQuery
 from model_code.text.settings import PassageSettings
 from orchestration import parameters
 from orchestration.cli.app import app
@@ -276,3 +283,105 @@ def test_commands_export_and_import(source, elsewhere, tmp_path, monkeypatch):
     report = json.loads(imported.output)
     assert report["added"] == ["n1"]
     assert report["feedback"] == 1
+
+
+@pytest.fixture
+def rated(source: Project) -> LiveIndex:
+    """The project with thumbs on two queries, which are known."""
+    index = LiveIndex(source)
+    for text in ("secret words", "how to sort"):
+        index.ledger.record_feedback(Feedback(text, "n1", "up", who="ann"))
+    index.receive([row("n2", "word3", queries=["what is word3"])], "api")
+    index.apply()
+    return index
+
+
+def test_texts_of_feedback_are_counted_only(rated):
+    rows = {row["id"]: row for row in known_query_rows(rated.project, rated.generation)}
+
+    assert rows["n1"]["known_queries"] == [
+        {"text": "what is word1", "source": "row", "weight": 1.0}
+    ]
+    assert rows["n1"]["hidden_queries"] == 2
+    assert rows["n2"]["hidden_queries"] == 0
+
+
+def test_texts_of_feedback_are_shown_if_set(rated):
+    parameters.write_overrides(rated.project.params_file, ["known_queries.show=true"])
+
+    rows = {row["id"]: row for row in known_query_rows(rated.project, rated.generation)}
+
+    texts = [query["text"] for query in rows["n1"]["known_queries"]]
+    assert sorted(texts) == ["how to sort", "secret words", "what is word1"]
+    assert rows["n1"]["hidden_queries"] == 0
+
+
+def known_queries_of_files(index: LiveIndex) -> list[KnownQuery]:
+    return list(chain.from_iterable(live_known_queries(index.generation).values()))
+
+
+def test_files_know_the_queries_of_the_searcher(rated):
+    known = rated.builder.searcher.known_queries()
+
+    assert known_queries_of_files(rated) == known
+    rated.compact()
+    assert known_queries_of_files(rated) == known
+
+
+def test_forgotten_query_is_not_exported(rated, tmp_path):
+    write_corpus_tables(rated.project)
+    forget_query(rated, "SECRET words?")
+    forget_query(rated, "sorting")
+
+    export_project(rated.project, tmp_path / "export")
+
+    texts = "".join(path.read_text() for path in (tmp_path / "export").iterdir()).lower()
+    assert "secret" not in texts
+    assert "sorting" not in texts
+    assert [row["_id"] for row in read_lines(tmp_path / "export" / QUERIES_FILE)] == ["q2"]
+    assert read_lines(tmp_path / "export" / QRELS_FILE) == []
+
+
+def test_forgotten_query_does_not_come_back_elsewhere(rated, elsewhere, tmp_path):
+    forget_query(rated, "secret words")
+    export_project(rated.project, tmp_path / "export")
+
+    report = import_project(elsewhere, tmp_path / "export")
+    index = LiveIndex(elsewhere)
+    index.ledger.record_feedback(Feedback("Secret words", "n1", "up", who="bob"))
+    index.receive([row("n3", "word4", queries=["SECRET words!"])], "api")
+    index.apply()
+
+    assert report.forgotten == 1
+    assert "1 forgotten queries" in str(report)
+    assert index.ledger.forgotten_times() == rated.ledger.forgotten_times()
+    known = {query.text.lower() for query in index.builder.searcher.known_queries()}
+    assert not any(text.startswith("secret") for text in known)
+    assert "how to sort" in known
+
+
+def test_bad_rows_of_forgotten_queries_are_refused(elsewhere, export_folder):
+    (export_folder / FORGOTTEN_FILE).write_text('{"hash": "short", "received": 1}\n[]\n')
+
+    report = import_project(elsewhere, export_folder)
+
+    rejected = [(one["file"], one["row"]) for one in report.rejected]
+    assert rejected == [(FORGOTTEN_FILE, 1), (FORGOTTEN_FILE, 2)]
+
+
+def test_command_prints_known_queries(rated, monkeypatch):
+    monkeypatch.chdir(rated.project.root)
+
+    printed = CliRunner().invoke(app, ["export", "--known-queries"])
+
+    rows = [json.loads(line) for line in printed.output.splitlines()]
+    assert [row["id"] for row in rows] == ["n1", "n2"]
+    assert "secret" not in printed.output
+
+
+def test_known_queries_are_exported_for_the_record(rated, tmp_path):
+    export_project(rated.project, tmp_path / "export")
+
+    rows = read_lines(tmp_path / "export" / KNOWN_FILE)
+
+    assert [row["id"] for row in rows] == ["n1", "n2"]
