@@ -86,7 +86,8 @@ class KnownQuerySettings(Settings):
     weight: Literal[0.0, 0.25, 0.5, 1.0] | None = Field(
         None,
         description="Weight of a word of a known query; a word of the text has weight 1. null: "
-        "chosen on the judged dev queries if there are at least 30, else 0.25.",
+        "chosen on the judged dev queries; 0.25 if fewer than 30 of them ask for documents with "
+        "known queries.",
     )
     in_length: bool | None = Field(
         None,

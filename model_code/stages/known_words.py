@@ -35,11 +35,13 @@ class KnownWordsChoice:
         dev: Mean metric of each variant on the dev queries, in their order; empty if none was
             measured.
         variants: The variants.
+        chosen_on_dev: Whether the dev queries decided. Otherwise `words` is the default.
     """
 
     words: KnownWords
     dev: Sequence[float]
     variants: Sequence[KnownWords]
+    chosen_on_dev: bool = False
 
     @property
     def report(self) -> dict[str, Any]:
@@ -52,7 +54,7 @@ class KnownWordsChoice:
         return {
             "weight": self.words.weight,
             "in_length": self.words.in_length,
-            "chosen_on_dev": bool(self.dev),
+            "chosen_on_dev": self.chosen_on_dev,
             "variants": measured,
         }
 
@@ -98,6 +100,9 @@ def choose_known_words(
     for. A variant by which these queries lose more than `MAX_LOSS` against weight 0 is left out.
     Of equal variants, the one with the smaller weight is chosen.
 
+    If too few dev queries ask for documents with known queries, they cannot show what the words
+    gain. Then the default is chosen, unless it is left out.
+
     Args:
         evaluation_set: The judged queries.
         variants: The variants, the default one first. It is chosen if too few dev queries are
@@ -128,8 +133,12 @@ def choose_known_words(
         least = _mean(values[plain], unasked) - MAX_LOSS
         allowed = [number for number in allowed if _mean(values[number], unasked) >= least]
 
+    shows_gain = len(sample.queries) - len(unasked) >= MIN_LEARNING_QUERIES
+    if not shows_gain and 0 in allowed:
+        return KnownWordsChoice(variants[0], means, variants)
+
     best = max(allowed, key=lambda number: (means[number], -variants[number].weight))
-    return KnownWordsChoice(variants[best], means, variants)
+    return KnownWordsChoice(variants[best], means, variants, chosen_on_dev=True)
 
 
 def queries_without_known(judgements: Judgements, retriever: Bm25Retriever) -> list[str]:

@@ -47,8 +47,8 @@ class FakeBm25:
         return rankings
 
 
-def make_evaluation_set(source: str = "qrels") -> Any:
-    texts = [f"asked {i}" for i in range(ASKED)] + [f"unasked {i}" for i in range(UNASKED)]
+def make_evaluation_set(source: str = "qrels", asked: int = ASKED) -> Any:
+    texts = [f"asked {i}" for i in range(asked)] + [f"unasked {i}" for i in range(UNASKED)]
     dev = Judgements(
         queries={text: text for text in texts},
         qrels={text: {text: 1} for text in texts},
@@ -61,10 +61,12 @@ def make_evaluation_set(source: str = "qrels") -> Any:
     )
 
 
-def choose(answered: dict[float, tuple[int, int]], source: str = "qrels") -> float:
+def choose(
+    answered: dict[float, tuple[int, int]], source: str = "qrels", asked: int = ASKED
+) -> float:
     variants = known_word_variants(None, True, LIMITS)
     retriever: Any = FakeBm25(answered)
-    choice = choose_known_words(make_evaluation_set(source), variants, retriever)
+    choice = choose_known_words(make_evaluation_set(source, asked), variants, retriever)
     return choice.words.weight
 
 
@@ -83,6 +85,19 @@ def test_words_are_switched_off_if_every_weight_harms() -> None:
 def test_default_is_used_without_judgements() -> None:
     values = {0.0: (10, 20), 0.25: (0, 0), 0.5: (29, 20), 1.0: (25, 20)}
     assert choose(values, source="titles") == 0.25
+
+
+def test_default_is_used_if_dev_cannot_show_a_gain() -> None:
+    values = {0.0: (0, 20), 0.25: (0, 20), 0.5: (0, 20), 1.0: (0, 20)}
+
+    assert choose(values, asked=MIN_LEARNING_QUERIES - 1) == 0.25
+    assert choose(values) == 0.0
+
+
+def test_default_that_harms_is_not_used_either() -> None:
+    values = {0.0: (0, 20), 0.25: (0, 19), 0.5: (0, 18), 1.0: (0, 10)}
+
+    assert choose(values, asked=0) == 0.0
 
 
 def test_queries_are_grouped_by_their_documents() -> None:
