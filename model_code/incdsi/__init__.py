@@ -1,1 +1,1 @@
-"""IncDSI: the vector of an added document by convex optimisation, exactly, over plain arrays."""
+"""IncDSI: find the vector of an added document by convex optimisation, without training."""

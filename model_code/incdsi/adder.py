@@ -1,6 +1,7 @@
 """Add documents to a collection by IncDSI (Kishore et al., 2023), and delete them.
 
-A batch gives the same vectors as adding its documents one by one.
+Documents can be added in batches, which is faster. A batch gives the same vectors as adding its
+documents one by one.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from model_code.settings import require
 
 DEFAULTS = IncDsiSettings()
 
-# Largest number of documents that share passes over V and Z.
+# Largest number of documents in a chunk. The documents of a chunk are scored together: one pass
+# reads the matrices V and Z once for all of them.
 MAX_BATCH_DOCUMENTS = 128
 
-# Largest number of float32 scores of one shared pass, which take 256 MiB.
+# Largest number of float32 scores that a pass computes for a chunk. They take 256 MiB.
 MAX_BATCH_SCORES = 2**26
 
 
@@ -42,9 +44,9 @@ class NewDocument:
 
     Attributes:
         id: Id of the document.
-        queries: Vectors (m, H) of at least one text that should find the document: its queries,
-            title, first sentence and spans.
-        encoding: Encoding (H,) of the document, to which its vector is pulled; None pulls it to 0,
+        queries: Vectors (m, H) of the texts that should find the document, at least one: its known
+            queries, its title, its first sentence and pieces of its text.
+        encoding: Encoding (H,) of the document, to which its vector is pulled. None pulls it to 0,
             as in the paper.
     """
 
@@ -66,11 +68,11 @@ class Added:
 
     Attributes:
         id: Id of the document.
-        vector: Its vector (H,) float32, as stored.
-        status: How it meets the constraints.
-        broken: Number of broken constraints, margins apart: the document's own query is lost, or
-            an older document's query is lost to it.
-        solution: Solution of the optimisation.
+        vector: Vector (H,) float32 of the document, as stored.
+        status: FITS if no constraint is broken, else COMPROMISE.
+        broken: Number of broken constraints, margins apart. A constraint is broken if the new
+            document does not win its own query, or wins the query of an older document.
+        solution: Result of the solver.
     """
 
     id: str
@@ -81,9 +83,10 @@ class Added:
 
 
 def mean_query(queries: np.ndarray) -> np.ndarray:
-    """Return the mean (H,) float64 of query vectors (m, H), rounded to float32.
+    """Return the mean (H,) of query vectors (m, H), as float64 values that float32 can hold.
 
-    The state stores it in float32. Rounding it first makes a replay from the state equal.
+    The state stores the mean in float32. Because it is rounded before its first use, a computation
+    from the stored mean gives the same results.
 
     >>> mean_query(np.array([[1.0, 0.0], [0.0, 1.0]])).tolist()
     [0.5, 0.5]
@@ -95,9 +98,12 @@ def mean_query(queries: np.ndarray) -> np.ndarray:
 class IncDsiAdder:
     """Adds documents to a state, and deletes them.
 
-    The vector of a document depends on the documents before it, as in the paper, and never changes.
-    Equal calls in equal order give equal vectors, a batch gives the vectors of one-by-one addition,
-    and deleting the last document undoes its addition.
+    The vector of a document depends on the documents that were added before it, as in the paper. It
+    never changes afterwards. The vectors are reproducible:
+
+    - Equal calls in equal order give equal vectors.
+    - A batch gives the vectors of one-by-one addition.
+    - Deleting the last document undoes its addition.
 
     >>> state = IncDsiState(np.eye(3)[:2], np.eye(3)[:2], ["a", "b"])
     >>> adder = IncDsiAdder(state)
@@ -111,23 +117,24 @@ class IncDsiAdder:
         self.settings = settings
 
     def add(self, document: NewDocument) -> Added:
-        """Add one document at the end.
+        """Add one document at the end of the state.
 
         Raises:
-            FreshetError: If its id is in the collection.
+            FreshetError: If the collection has a document with this id.
         """
         return self.add_batch([document])[0]
 
     def add_batch(self, documents: Sequence[NewDocument]) -> list[Added]:
         """Add documents in order.
 
-        All documents are checked first, so that a bad one leaves the collection as it was.
+        All documents are checked first. If one is refused, the collection does not change.
 
         Args:
             documents: Documents with different ids.
 
         Raises:
-            FreshetError: If an id is in the collection, or twice in the batch.
+            FreshetError: If the collection has a document with one of the ids, or an id occurs
+                twice in the batch.
             SettingsError: If a vector holds a number that is not finite.
         """
         self._check_new(documents)
@@ -148,7 +155,10 @@ class IncDsiAdder:
         self.state.delete(np.unique(rows).astype(np.int64))
 
     def _add_chunk(self, documents: Sequence[NewDocument]) -> list[Added]:
-        """Add documents that share passes."""
+        """Add documents, with common passes over V and Z.
+
+        A pass scores all rows of a matrix. One reading of the matrix scores them for all documents.
+        """
         queries = np.stack([mean_query(document.queries) for document in documents])
         rivals = [Rivals(self.state, scan) for scan in self.state.vectors.scan(queries)]
         if len(documents) > 1:
@@ -164,11 +174,15 @@ class IncDsiAdder:
     def _shared_starts(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals]
     ) -> list[Start]:
-        """Return a start for each document of a batch, with few common passes over Z.
+        """Prepare the start of `solve` for each document of a batch, with two passes over Z.
 
-        The first guesses only know the queries of the best rivals. The second guesses know what the
-        first ones violate. Where these moved so far that too many rows stay in doubt, Z is read
-        once more, for all such documents at once.
+        A start holds a working set, the rows of Z whose constraints the solver considers first. It
+        also holds a pass over Z with a guess of the vector. The guesses are made in two rounds:
+
+        1. The first guess considers the rows of the best-scoring documents alone. The first pass
+           scores Z with it.
+        2. The second guess also considers rows that the first guess violates. It needs a second
+           pass only if it leaves too many rows whose constraints may be violated.
         """
         seeds = [Start(scores.seeds()) for scores in rivals]
         first = self._guess_all(documents, rivals, seeds)
@@ -189,7 +203,10 @@ class IncDsiAdder:
         return starts
 
     def _with_passes(self, starts: Sequence[Start], vectors: Sequence[np.ndarray]) -> list[Start]:
-        """Return the starts with passes over Z by these vectors, all from one reading."""
+        """Score Z with a vector for each start, and return the starts with these passes.
+
+        All passes need only one reading of Z.
+        """
         if not vectors:
             return []
         passes = self.state.queries.scan(np.stack(vectors))
@@ -200,8 +217,9 @@ class IncDsiAdder:
     ) -> list[tuple[np.ndarray, np.ndarray, bool]]:
         """Guess the vector of each document of a batch; see `guess`.
 
-        Each document sees the guesses of the documents before it. The state is restored afterwards.
-        Rows of the batch are tested one by one anyway, so they are left out of the members.
+        For this, each guess is added to the state, so that the guesses after it take it into
+        account. The state is restored afterwards. The solver tests documents of the batch one by
+        one in any case, so their rows are left out of the working sets.
         """
         count = len(self.state)
         guesses: list[tuple[np.ndarray, np.ndarray, bool]] = []
@@ -215,7 +233,12 @@ class IncDsiAdder:
         return guesses
 
     def _objective(self, document: NewDocument, rivals: Rivals) -> AdditionObjective:
-        """Return the objective of a document, whose mean query is the one of `rivals`."""
+        """Return the objective of a document.
+
+        Args:
+            document: The document.
+            rivals: Scores of the existing documents for the mean query of this document.
+        """
         return AdditionObjective(
             state=self.state,
             query=rivals.scan.vector,
@@ -226,7 +249,7 @@ class IncDsiAdder:
         )
 
     def _add(self, document: NewDocument, rivals: Rivals, start: Start) -> Added:
-        """Solve for the document's vector, and store it."""
+        """Solve for the vector of a document, and add the document to the state."""
         objective = self._objective(document, rivals)
         solution = solve(objective, start)
         broken = objective.broken(solution.suspects, solution.vector)
@@ -246,23 +269,23 @@ class IncDsiAdder:
             if document.id in self.state or document.id in batch_ids:
                 raise FreshetError(
                     f"document {document.id!r} is in the collection already, or twice in this "
-                    "batch: "
-                    "delete it first"
+                    "batch: delete it first"
                 )
             batch_ids.add(document.id)
 
 
 def guess(objective: AdditionObjective, start: Start) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Guess the vector of a document.
+    """Approximate the solution of a document by one round of the solver, without a new pass.
 
     Args:
         objective: Objective of the document.
-        start: Members, and a pass over Z if there was one. Rows that the vector of the pass
-            violates become members, too.
+        start: Working set, and a pass over Z if one was made. Rows that the vector of the pass
+            violates are added to the working set.
 
     Returns:
-        The members (sorted rows), a vector (H,) near the solution, and whether so many other rows
-        are in doubt that another pass pays. Without a pass, no row is in doubt.
+        The new working set (sorted rows), a vector (H,) near the solution, and whether another pass
+        is worth its time. It is if many rows outside of the working set may be violated. The last
+        value is False if `start` has no pass.
     """
     members = start.members
     scan = start.scan

@@ -1,11 +1,16 @@
-"""The known queries of older documents, which a new document must not take from them.
+"""The constraints that protect older documents from a new one.
+
+A known query is a query that a document is known to answer. A new document must not outrank an
+older document for a known query of the older one. Each such query is a constraint of the vector of
+the new document.
 
 Only a known query that finds its document among the first ten is a constraint. With all known
-queries, hundreds of constraints are violated before any vector moves, and their sum pushes a new
-document away from everything.
+queries, hundreds of constraints are violated before any vector moves. Their sum pushes a new
+document away from all queries, also from its own.
 
-The constraints of a build are computed once and kept in a cache folder, which may be deleted. The
-constraints of solved documents are in their segments.
+The constraints of the build, the documents that the retriever was built from, are computed once and
+cached. The cache folder may be deleted. The constraints of documents that were solved later are in
+their segments.
 """
 
 from __future__ import annotations
@@ -35,10 +40,11 @@ from model_code.files import (
 from model_code.incdsi.fused_scores import Competitors, FusedScore, TermCounts
 from model_code.text.known_queries import normalize_query, resolve_queries
 
-# Known queries of a build from which constraints are made. More would take minutes to score.
+# Largest number of known queries of the build that are scored to find constraints. More queries
+# take minutes.
 MAX_BUILD_QUERIES = 20_000
 
-# Largest rank at which a known query finds its document.
+# A query finds its document if the document has at most this rank.
 FOUND_RANK = 10
 
 FORMAT, KIND = 2, "known_queries"
@@ -46,21 +52,21 @@ CONSTRAINTS, VECTORS = "constraints.json", "vectors.npy"
 ENCODING = "encoding"
 
 AnsweredQuery = tuple[str, str]
-"""Id of a document and the text of a query that it answers."""
+"""Id of a document, and the text of a query that the document is known to answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """Known queries z_j that find their documents, with the scores that these must keep.
+    """Known queries z_j, each with the score of its document that no new document may exceed.
 
     Attributes:
-        document_ids: Document of each of the m queries.
-        texts: The queries.
-        vectors: Their vectors, shape (m, H), float32.
-        means: Mean of each query's products with the build, shape (m,).
-        deviations: Their standard deviation, shape (m,).
-        own_scores: Fused score s_j of each document for its query, shape (m,).
-        highest_bm25: Largest BM25 score of any document for each query, shape (m,).
+        document_ids: For each of the m queries, the document that it should find.
+        texts: Texts of the queries.
+        vectors: Vectors of the queries, shape (m, H), float32.
+        means: Mean inner product of each query with the vectors of the build, shape (m,).
+        deviations: Standard deviation of these inner products, shape (m,).
+        own_scores: Fused score s_j of the document for the query, shape (m,).
+        highest_bm25: Largest BM25 score of any document for the query, shape (m,).
     """
 
     document_ids: list[str]
@@ -76,14 +82,14 @@ class Constraints:
 
     @classmethod
     def empty(cls, dimension: int) -> Constraints:
-        """Return no constraints."""
+        """Return an object without constraints, for vectors of `dimension` values."""
         no_values = np.empty(0)
         no_vectors = np.empty((0, dimension), np.float32)
         return cls([], [], no_vectors, no_values, no_values, no_values, no_values)
 
     @classmethod
     def join(cls, parts: Sequence[Constraints]) -> Constraints:
-        """Return the constraints of all parts, in their order."""
+        """Concatenate constraints, in their order."""
         document_ids: list[str] = []
         texts: list[str] = []
         for part in parts:
@@ -114,12 +120,12 @@ class Constraints:
 
 @dataclass(frozen=True, eq=False)
 class PreparedConstraints:
-    """Constraints with everything about them that no new document changes.
+    """Constraints with data that is computed once and used for every new document.
 
     Attributes:
         constraints: The m constraints.
-        keys: Normalised text of each query.
-        counts: Terms of the queries; None without BM25.
+        keys: Normalised text of each query. Equal queries have equal keys.
+        counts: Term counts of the queries for BM25. None if the retriever has no BM25 component.
     """
 
     constraints: Constraints
@@ -128,7 +134,7 @@ class PreparedConstraints:
 
     @classmethod
     def prepare(cls, score: FusedScore, constraints: Constraints) -> PreparedConstraints:
-        """Count the terms of the queries."""
+        """Normalise the queries of constraints and count their terms."""
         keys = [normalize_query(text) for text in constraints.texts]
         counts = None
         if score.base_bm25 is not None:
@@ -136,9 +142,13 @@ class PreparedConstraints:
         return cls(constraints, keys, counts)
 
     def find_live(self, view: SegmentView) -> np.ndarray:
-        """Return which constraints a segment still has, shape (m,), bool.
+        """Return which constraints still apply, shape (m,), bool.
 
-        A constraint ends with its document, and with its query if that is forgotten or voted down.
+        A constraint ends if its document is removed. It also ends if its query is no longer a known
+        query of the document, because the query was forgotten or got thumbs down.
+
+        Args:
+            view: The segment of the constraints, with its removed documents and changed queries.
         """
         changed: dict[str, set[str]] = {}
         for document_id, queries in view.known.items():
@@ -152,7 +162,7 @@ class PreparedConstraints:
 
 
 def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:
-    """Return the known queries of a segment's documents, sorted, each once per document."""
+    """Return the known queries of a segment's documents, sorted and without repeats."""
     known: set[AnsweredQuery] = set()
     for document_id, queries in segment.known_queries.items():
         for query in resolve_queries(queries):
@@ -161,10 +171,10 @@ def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:
 
 
 def build_constraints(score: FusedScore, folder: Path) -> Constraints:
-    """Return the constraints of a build, from the cache or computed now.
+    """Return the constraints of the build. They are computed once, and then read from a cache.
 
     Args:
-        score: The score, whose base segment is the build.
+        score: Fused score, with the base segment that holds the documents of the build.
         folder: Folder of the caches.
     """
     cache = cache_folder(read_json(score.base.folder / MANIFEST), folder)
@@ -182,7 +192,11 @@ def build_constraints(score: FusedScore, folder: Path) -> Constraints:
 def limit_queries(
     known: Sequence[AnsweredQuery], most: int = MAX_BUILD_QUERIES
 ) -> list[AnsweredQuery]:
-    """Return at most `most` known queries, chosen by their hashes, in their order."""
+    """Return at most `most` known queries, sorted.
+
+    The queries with the smallest hashes are kept. So the sample looks random, and is the same at
+    each call.
+    """
     if len(known) <= most:
         return list(known)
     by_hash = sorted(known, key=lambda pair: hash_text("\0".join(pair)))
@@ -190,10 +204,13 @@ def limit_queries(
 
 
 def cache_folder(manifest: Mapping[str, Any], folder: Path) -> Path:
-    """Return the cache folder of a build, whose name depends on all files of the build.
+    """Return the folder that caches the constraints of a build.
+
+    Its name contains a hash of the checksums of all files of the build. So another build has
+    another folder, and the cache is never out of date.
 
     Args:
-        manifest: Manifest of the generation that is the build.
+        manifest: Manifest in the folder of the base segment.
         folder: Folder of the caches.
     """
     facts = {"checksums": manifest["checksums"], "format": FORMAT}
@@ -203,12 +220,14 @@ def cache_folder(manifest: Mapping[str, Any], folder: Path) -> Path:
 def find_constraints(
     score: FusedScore, known: Sequence[AnsweredQuery], encoding: Path
 ) -> Constraints:
-    """Score the known queries of a build, and keep those that find their documents.
+    """Score the known queries of the build, and return as constraints the ones that find.
+
+    A query finds if its document is among the first `FOUND_RANK` of the fused ranking.
 
     Args:
-        score: The score, whose base segment is the build.
+        score: Fused score, with the base segment that holds the documents of the build.
         known: The known queries.
-        encoding: Folder of the queries that are encoded so far, until all are.
+        encoding: Folder of finished batches, from which an interrupted encoding resumes.
     """
     texts = [text for _, text in known]
     vectors = encode_resumably(score.encoder_retriever.encoder, texts, encoding)
@@ -239,7 +258,13 @@ def find_constraints(
 
 @dataclass(frozen=True)
 class OwnScore:
-    """Fused score and rank of a document for its own query, and the largest BM25 score."""
+    """Result of a document for a query that it answers.
+
+    Attributes:
+        score: Fused score of the document.
+        rank: Rank of the document, from 1.
+        highest_bm25: Largest BM25 score of any document for the query.
+    """
 
     score: float
     rank: int
@@ -249,13 +274,16 @@ class OwnScore:
 def score_own(
     score: FusedScore, competitors: Competitors, document_id: str, own_bm25: float
 ) -> OwnScore:
-    """Score a document for its own query, which is left out of the document's words.
+    """Score and rank a document among the best documents for a query that it answers.
+
+    BM25 indexes known queries as words of their documents. The BM25 score of the document must
+    leave out this query, because otherwise the document always wins.
 
     Args:
-        score: The score.
-        competitors: Documents that compete for the query, the document itself among them.
-        document_id: The document.
-        own_bm25: Its BM25 score without the query among its words.
+        score: Fused score.
+        competitors: Best documents for the query. They include the document itself.
+        document_id: Id of the document.
+        own_bm25: BM25 score of the document without this query among its words.
     """
     own_row = competitors.document_ids.index(document_id)
     bm25 = competitors.bm25.astype(np.float64)
@@ -267,7 +295,10 @@ def score_own(
 
 
 def segment_constraints(score: FusedScore, segment: LoadedSegment) -> Constraints:
-    """Return the constraints of a segment's solved documents, whether they are removed or not."""
+    """Return the constraints of the solved documents in a segment.
+
+    Constraints of removed documents are included; see `PreparedConstraints.find_live`.
+    """
     dimension = score.encoder_retriever.encoder.dimension
     parts = [Constraints.empty(dimension)]
     for document in SolvedDocuments.load(segment.folder).documents.values():
@@ -276,7 +307,10 @@ def segment_constraints(score: FusedScore, segment: LoadedSegment) -> Constraint
 
 
 def document_constraints(score: FusedScore, document: SolvedDocument) -> Constraints:
-    """Return the queries of a solved document that find it, as constraints of later documents."""
+    """Return the constraints that a solved document adds for later documents.
+
+    These are the queries that the document was solved for and that find it.
+    """
     rows = [row for row, query in enumerate(document.queries) if query.rank_after <= FOUND_RANK]
     kept = [document.queries[row] for row in rows]
     vectors = np.array(document.vectors[rows], np.float32)

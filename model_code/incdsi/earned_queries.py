@@ -1,7 +1,9 @@
-"""Documents that earned queries by thumbs, and are solved for them.
+"""Find the documents whose vectors must be solved again because users gave feedback.
 
-A document brings the queries of its row, and earns queries by thumbs up. A thumb down takes a query
-away. So the queries that a vector should be solved for can change after it was solved.
+IncDSI solves the vector of a document so that its queries find it. These queries come from the row
+that added the document, and from thumbs up on hits. A query from thumbs up is called an earned
+query. A thumb down takes a query away. So feedback can change the queries of a document after its
+vector was solved.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ from model_code.text.known_queries import (
     select_queries,
 )
 
-# Documents that feedback solves again in one generation. The others follow in later ones.
+# Largest number of documents that are solved again in one generation, a snapshot of the index. The
+# other documents follow in later generations.
 MAX_SOLVED_AGAIN = 256
 
 
 @dataclass(frozen=True)
 class SolvedQueries:
-    """The queries that the documents of a segment are solved for.
+    """The queries that the vectors of a segment's documents are solved for.
 
     Attributes:
-        hashes: Hashes of the queries, by document id; see `query_hash`.
-        with_earned_queries: Documents that are solved for queries which their rows lack.
+        hashes: Hashes of the queries of each solved document, by document id; see `query_hash`.
+        with_earned_queries: Ids of the documents with queries that did not come with their rows.
     """
 
     hashes: Mapping[str, frozenset[str]]
@@ -40,7 +43,7 @@ class SolvedQueries:
 
     @classmethod
     def read(cls, segment: LoadedSegment) -> SolvedQueries:
-        """Read the solved documents of a segment."""
+        """Read the queries from the records that the segment keeps of its solved documents."""
         hashes: dict[str, frozenset[str]] = {}
         with_earned_queries: set[str] = set()
         for document_id, solved in SolvedDocuments.load(segment.folder).documents.items():
@@ -56,12 +59,14 @@ class SolvedQueries:
 
 @dataclass(frozen=True)
 class SolverState:
-    """What is known about a document that can be solved, without feedback.
+    """The queries of a document with one vector, before feedback is taken into account.
 
     Attributes:
-        evidence: Evidence for its queries.
-        solved_for: Hashes of the queries that its vector is solved for.
-        is_of_build: Whether it belongs to a build, and has its encoding.
+        evidence: Queries from its row and from judgements, with their weights.
+        solved_for: Hashes of the queries that its vector is solved for. Empty if the document is
+            searched by its encoding.
+        is_of_build: Whether the retriever was built from the document. Such a document is searched
+            by its encoding.
     """
 
     evidence: Sequence[KnownQuery]
@@ -76,22 +81,23 @@ def find_documents_to_solve(
     pending: Mapping[str, Change],
     solved_queries: Callable[[LoadedSegment], SolvedQueries],
 ) -> dict[str, frozenset[str]]:
-    """Return the documents whose vectors should be solved for other queries than they are.
+    """Find the documents whose vectors are solved for other queries than they should be.
 
-    These earned queries by thumbs, or lost queries by them, since their vectors were solved.
+    The reason is feedback that arrived after their vectors were solved.
 
     Args:
-        searcher: Searcher of the generation before the pending changes.
-        feedback: Evidence of thumbs by document id, without queries that may not be known.
+        searcher: Searcher of the current generation, without the pending changes.
+        feedback: Evidence from thumbs, by document id. Queries that may not be known are left out.
         limits: Limits of the queries that a document may earn.
         pending: Last pending change of each document, by document id.
-        solved_queries: Returns the queries that the documents of a segment are solved for.
+        solved_queries: Function that returns the queries that a segment's documents are solved for.
 
     Returns:
-        Hashes of the queries to solve for, by document id. There are at most `MAX_SOLVED_AGAIN`
-        documents, the first by id.
+        Hashes of the queries to solve for, by document id. At most `MAX_SOLVED_AGAIN` documents
+        are returned, the first ones by id.
     """
-    # A document is also looked at if the thumbs that it was solved for were withdrawn.
+    # Documents without feedback are candidates too: the thumbs behind their earned queries may have
+    # been withdrawn.
     candidates = set(feedback)
     for view in searcher.views[1:]:
         candidates.update(solved_queries(view.segment).with_earned_queries)
@@ -117,7 +123,10 @@ def find_documents_to_solve(
 
 
 def _state_after(searcher: Searcher, document: Document) -> SolverState | None:
-    """Return how a document is solved once it was put; None if it cannot be solved."""
+    """Return the queries that a document will have after a pending change puts it.
+
+    None if the document will have several vectors, so that it cannot be solved.
+    """
     base = searcher.base
     passages = searcher.generation.text.passages(document.title, document.text)
     if len(passages) != 1 or base.dense.index.vectors_per_passage != 1:
@@ -132,7 +141,10 @@ def _present_state(
     document_id: str,
     solved_queries: Callable[[LoadedSegment], SolvedQueries],
 ) -> SolverState | None:
-    """Return how a document is solved now; None if it is gone or cannot be solved."""
+    """Return the queries that a document has in the current generation.
+
+    None if the document is removed, or has several vectors, so that it cannot be solved.
+    """
     base = searcher.base
     owner = next((view for view in searcher.views if document_id in view), None)
     if owner is None or not has_one_vector(owner.segment, document_id):
@@ -148,17 +160,22 @@ def _present_state(
 def queries_to_solve_for(
     evidence: Sequence[KnownQuery], limits: KnownQueryLimits, is_of_build: bool = False
 ) -> frozenset[str]:
-    """Return the hashes of the queries that a document's vector should be solved for.
+    """Select the queries that the vector of a document should be solved for.
 
-    A document that earned queries by thumbs is solved for these, for the queries of its row and for
-    its judged queries, so that none of them pays for another. Judged and earned queries count
-    within the limits of known queries. Any other document is solved for the queries of its row, or
-    keeps its encoding if it belongs to a build, which was trained with these queries.
+    - A document with earned queries is solved for these, for the queries of its row, and for its
+      judged queries. So it does not lose one of its queries to another one. Judged and earned
+      queries count only within the limits.
+    - Any other document is solved for the queries of its row.
+    - A document of the build without earned queries keeps its encoding, because the retriever was
+      trained with its queries.
 
     Args:
-        evidence: All evidence for the document's queries.
+        evidence: All evidence for the document's queries, feedback included.
         limits: Limits of the queries that a document may earn.
-        is_of_build: Whether the document belongs to a build.
+        is_of_build: Whether the retriever was built from the document.
+
+    Returns:
+        Hashes of the queries; see `query_hash`. Empty if the document keeps its encoding.
     """
     sources: dict[str, set[QuerySource]] = {}
     for query in evidence:
@@ -183,13 +200,15 @@ def queries_to_solve_for(
 
 
 def has_one_vector(segment: LoadedSegment, document_id: str) -> bool:
-    """Return whether a document has exactly one vector, which can be solved."""
+    """Return whether a document has exactly one vector, so that the vector can be solved."""
     rows = segment.rows.rows_by_document[document_id]
     return len(rows) == 1 and segment.dense.index.vectors_per_passage == 1
 
 
 def select_by_hash(texts: Sequence[str], hashes: Collection[str]) -> list[str]:
-    """Return the first text for each of some hashes, in the order of the texts.
+    """Return the query texts whose hash is among `hashes`, in the order of the texts.
+
+    Texts that differ only in case or punctuation have the same hash. The first of them is returned.
 
     >>> from model_code.corpus.known_queries import query_hash
     >>> select_by_hash(["sort a list", "Sort a list?", "cut"], {query_hash("sort a list")})

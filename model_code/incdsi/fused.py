@@ -1,9 +1,9 @@
 """Solve the vectors of new documents for the fused score, so that their queries find them.
 
-IncDSI (Kishore et al., 2023) solves the vector of a new document for the score of the encoder. Here
-the score is the fused one, s(q, v) of `fused_scores`, since that is what users search. It is affine
-in v, so the program stays convex. For a new document with queries q_k and encoding v0, and known
-queries z_j of older documents, v minimises
+IncDSI (Kishore et al., 2023) solves the vector of a new document for the score of the encoder.
+Users search a fusion, so here the vector is solved for the fused score s(q, v) of `fused_scores`.
+It is affine in v, so the problem stays convex. The new document has queries q_k and the encoding
+v0. Older documents have known queries z_j, which they are known to answer. The vector v minimises
 
     L(v) = l1 mean_k h(M_k + g1 - s(q_k, v)) + (1 - l1) sum_j h(s(z_j, v) - s_j + g2)
            + l2 |v - v0|^2                                        with h(x) = max(0, x)^2
@@ -12,14 +12,20 @@ queries z_j of older documents, v minimises
     s_j  fused score of the older document for its known query z_j
     l1, g1, g2, l2  the settings lambda1, gamma1, gamma2 and lambda2
 
-Each query of the document has a hinge. The BM25 share of a document for its own query is computed
-without that query among its words: otherwise its own words win every query, and nothing moves.
-Only known queries that find their document among the first ten are constraints, and none whose text
-the new document brings as well: both documents answer it.
+The first sum pulls the document to the top for each of its queries. The second sum keeps it from
+outranking older documents for their queries. Each z_j is called a constraint. A known query is a
+constraint only if both conditions hold:
 
-Documents are solved one after the other, in the order of the ledger. The queries of a solved
-document that find it among the first ten become constraints of the next. A document that a later
-change of the same call overwrites or deletes does not take part.
+- It finds its document among the first ten.
+- It is no query of the new document as well. Otherwise both documents answer it.
+
+BM25 indexes known queries as words of their documents. The BM25 score of a document for its own
+query leaves these words out. Otherwise the document wins each query by its words alone, and the
+vector does not move.
+
+Documents are solved one after the other, in the order of the ledger, the log of changes. The
+queries that find a solved document among the first ten become constraints of the next documents. A
+document that a later change of the same call overwrites or deletes does not take part.
 """
 
 from __future__ import annotations
@@ -44,20 +50,21 @@ from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import BOUND_ENLARGEMENT, HingeProblem, minimize_problem
 from model_code.text.known_queries import normalize_query
 
-# Documents whose queries are scored together. It bounds the memory of the scores.
+# Number of documents whose queries are scored together. It bounds the memory of the scores.
 CHUNK_DOCUMENTS = 128
 
-# Smaller violations are rounding, in units of the fused score.
+# Violations up to this size are rounding errors and count as 0, in units of the fused score.
 TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A document of the new segment.
+    """A new document, in the order in which the ledger added it.
 
     Attributes:
-        document_id: Its id.
-        queries: The queries that its vector is solved for; empty if it keeps its encoding.
+        document_id: Id of the document.
+        queries: Texts of the queries that its vector is solved for. Empty if the document is
+            searched by its encoding.
     """
 
     document_id: str
@@ -66,18 +73,19 @@ class Arrival:
 
 @dataclass(frozen=True, eq=False)
 class OwnQueries:
-    """The queries of a document that is solved, with the scores of all other documents.
+    """The queries q_k of the document that is being solved, with the scores of its competitors.
 
     Attributes:
-        texts: The K queries.
-        vectors: Their vectors, shape (K, H), float64.
-        means: Mean of each query's products with the build, shape (K,).
-        deviations: Their standard deviation, shape (K,).
+        texts: Texts of the K queries.
+        vectors: Vectors of the queries, shape (K, H), float64.
+        means: Mean inner product of each query with the vectors of the build, shape (K,).
+        deviations: Standard deviation of these inner products, shape (K,).
         best_rivals: Best fused score M_k of another document for each query, shape (K,).
-        rival_scores: Fused scores of the competitors for each query.
-        shares: BM25 share of the document for each query, times its weight, shape (K,).
+        rival_scores: For each query, the fused scores of the competing documents.
+        shares: BM25 term of the document's fused score for each query, shape (K,). It does not
+            depend on the vector.
         highest_bm25: Largest BM25 score of any document for each query, shape (K,).
-        dense_weight: Weight of the dense component.
+        dense_weight: Weight w_d of the dense component.
     """
 
     texts: Sequence[str]
@@ -93,19 +101,22 @@ class OwnQueries:
 
 @dataclass(frozen=True, eq=False)
 class KnownQueries:
-    """Known queries of older documents as limits of a new document's vector.
+    """The constraints z_j of the document that is being solved.
+
+    Each constraint is a known query of an older document. It limits the inner product of the new
+    vector v with the vector of the query.
 
     Attributes:
-        document_ids: Document of each of the m queries.
-        texts: The queries.
-        vectors: Their vectors z_j, shape (m, H), float32.
-        lengths: Their norms, shape (m,).
+        document_ids: For each of the m queries, the older document that it should find.
+        texts: Texts of the queries.
+        vectors: Vectors z_j of the queries, shape (m, H), float32.
+        lengths: Norms of these vectors, shape (m,).
         scales: Inner product that equals one unit of the fused score, shape (m,).
-        limits: Largest inner product z_j.v that does not outrank the older document, shape (m,).
-            It is infinite for queries that the new document answers as well, and for queries of
-            deleted documents.
+        limits: Largest inner product z_j.v with which the new document does not outrank the older
+            one, shape (m,). It is infinite for queries that the new document answers as well, and
+            for queries of deleted documents.
         prior: Encoding v0 (H,) of the new document, float64.
-        prior_products: Products z_j.v0, shape (m,), float32.
+        prior_products: Inner products z_j.v0, shape (m,), float32.
     """
 
     document_ids: Sequence[str]
@@ -118,13 +129,14 @@ class KnownQueries:
     prior_products: np.ndarray
 
     def violated(self, vector: np.ndarray, margin: float) -> np.ndarray:
-        """Return the rows that a vector (H,) violates, ascending.
+        """Return the rows of the constraints that a vector violates, ascending.
 
-        As z.v <= z.v0 + |z| |v - v0|, few rows can be violated. These are computed exactly.
+        The bound z.v <= z.v0 + |z| |v - v0| shows that most constraints are met. Only the inner
+        products of the others are computed.
 
         Args:
-            vector: The vector, float64.
-            margin: Margin gamma2, by which limits are lower.
+            vector: Vector (H,) of the new document, float64.
+            margin: Margin gamma2 in units of the fused score. It lowers the limits.
         """
         limits = self.limits - margin * self.scales
         distance = vector_norm(vector - self.prior)
@@ -135,7 +147,7 @@ class KnownQueries:
         return rows[exact > limits[rows] + TOLERANCE * self.scales[rows]]
 
     def sorted_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows (k,) in the order of their documents and texts."""
+        """Return `rows` (k,) sorted by document id and query text."""
 
         def key(row: int) -> tuple[str, str]:
             return self.document_ids[row], self.texts[row]
@@ -144,11 +156,11 @@ class KnownQueries:
 
 
 class FusedSolver:
-    """Solves the vectors of the documents of one new segment.
+    """Solves the vectors of new documents, which are in one segment, the index of these documents.
 
     Attributes:
-        vectors: Vectors of the new segment's rows, shape (n, H), float32. Solved documents have
-            their solved vectors, and all others their encodings.
+        vectors: Vectors (n, H) float32 of the segment's rows. At first, all are encodings. Each
+            vector that is solved replaces an encoding.
     """
 
     def __init__(
@@ -162,11 +174,11 @@ class FusedSolver:
         """Prepare to solve documents.
 
         Args:
-            score: The fused score.
-            settings: Margins and weights of the program.
-            existing: Segments of the documents that are there.
-            parts: Known queries of these documents, each with a mask (m,) of the queries whose
-                documents can be found.
+            score: Fused score of the retriever.
+            settings: Margins and weights of the objective.
+            existing: Segments of the older documents.
+            parts: Constraints of each of these segments. The mask (m,) is False for the constraints
+                that do not apply any more, such as those of deleted documents.
             segment: The new segment, whose vectors are encodings.
         """
         self.score = score
@@ -180,11 +192,14 @@ class FusedSolver:
         self.bm25 = score.bm25_over([self.view])
 
     def solve(self, arrivals: Sequence[Arrival]) -> list[SolvedDocument]:
-        """Solve the documents that bring queries, one after the other.
+        """Solve the vectors of the documents that have queries, one after the other.
 
         Args:
             arrivals: All documents of the new segment, in the order of the ledger. Documents with
                 queries have one vector each.
+
+        Returns:
+            A record of each solved document.
         """
         self.arrivals = arrivals
         self.first_rows, self.row_documents = self._arrange_rows()
@@ -192,24 +207,31 @@ class FusedSolver:
         solved: list[SolvedDocument] = []
         for start in range(0, len(numbers), CHUNK_DOCUMENTS):
             chunk = _Chunk(self, numbers[start : start + CHUNK_DOCUMENTS])
-            for place in range(len(chunk.numbers)):
-                solved.append(chunk.solve(place))
+            for position in range(len(chunk.numbers)):
+                solved.append(chunk.solve(position))
             self.parts.append(chunk.new_part())
         return solved
 
     def _arrange_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of the segment in the order of `arrivals`, and the arrival of each."""
+        """Arrange the rows of the segment by document, in the order of `arrivals`.
+
+        Returns:
+            Row numbers (n,), and for each of them the position (n,) of its document in `arrivals`.
+        """
         groups = [self.ids.rows_of([arrival.document_id]) for arrival in self.arrivals]
         counts = [len(rows) for rows in groups]
         return np.concatenate(groups), np.repeat(np.arange(len(groups)), counts)
 
 
 class _Chunk:
-    """Documents whose queries are scored together.
+    """Documents whose queries are scored together, which is faster than one by one.
 
-    The constraints of a chunk are those of the documents before it, followed by the queries of the
-    chunk itself. A query of the chunk has an infinite own score until its document is solved, and
-    afterwards if it does not find the document: so it is no constraint.
+    The arrays of constraints hold the constraints of all earlier documents first, and then all
+    queries of the chunk. A query of the chunk starts with an infinite own score, so that it limits
+    nothing. It gets a finite own score once its document is solved, if it finds this document.
+
+    Method parameters called `position` are positions in the chunk. `numbers` maps a position in the
+    chunk to a position in `FusedSolver.arrivals`.
     """
 
     def __init__(self, solver: FusedSolver, numbers: Sequence[int]) -> None:
@@ -232,12 +254,15 @@ class _Chunk:
         self._score_words()
 
     def _row_of(self, number: int) -> int:
-        """Return the row of the vector of an arrival that has one."""
+        """Return the row of the segment with the only vector of an arrival."""
         (row,) = self.solver.ids.rows_of([self.solver.arrivals[number].document_id]).tolist()
         return int(row)
 
     def _stack_constraints(self) -> None:
-        """Put the constraints of all parts, and the queries of the chunk, into common arrays."""
+        """Join all earlier constraints and the queries of the chunk to common arrays.
+
+        Constraints that do not apply any more get an infinite score, so that they limit nothing.
+        """
         queries = self.queries
         size = len(queries.texts)
         owners = np.repeat(self.numbers, np.diff(self.first_queries)).tolist()
@@ -270,7 +295,12 @@ class _Chunk:
         self.prior_products = self.constraints.vectors @ priors.T
 
     def _score_words(self) -> None:
-        """Compute the BM25 scores of the new documents for their queries and for constraints."""
+        """Compute the BM25 scores that the solver needs, for all documents of the chunk at once.
+
+        `bm25` (q, a) has the scores of all a arrivals for the q queries of the chunk.
+        `constraint_bm25` (m, c) has the scores of the c documents of the chunk for the m
+        constraints.
+        """
         solver = self.solver
         self.bm25 = np.zeros((len(self.queries.texts), len(solver.arrivals)), np.float32)
         self.constraint_bm25 = np.zeros((len(self.constraints), len(self.numbers)), np.float32)
@@ -291,34 +321,35 @@ class _Chunk:
         self.constraint_bm25 = np.concatenate(scores)
 
     def new_part(self) -> tuple[PreparedConstraints, np.ndarray]:
-        """Return the constraints that the solved documents of the chunk add."""
+        """Return the constraints that the chunk adds for later chunks, and a mask of ones."""
         parts = [document_constraints(self.score, document) for document in self.solved]
         prepared = PreparedConstraints.prepare(self.score, Constraints.join(parts))
         return prepared, np.ones(len(prepared.constraints), bool)
 
-    def solve(self, place: int) -> SolvedDocument:
-        """Solve one document, and make its queries constraints of the next."""
-        number = self.numbers[place]
+    def solve(self, position: int) -> SolvedDocument:
+        """Solve the vector of one document, and make its queries constraints of later documents."""
+        number = self.numbers[position]
         arrival = self.solver.arrivals[number]
-        row = self.rows[place]
+        row = self.rows[position]
         prior = self.solver.vectors[row].astype(np.float64)
 
-        own = self._own_queries(place)
-        known = self._known_queries(place, prior)
+        own = self._own_queries(position)
+        known = self._known_queries(position, prior)
         vector, chosen = minimize(own, known, prior, self.solver.settings)
         stored = vector.astype(np.float32)
         self.solver.vectors[row] = stored
 
         solved = self._describe(arrival, own, known, chosen, prior, stored)
-        self._keep_queries(place, solved)
+        self._keep_queries(position, solved)
         self.solved.append(solved)
         return solved
 
-    def _own_queries(self, place: int) -> OwnQueries:
-        """Score all other documents for the queries of one document."""
+    def _own_queries(self, position: int) -> OwnQueries:
+        """Return the queries of one document, with the scores of its competitors."""
         solver = self.solver
-        number = self.numbers[place]
-        first, last = self.first_queries[place], self.first_queries[place + 1]
+        number = self.numbers[position]
+        first = self.first_queries[position]
+        last = self.first_queries[position + 1]
         document_id = solver.arrivals[number].document_id
 
         earlier = solver.row_documents < number
@@ -334,7 +365,8 @@ class _Chunk:
             text = self.queries.texts[k]
             own_bm25 = self.score.bm25_without(solver.bm25, text, document_id)
 
-            # Documents that are there, and documents of the new segment that came before.
+            # Competitors are the best older documents, and all documents of the new segment that
+            # were added before this one.
             competitors = self.competitors[k]
             bm25 = np.concatenate([competitors.bm25, self.bm25[k, :number]])
             dense = competitors.dense
@@ -342,7 +374,7 @@ class _Chunk:
                 products = row_dots(
                     solver.vectors[earlier_rows], self.queries.vectors[k].astype(np.float64)
                 )
-                # An index rounds products to float32, too.
+                # Products are rounded to float32, because the scores of an index are.
                 best_products = np.maximum.reduceat(products, starts).astype(np.float32)
                 centred = best_products.astype(np.float64) - self.queries.means[k]
                 standardised = self.score.dense_weight * centred / self.queries.deviations[k]
@@ -368,17 +400,23 @@ class _Chunk:
             dense_weight=self.score.dense_weight,
         )
 
-    def _known_queries(self, place: int, prior: np.ndarray) -> KnownQueries:
-        """Return the known queries of older documents, as limits of one document's vector."""
+    def _known_queries(self, position: int, prior: np.ndarray) -> KnownQueries:
+        """Compute the limits that all constraints set for the vector of one document.
+
+        Args:
+            position: Position of the document in the chunk.
+            prior: Encoding (H,) of the document, float64.
+        """
         constraints = self.constraints
-        bm25 = self.constraint_bm25[:, place].astype(np.float64)
+        bm25 = self.constraint_bm25[:, position].astype(np.float64)
         highest = np.maximum(constraints.highest_bm25, bm25)
         shares = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
 
         # w_d (z.v - m) / deviation + share <= own score, written as a limit of z.v.
         scales = constraints.deviations / self.score.dense_weight
         limits = constraints.means + (constraints.own_scores - shares) * scales
-        number = self.numbers[place]
+        number = self.numbers[position]
+        # A query that the new document answers as well is no constraint.
         for text in self.solver.arrivals[number].queries:
             limits[self.rows_of_key[normalize_query(text)]] = np.inf
         return KnownQueries(
@@ -389,7 +427,7 @@ class _Chunk:
             scales=scales,
             limits=limits,
             prior=prior,
-            prior_products=self.prior_products[:, place],
+            prior_products=self.prior_products[:, position],
         )
 
     def _describe(
@@ -401,7 +439,16 @@ class _Chunk:
         prior: np.ndarray,
         vector: np.ndarray,
     ) -> SolvedDocument:
-        """Return how the document was solved."""
+        """Return the record of a solved document: ranks before and after, limits and status.
+
+        Args:
+            arrival: The document.
+            own: Its queries.
+            known: All constraints.
+            chosen: Rows of `known` that the solver took into account.
+            prior: Encoding (H,) of the document, float64.
+            vector: Solved vector (H,), float32.
+        """
         before = self._own_scores(own, prior)
         after = self._own_scores(own, vector.astype(np.float64))
         queries: list[SolvedQuery] = []
@@ -442,13 +489,13 @@ class _Chunk:
         )
 
     def _own_scores(self, own: OwnQueries, vector: np.ndarray) -> np.ndarray:
-        """Return the fused score (K,) of a vector (H,) for the document's own queries."""
+        """Return the fused scores (K,) that a vector (H,) gives the document for its queries."""
         centred = row_dots(own.vectors, vector) - own.means
         return self.score.dense_weight * centred / own.deviations + own.shares
 
-    def _keep_queries(self, place: int, solved: SolvedDocument) -> None:
-        """Make the queries that find the document constraints of later documents."""
-        first = self.first_own + self.first_queries[place]
+    def _keep_queries(self, position: int, solved: SolvedDocument) -> None:
+        """Turn the queries that find a solved document into constraints of later documents."""
+        first = self.first_own + self.first_queries[position]
         for offset, query in enumerate(solved.queries):
             if query.rank_after <= FOUND_RANK:
                 self.constraints.own_scores[first + offset] = query.own_score
@@ -458,19 +505,20 @@ class _Chunk:
 def minimize(
     own: OwnQueries, known: KnownQueries, prior: np.ndarray, settings: IncDsiSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise L over all constraints.
+    """Compute the vector that minimises L.
 
-    Violated constraints are added until no other one is violated. The result depends on the set of
-    constraints alone, not on their order: they are solved in the order of documents and texts.
+    The solver starts without constraints. It adds the constraints that the solution violates, and
+    solves again, until no other constraint is violated. The chosen constraints are sorted by
+    document and text, so that the result does not depend on their order in `known`.
 
     Args:
-        own: The document's queries.
-        known: Known queries of older documents.
+        own: Queries of the new document.
+        known: All constraints.
         prior: Encoding (H,) of the document, float64.
         settings: Margins and weights.
 
     Returns:
-        The vector (H,) float64, and the rows of the constraints that were taken into account.
+        The vector (H,) float64, and the rows (k,) of `known` that were added.
     """
     chosen = np.empty(0, np.intp)
     vector = prior
@@ -491,22 +539,25 @@ def make_problem(
     prior: np.ndarray,
     settings: IncDsiSettings,
 ) -> HingeProblem:
-    """Return L with the constraints of some rows, in units of the fused score.
+    """Write L as a `HingeProblem`, with some of the constraints.
 
     Args:
-        own: The document's queries.
-        known: Known queries of older documents.
-        chosen: Rows (k,) of `known` that are taken into account.
+        own: Queries of the new document.
+        known: All constraints.
+        chosen: Rows (k,) of `known` to take into account.
         prior: Encoding (H,) of the document, float64.
         settings: Margins and weights.
+
+    Returns:
+        A problem with K + k hinges, whose scores are in units of the fused score.
     """
-    # h(M + g1 - s(q, v)), where s is affine in v.
+    # Hinges of the document's own queries: h(M + g1 - s(q, v)), where s is affine in v.
     own_scales = own.deviations / own.dense_weight
     own_rows = -own.vectors / own_scales[:, None]
     own_limits = -(own.best_rivals + settings.gamma1) + own.shares - own.means / own_scales
     own_weights = np.full(len(own.texts), settings.lambda1 / len(own.texts))
 
-    # h(s(z, v) - s_j + g2)
+    # Hinges of the constraints: h(s(z, v) - s_j + g2).
     scales = known.scales[chosen]
     known_rows = np.asarray(known.vectors[chosen], np.float64) / scales[:, None]
     known_limits = known.limits[chosen] / scales - settings.gamma2

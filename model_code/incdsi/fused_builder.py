@@ -1,4 +1,8 @@
-"""Build generations whose added documents are solved for the queries that they bring."""
+"""Build generations of a fusion whose added documents have vectors solved by IncDSI.
+
+A generation is an immutable snapshot of the index. IncDSI solves the vector of a document so that
+the queries of the document find it.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +58,17 @@ from model_code.text.passages import TextRules
 
 
 class FusedIncDsiBuilder(GenerationBuilder):
-    """A `GenerationBuilder` that solves the vectors of documents that bring queries or earn some.
+    """A `GenerationBuilder` that solves the vectors of documents with queries.
 
-    A document brings the queries of its row, and earns queries by thumbs up. Documents without
-    queries, and documents with several vectors, keep their encodings.
+    The queries of a document come from the row that added it, or from thumbs up on hits, which are
+    called earned queries. Documents without queries, and documents with several vectors, are
+    searched by their encodings.
 
-    Equal settings and equal changes in equal order give equal vectors, however the changes are
-    grouped into calls, unless a change overwrites or deletes a document of the same call. This
-    holds as far as the encoder gives equal vectors: the other texts of a batch change the last bits
-    of an encoding.
+    Equal settings and equal changes in equal order give equal vectors. The grouping of the changes
+    into calls does not matter, with two exceptions:
+
+    - A document that a later change of the same call overwrites or deletes takes no part.
+    - The last bits of an encoding depend on the other texts of its batch.
     """
 
     solves_vectors = True
@@ -70,10 +76,10 @@ class FusedIncDsiBuilder(GenerationBuilder):
     def __init__(
         self, live: Path, retriever: str, settings: AdditionSettings, folder: Path
     ) -> None:
-        """Use the generations of a retriever.
+        """Prepare to build generations of a retriever.
 
         Args:
-            live: Folder of all live collections.
+            live: Folder of the live collections of all retrievers.
             retriever: Name of the retriever.
             settings: Settings of additions.
             folder: Folder of the cached constraints; see `build_constraints`.
@@ -81,22 +87,25 @@ class FusedIncDsiBuilder(GenerationBuilder):
         super().__init__(live, retriever)
         self.settings = settings
         self.folder = folder
-        # Place of the last change of each document, and the documents that are there.
+        # Position of the last change of each document, by document id.
         self._order: dict[str, int] = {}
-        # Hashes of the queries that documents are solved for, and the thumbs that have their texts.
+        # Hashes of the queries that documents are solved for, by document id. The texts of earned
+        # queries are in the feedback.
         self._solve_for = NO_QUERIES
         self._feedback: Mapping[str, Sequence[KnownQuery]] = {}
+        # Segments of the older documents while a generation is being built.
         self._existing: list[SegmentView] = []
-        # Score of the build, and the constraints of its segments. The references are weak, because
-        # a segment that is in memory locks its folder.
+        # Fused score of the base segment, computed once.
         self._score: FusedScore | None = None
+        # Constraints and solved queries of each segment, computed once. The references to segments
+        # are weak, because a segment in memory locks its folder.
         self._prepared: WeakKeyDictionary[LoadedSegment, PreparedConstraints]
         self._prepared = WeakKeyDictionary()
         self._solved: WeakKeyDictionary[LoadedSegment, SolvedQueries]
         self._solved = WeakKeyDictionary()
 
     def prepare(self) -> None:
-        """Load the segments, and compute the constraints of the build."""
+        """Load the segments and compute the constraints, so that the first addition is fast."""
         base = self.searcher.base
         if base.retriever.dense is not None:
             self._load_build(base)
@@ -111,7 +120,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         solve_for: Mapping[str, Collection[str]] = NO_QUERIES,
     ) -> ApplyResult:
         """Make changes searchable; see `GenerationBuilder.apply`."""
-        self._order = {change.document_id: place for place, change in enumerate(changes)}
+        self._order = {change.document_id: position for position, change in enumerate(changes)}
         self._solve_for = solve_for
         self._feedback = {}
         if solve_for:
@@ -119,7 +128,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return super().apply(changes, cursor, provenance, guard, rewritten, solve_for)
 
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
-        """Return the documents whose known queries feedback changed since they were solved.
+        """Find the documents whose vectors must be solved again because of feedback.
 
         See `GenerationBuilder.find_documents_to_solve`.
         """
@@ -136,7 +145,10 @@ class FusedIncDsiBuilder(GenerationBuilder):
         )
 
     def _read_feedback(self, base: BaseSegment) -> dict[str, list[KnownQuery]]:
-        """Return the evidence of thumbs by document id, without queries that may not be known."""
+        """Return the queries that got thumbs, by document id.
+
+        Queries that users asked to forget, and queries of the evaluation splits, are left out.
+        """
         later = self.later_evidence()
         unknown = base.build_queries.held_out | later.forgotten
         return by_document(drop_held_out(later.feedback, unknown))
@@ -147,10 +159,12 @@ class FusedIncDsiBuilder(GenerationBuilder):
         if score.bm25_name is None:
             return KnownQueryLimits()
         words = score.bm25_of(base).words
-        return KnownQueryLimits() if words is None else words.limits
+        if words is None:
+            return KnownQueryLimits()
+        return words.limits
 
     def _solved_queries(self, segment: LoadedSegment) -> SolvedQueries:
-        """Return the queries that the documents of a segment are solved for."""
+        """Return the queries that the documents of a segment are solved for, read once."""
         if segment not in self._solved:
             self._solved[segment] = SolvedQueries.read(segment)
         return self._solved[segment]
@@ -163,14 +177,14 @@ class FusedIncDsiBuilder(GenerationBuilder):
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
     ) -> Searcher:
-        """Build a generation, and tell the segment's writer which documents are there before."""
+        """Build a generation, and keep its older segments for `_write_segment` meanwhile."""
         for view in searcher.views:
             gone = removed.get(view.segment.number, frozenset())
             self._existing.append(replace(view, removed=gone))
         try:
             return super()._build(searcher, removed, puts, cursor, provenance)
         finally:
-            # Views lock the folders of their segments, which could not be deleted.
+            # A view locks the folder of its segment, so that the folder cannot be deleted.
             self._existing = []
 
     def _write_segment(  # type: ignore[override]
@@ -181,7 +195,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         text: TextRules,
         refine: Refine | None,
     ) -> LoadedSegment:
-        """Write a segment with encodings, then solve vectors and write them in their place."""
+        """Write a segment with encodings, and replace the encodings of documents with queries."""
         segment = write_segment(folder, base, puts, text, refine)
         if base.retriever.dense is None:
             return segment
@@ -206,13 +220,14 @@ class FusedIncDsiBuilder(GenerationBuilder):
     def _arrivals(
         self, base: BaseSegment, segment: LoadedSegment, puts: Sequence[Document]
     ) -> list[Arrival]:
-        """Return the new documents in the order of their changes."""
+        """Return the new documents in the order of their changes, with their queries."""
         arrivals: list[Arrival] = []
         for document in sorted(puts, key=lambda put: self._order[put.document_id]):
             document_id = document.document_id
             queries: list[str] = []
             if has_one_vector(segment, document_id):
-                # A query that judges is never solved for, whoever brings it.
+                # Queries of the evaluation splits are left out, also if a row contains them. A
+                # vector that is solved for them would make the evaluation too good.
                 known = drop_held_out(queries_of_row(document), base.build_queries.held_out)
                 queries = [query.text for query in known]
                 if document_id in self._solve_for:
@@ -224,7 +239,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return arrivals
 
     def _load_build(self, base: BaseSegment) -> FusedScore:
-        """Return the score of a build, whose constraints are prepared."""
+        """Return the fused score of a build, after preparing the constraints of the build."""
         if self._score is None or self._score.base is not base:
             self._score = FusedScore(base)
             constraints = build_constraints(self._score, self.folder)
@@ -233,7 +248,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return self._score
 
     def _load_constraints(self, score: FusedScore) -> list[tuple[PreparedConstraints, np.ndarray]]:
-        """Return the constraints of each segment, and which of their documents can be found."""
+        """Return the constraints of each older segment, with a mask of those that still apply."""
         parts: list[tuple[PreparedConstraints, np.ndarray]] = []
         for view in self._existing:
             segment = view.segment
@@ -246,18 +261,18 @@ class FusedIncDsiBuilder(GenerationBuilder):
 
 
 def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolver) -> None:
-    """Write the solver's vectors in place of the encodings of a segment that is being written.
+    """Write solved vectors to the dense index of a new segment, in place of its encodings.
 
     Args:
-        score: The fused score, which names the component.
-        segment: The segment.
-        solver: The solver with the vectors.
+        score: Fused score, which has the name of the dense component.
+        segment: The new segment, which is not part of a generation yet.
+        solver: Solver that holds the vectors of all rows of the segment.
     """
     index: Any = score.dense_of(segment).index
     folder = segment.folder / INDEX
     component = folder if score.dense_name is None else folder / score.dense_name
 
-    # The tokens may be mapped from the very file that is written below.
+    # The token signs may be mapped from the file that is written below. So they are copied first.
     tokens = index.tokens
     if tokens is not None:
         tokens = TokenSigns(np.array(tokens.bits), tokens.starts)
@@ -272,5 +287,5 @@ def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolv
     solved.save(component)
     retriever: Any = segment.retriever
     if isinstance(retriever, FusedRetriever):
-        # Its manifest holds checksums of all files below it.
+        # The manifest of a fusion holds checksums of the component's files, which changed.
         retriever.write_index_manifest(folder, segment.rows.documents)

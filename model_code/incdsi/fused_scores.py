@@ -1,16 +1,20 @@
-"""The score that IncDSI solves for, and the documents that a new one competes with.
+"""The fused score by which IncDSI ranks documents, and the documents that compete for a query.
 
-Users search a fusion, so a vector is solved for the fused score, not for the encoder's score alone.
-For a query with vector q, whose inner products with the build have mean m and deviation v,
+Users usually search a fusion, a weighted sum of the scores of BM25 and an encoder. A new vector is
+therefore solved for the fused score, not for the score of the encoder alone. For a query with
+vector q and a document with vector v_d, it is
 
     s(q, d) = w_d (q.v_d - m) / v  +  w_b bm25(q, d) / max bm25(q)
 
-The score is affine in the vector v_d of the document. w_d and w_b are the weights of the fusion's
-first dense component and of BM25. Late interaction, feedback and further components are left out: a
-vector does not change them, or only through other vectors. For a dense retriever alone, w_b is 0.
+    m, v      mean and standard deviation of the inner products of q with all vectors of the build
+    w_d, w_b  weights of the first dense component and of BM25; w_b is 0 without BM25
 
-BM25 takes its statistics from the build. So the score of a document does not depend on documents
-that are added later, or together with it.
+The build is the set of documents that the retriever was built from. The score is affine in v_d.
+Other parts of the fusion are left out, such as late interaction and further components, because
+v_d changes them not at all or only indirectly.
+
+BM25 takes its statistics, such as document frequencies, from the build. So the score of a document
+does not depend on documents that are added later or together with it.
 """
 
 from __future__ import annotations
@@ -32,24 +36,24 @@ from model_code.retrieval.indexed import RetrieverSegment
 if TYPE_CHECKING:
     from scipy import sparse
 
-# Best documents of each component that are compared with a new document. The best fused score is
-# among them in practice, and more of them make additions slower.
+# Number of best documents of each component that are scored as competitors for a query. In
+# practice, they include the document with the best fused score. More make additions slower.
 CANDIDATES = 30
 
-# Smaller BM25 scores are no matches. It keeps divisions defined.
+# Lower limit of the largest BM25 score of a query, which is a divisor. Without a match it is 0.
 MIN_HIGHEST_BM25 = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedQueries:
-    """Queries as both components take them.
+    """Queries in the forms that the encoder and BM25 need.
 
     Attributes:
-        texts: The queries.
-        vectors: Their vectors, shape (q, H), float32.
-        terms: Their terms for BM25; None without BM25.
-        means: Mean m of each query's inner products with the build, shape (q,).
-        deviations: Their standard deviation v, shape (q,).
+        texts: Texts of the q queries.
+        vectors: Vectors of the queries, shape (q, H), float32.
+        terms: Terms of the queries for BM25. None if the retriever has no BM25 component.
+        means: Mean inner product m of each query with the vectors of the build, shape (q,).
+        deviations: Standard deviation v of these inner products, shape (q,).
     """
 
     texts: Sequence[str]
@@ -61,12 +65,12 @@ class EncodedQueries:
 
 @dataclass(frozen=True, eq=False)
 class Competitors:
-    """The documents that compete for one query.
+    """The best documents for one query, which a new document has to outrank.
 
     Attributes:
-        document_ids: The n documents.
-        dense: Standardised dense score of each, times its weight, shape (n,).
-        bm25: BM25 score of each, shape (n,).
+        document_ids: Ids of the n documents.
+        dense: First term of the fused score of each document, w_d (q.v_d - m) / v, shape (n,).
+        bm25: BM25 score of each document, shape (n,).
     """
 
     document_ids: Sequence[str]
@@ -75,13 +79,18 @@ class Competitors:
 
 
 class FusedScore:
-    """The score s(q, d) of a retriever, with the encoder, statistics and weights of its build."""
+    """The fused score s(q, d) of a retriever; see the module.
+
+    The encoder, the statistics and the weights come from the build. So equal texts and vectors get
+    equal scores at any time.
+    """
 
     def __init__(self, base: BaseSegment) -> None:
-        """Take components and weights from a base segment.
+        """Find the first dense component and the BM25 component, and read their weights.
 
         Args:
-            base: Base segment, whose retriever is dense or a fusion with a dense component.
+            base: Base segment, which holds the documents of the build. Its retriever is dense, or
+                a fusion with a dense component.
         """
         self.base = base
         self.dense_name: str | None = None
@@ -120,7 +129,7 @@ class FusedScore:
 
     @cached_property
     def normalizer(self) -> ScoreNormalizer:
-        """Mean and covariance of the vectors of the build."""
+        """Mean and covariance of the vectors of the build, from which m and v follow."""
         retriever: Any = self.base.retriever
         if self.dense_name is not None:
             normalizer: ScoreNormalizer = retriever.fusion.normalizers[self.dense_name]
@@ -129,7 +138,10 @@ class FusedScore:
 
     @cached_property
     def base_bm25(self) -> Bm25Index | None:
-        """BM25 over the build with all its documents, whose statistics every score uses."""
+        """BM25 index of all documents of the build. Every BM25 score uses its statistics.
+
+        None if the retriever has no BM25 component.
+        """
         if self.bm25_name is None:
             return None
         segment = RetrieverSegment(self.bm25_of(self.base), self.base.rows)
@@ -137,11 +149,11 @@ class FusedScore:
         return index
 
     def encode(self, texts: Sequence[str], vectors: np.ndarray | None = None) -> EncodedQueries:
-        """Encode queries.
+        """Encode queries for both components.
 
         Args:
-            texts: The queries.
-            vectors: Their vectors (q, H), if they are known.
+            texts: Texts of the q queries.
+            vectors: Vectors (q, H) of the queries. None computes them.
         """
         if vectors is None:
             vectors = self.encoder_retriever.encode_queries(list(texts))
@@ -152,9 +164,15 @@ class FusedScore:
         return EncodedQueries(texts, vectors, terms, means, deviations)
 
     def moments(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation (q,) of the inner products of vectors (q, H) with the build.
+        """Return the mean m and the deviation v of each query's inner products with the build.
 
-        Each query is computed alone, so that the result does not depend on its neighbours.
+        Each query is computed separately, so that its rounding does not depend on other queries.
+
+        Args:
+            vectors: Vectors (q, H) of the queries.
+
+        Returns:
+            Means (q,) and standard deviations (q,), float64.
         """
         means = np.empty(len(vectors))
         deviations = np.empty(len(vectors))
@@ -166,7 +184,10 @@ class FusedScore:
         return means, deviations
 
     def bm25_over(self, views: Sequence[SegmentView]) -> Bm25Index | None:
-        """Return BM25 over segments with the statistics of the build; None without BM25."""
+        """Return a BM25 index over the live documents of segments.
+
+        It uses the statistics of the build. None if the retriever has no BM25 component.
+        """
         if self.bm25_name is None:
             return None
         segments = [view.searchable.of(self.bm25_of(view.segment)) for view in views]
@@ -174,7 +195,7 @@ class FusedScore:
         return index
 
     def dense_over(self, views: Sequence[SegmentView]) -> DenseRetriever:
-        """Return dense retrieval over segments."""
+        """Return a dense retriever over the live documents of segments."""
         segments = [view.searchable.of(self.dense_of(view.segment)) for view in views]
         retriever: Any = DenseRetriever.join_segments(segments)
         return retriever
@@ -182,14 +203,18 @@ class FusedScore:
     def competitors(
         self, queries: EncodedQueries, views: Sequence[SegmentView], also: Sequence[str] = ()
     ) -> list[Competitors]:
-        """Return the documents that compete for each query.
+        """Search the documents that compete for each query.
 
-        These are the best documents by either component, as in a search.
+        These are the best `CANDIDATES` documents of each component.
 
         Args:
-            queries: The queries.
-            views: Segments that are searched.
-            also: One document per query that is returned in any case; empty for none.
+            queries: The q queries.
+            views: Segments to search.
+            also: One document id for each query, which is always among its competitors. Empty if
+                no document has to be.
+
+        Returns:
+            The competitors of each query.
         """
         dense = self.dense_over(views)
         bm25 = self.bm25_over(views)
@@ -220,29 +245,33 @@ class FusedScore:
         """Return the fused scores of documents (n,) for one query.
 
         Args:
-            dense: Standardised dense scores times their weight, (n,).
-            bm25: BM25 scores, (n,).
+            dense: First terms of the fused scores, (n,); see `Competitors`.
+            bm25: BM25 scores of the documents, (n,).
             highest: Largest BM25 score of any document for the query.
         """
         return dense + self.bm25_weight * bm25 / max(highest, MIN_HIGHEST_BM25)
 
     def bm25_without(self, index: Bm25Index | None, text: str, document_id: str) -> float:
-        """Return the BM25 score of a document for a query that is left out of its own words.
+        """Return the BM25 score of a document for one of its known queries.
+
+        BM25 indexes known queries as words of their documents. This score leaves the words of the
+        given query out of the document, because they would make the document win in any case.
 
         Args:
-            index: Index that holds the document; None without BM25, which gives 0.
-            text: The query.
-            document_id: The document.
+            index: Index that holds the document. None gives the score 0.
+            text: Text of the query.
+            document_id: Id of the document.
         """
         if index is None:
             return 0.0
         return index.score_without(text, document_id)
 
     def count_terms(self, queries: Sequence[Bm25Query]) -> TermCounts:
-        """Count the terms of queries."""
+        """Count the terms of queries, so that `TermCounts.scores` can score many at once."""
         from scipy import sparse
 
-        # Numbers ascend with the terms, so that sums do not depend on the other queries.
+        # Terms are numbered in sorted order. So the terms of a query are always summed in the same
+        # order, and the rounding of its scores does not depend on the other queries.
         terms = sorted({term for query in queries for term in query.terms})
         numbers = {term: number for number, term in enumerate(terms)}
 
@@ -260,20 +289,20 @@ class FusedScore:
 
 @dataclass(frozen=True, eq=False)
 class TermCounts:
-    """How often queries contain terms.
+    """The number of times that each query contains each term.
 
     Attributes:
-        terms: The T terms, ascending.
-        counts: Counts, shape (q, T), sparse.
+        terms: All T terms of the queries, sorted.
+        counts: Count of each term in each query, shape (q, T), sparse.
     """
 
     terms: Sequence[str]
     counts: sparse.csc_matrix
 
     def scores(self, index: Bm25Index) -> sparse.csc_matrix:
-        """Return the BM25 scores of all passages of an index, shape (q, n), sparse.
+        """Return the BM25 score of each passage of an index for each query, (q, n), sparse.
 
-        They are rounded to float32, as the index rounds them.
+        The scores are rounded to float32, because the index rounds its own scores in this way.
         """
         vocabulary = index.vocabulary()
         columns = [number for number, term in enumerate(self.terms) if term in vocabulary]

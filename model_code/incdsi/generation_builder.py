@@ -1,4 +1,8 @@
-"""Build generations whose added documents are searched by IncDSI's vectors, not their encodings."""
+"""Build generations of a DSI retriever whose added documents have vectors solved by IncDSI.
+
+A DSI retriever has learned one vector per document. IncDSI (Kishore et al., 2023) finds a vector
+for an added document without training. `fused_builder` does this for encoders and fusions.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +41,25 @@ from model_code.text.passages import TextRules
 class IncDsiGenerationBuilder(GenerationBuilder):
     """A `GenerationBuilder` that replaces the encodings of added documents by IncDSI's vectors.
 
-    With equal settings, equal changes in equal order give equal vectors, however they are grouped
-    into calls, and whatever was compacted or reverted in between. This holds as far as the encoder
-    gives equal vectors: the other texts of a batch change the last bits of an encoding.
+    With equal settings, equal changes in equal order give equal vectors. The grouping of the
+    changes into calls does not matter, and compaction and reverts in between do not either. Only
+    the last bits may differ, because an encoding depends on the other texts of its batch.
 
-    So a document that a call puts and changes again is encoded all the same, and a document that is
-    changed and changed back counts as updated (see `replay`).
+    Therefore each change is solved, also a change that a later one of the same call undoes; see
+    `replay`. A document that is changed and changed back counts as updated.
 
-    The state is stored in the segments. Every document becomes searchable, also if no vector meets
-    all constraints. `refinement_statuses` returns how the documents meet them.
+    The solved vectors and representative queries are stored in the segments. Every document becomes
+    searchable, also if no vector meets all constraints. `refinement_statuses` tells which documents
+    meet them.
     """
 
     def __init__(
         self, live: Path, retriever: str, settings: LearnedAdditionSettings, folder: Path
     ) -> None:
-        """Use the generations of a retriever.
+        """Prepare to build generations of a retriever.
 
         Args:
-            live: Folder of all live collections.
+            live: Folder of the live collections of all retrievers.
             retriever: Name of the retriever.
             settings: Settings of additions.
             folder: Folder of the cached representative queries; see `store.representatives`.
@@ -63,11 +68,12 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         self.settings = settings
         self.folder = folder
         self._changes: list[Change] = []
-        # Of the segment that is being written.
+        # Records of the refined documents in the segment that is being written.
         self._refined = RefinedDocuments()
-        # Adder with the state of the generation with this number, so that it is loaded once.
+        # Number of a generation, and an adder whose state equals this generation. It saves loading
+        # the state for each call.
         self._adder_of_generation: tuple[int, IncDsiAdder] | None = None
-        # Adder with the state of the generation that is being built.
+        # Adder whose state equals the generation that is being built.
         self._new_adder: IncDsiAdder | None = None
 
     def apply(
@@ -82,14 +88,15 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         """Make changes searchable; see `GenerationBuilder.apply`.
 
         Raises:
-            SettingsError: If the collection cannot be refined; then nothing is changed.
+            SettingsError: If IncDSI cannot solve vectors of this retriever. Nothing is changed
+                then.
         """
         require_one_vector(self.searcher.base)
         self._new_adder = None
         with verify_checksums_on_error(self.searcher.generation):
             self._changes = effective_changes(changes, self.searcher.views)
-        # A document that is changed and changed back is written again, since other documents were
-        # solved in between.
+        # A document that is changed and changed back is written again: its new vector depends on
+        # the documents that were solved in between.
         changed = {change.document_id for change in self._changes}
         all_rewritten = {*rewritten, *changed, *solve_for}
         result = super().apply(changes, cursor, provenance, guard, all_rewritten)
@@ -102,18 +109,19 @@ class IncDsiGenerationBuilder(GenerationBuilder):
     ) -> np.ndarray:
         """Replace the encodings of new documents by IncDSI's vectors.
 
-        Documents with several rows keep them, since they have no vector to replace.
+        Documents with several rows keep their encodings, because IncDSI solves one vector per
+        document.
 
         Args:
-            ids: Document of each row, (n,).
-            vectors: Encodings, (n, H).
-            queries: Vectors (m, H) of the known queries of each row's document.
+            ids: Document id of each row, (n,).
+            vectors: Encoding of each row, (n, H).
+            queries: For each row, the vectors (m, H) of the known queries of its document.
 
         Returns:
             The vectors to index, (n, H) float32.
         """
         adder = self._load_adder()
-        # The state is about to change, and does not belong to the current generation any more.
+        # The state changes below, so it no longer equals the current generation.
         self._adder_of_generation = None
         lasting = single_rows(ids, vectors, queries)
         documents = new_documents(self.searcher, self.settings.spans, self._changes, lasting)
@@ -142,13 +150,13 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         text: TextRules,
         refine: Refine | None,
     ) -> LoadedSegment:
-        """Write a segment, and what is remembered of its refined documents."""
+        """Write a segment with the records of its refined documents."""
         segment = write_segment(folder, base, puts, text, refine)
         self._refined.save(folder)
         return segment
 
     def _load_adder(self) -> IncDsiAdder:
-        """Return an adder with the state of the generation that is changed."""
+        """Return an adder whose state equals the current generation."""
         if self._adder_of_generation is not None:
             number, adder = self._adder_of_generation
             if number == self.searcher.generation.number:
@@ -160,21 +168,20 @@ class IncDsiGenerationBuilder(GenerationBuilder):
 def replay(
     adder: IncDsiAdder, changes: Sequence[Change], documents: Mapping[int, NewDocument]
 ) -> dict[str, Added]:
-    """Make changes in their order.
+    """Apply changes to the state of an adder, one after the other.
 
-    The vector of a document depends on the documents that exist when it is added. So each change is
-    made at its place, also one that a later change of the same call undoes. How changes are grouped
-    into generations therefore affects no vector. Consecutive additions are one batch, and
-    consecutive deletions one pass.
+    The vector of a document depends on the documents that exist when it is added. So no change may
+    be skipped, even if a later change of the same call undoes it. The grouping of changes into
+    generations therefore affects no vector. Consecutive additions are solved as one batch.
 
     Args:
         adder: Adder with the state before the changes.
-        changes: Effective changes.
-        documents: Documents with one vector, by the number of the change that puts them. The state
-            holds no others.
+        changes: Changes in their order, without those that change nothing.
+        documents: Documents to add, by the position in `changes` of the change that puts them.
+            Documents with several vectors are left out, because the state does not hold them.
 
     Returns:
-        The added documents that are left in the end, by id, in the order of their last put.
+        The added documents that still exist after all changes, by id.
     """
     additions: dict[str, Added] = {}
     all_moves = moves(changes, documents, adder.state)
@@ -193,14 +200,14 @@ def replay(
 def moves(
     changes: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
 ) -> Iterator[NewDocument | str]:
-    """Yield what each change does to the state: a document to add, or an id to delete.
+    """Yield the steps by which changes affect the state: a document to add, or an id to delete.
 
-    An update is both. A document that gets several passages leaves the state, and a document that
-    always has several is never in it.
+    An update is a deletion and an addition. The state holds only documents with one vector. So a
+    document that now has several is deleted from it.
 
     Args:
-        changes: Effective changes.
-        documents: Documents with one vector, by the number of the change that puts them.
+        changes: Changes in their order.
+        documents: Documents to add, by the position in `changes` of the change that puts them.
         state: State before the changes.
     """
     is_present: dict[str, bool] = {}

@@ -1,11 +1,10 @@
-"""Rows of a matrix that grows, their scores with a vector, and sets of their numbers.
+"""A matrix whose rows can be appended, deleted and scored, and sets of row numbers.
 
-A score in float32 has a proven bound on its rounding error. So only few rows have to be scored
-again in float64, where each score depends on its own two rows alone.
+The score of a row is its inner product with a vector. Float32 scores have a proven bound on their
+rounding error. So only the few rows near a threshold have to be scored again in float64.
 
-The scores of one vector take as long as reading all rows. For large matrices, the rows are
-therefore read from an int8 copy of a quarter of the size. A `ScanPass` holds the error bound of its
-scores.
+Reading all rows takes most of the time of scoring them. A large matrix is therefore read from an
+int8 copy, which has a quarter of its size. `ScanPass` holds scores with their error bound.
 """
 
 from __future__ import annotations
@@ -15,45 +14,49 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-# Least number of rows for which room is added at a time.
+# Least number of unused rows that an array gets whenever it is allocated.
 MIN_SPARE_ROWS = 16
 
-# Rows that are scored in float64 at a time.
+# Number of rows that are converted to float64 at a time. It bounds the memory of the conversion.
 CHUNK_ROWS = 8192
 
-# Scores of which `top_positions` first takes the maximum.
+# Number of scores in a block. `top_positions` first computes the maximum of each block.
 SCORE_BLOCK = 64
 
-# Fewer vectors are scored one by one, since BLAS reads the rows more slowly for narrow products.
+# Least number of vectors that are scored by one matrix product. Fewer vectors are scored one by
+# one, which is faster: BLAS reads the rows slowly if the other matrix is narrow.
 MIN_MATRIX_VECTORS = 4
 
-# Fewer numbers are read as fast in float32, so that no int8 copy is made.
+# Least number of values in a matrix that gets an int8 copy. Smaller matrices are read as fast in
+# float32.
 MIN_COPIED_NUMBERS = 2**21
 
-# Vectors that are scored before rows are copied. By then, float32 has cost about as much more time
-# as copying takes.
+# Number of vectors that are scored in float32 before the int8 copy is made. By then, an int8 copy
+# would have saved about as much time as making it takes.
 SCANS_BEFORE_COPY = 32
 
-# Largest absolute value of an int8 code.
+# Largest absolute value of an int8 code. The code -128 is not used, so that codes are symmetric.
 MAX_CODE = 127
 
-# Largest relative error of an int8 copy that is used. The worst of 31,500 sentence embeddings has
-# 0.012.
+# Largest relative error of a row, |row - its copy| / |row|, with which an int8 copy is used. The
+# largest error among 31,500 sentence embeddings is 0.012.
 MAX_COPY_ERROR = 0.03
 
-# torch's int8 kernel reads this many numbers at once, and counts them in 32 bits.
+# torch's int8 kernel reads this many values of a row at once. Rows are padded to a multiple of it.
 KERNEL_ALIGNMENT = 16
+
+# Largest number of int8 values in one call of the kernel, which counts them in 32 bits.
 MAX_KERNEL_NUMBERS = 2**30
 
-# Rounding to bfloat16 changes a number by less than this share.
+# Largest relative error of rounding a number to bfloat16.
 BFLOAT16_ERROR = 2.0**-8
 
 
 class GrowingRows:
-    """Rows of one shape and type; appending takes constant time per row on average.
+    """An array to which rows can be appended in constant time on average.
 
-    There is room for an eighth more rows from the start, and again whenever it is used up. Unused
-    room takes no memory until it is written to.
+    The array has room for an eighth more rows than it holds. If the room is used up, the rows are
+    copied to a larger array. Unused room takes no memory until rows are written to it.
 
     >>> rows = GrowingRows(np.zeros((1, 2)))
     >>> rows.append(np.ones((2, 2)))
@@ -66,7 +69,7 @@ class GrowingRows:
         self._stored = _with_room(rows, len(rows))
         self._count = len(rows)
         self._largest = 0.0
-        # Number of rows that `_largest` has seen.
+        # `_largest` is the largest number of this many rows.
         self._compared = 0
 
     def __len__(self) -> int:
@@ -74,7 +77,7 @@ class GrowingRows:
 
     @property
     def view(self) -> np.ndarray:
-        """The rows, without a copy; valid until the next change."""
+        """The rows (n, ...), without a copy. The view is valid until the rows change."""
         return self._stored[: self._count]
 
     def append(self, rows: np.ndarray) -> None:
@@ -86,7 +89,11 @@ class GrowingRows:
         self._count = needed
 
     def delete(self, rows: np.ndarray) -> None:
-        """Delete rows (sorted numbers); the last rows take their places, so that few are moved."""
+        """Delete rows by their sorted numbers.
+
+        Rows from the end move to the freed positions, so that few rows are copied. The order of the
+        rows therefore changes.
+        """
         holes, fillers = hole_fillings(rows, self._count)
         self._stored[holes] = self._stored[fillers]
         self._count -= len(rows)
@@ -99,7 +106,10 @@ class GrowingRows:
         self._rows_changed(count)
 
     def largest(self) -> float:
-        """Return the largest number, or 0 if there is none; only rows that are new are read.
+        """Return the largest number in the rows, or 0 if no number is positive.
+
+        The result is cached, so that a call reads only the rows that were appended since the last
+        call.
 
         >>> rows = GrowingRows(np.array([1.0, 5.0]))
         >>> rows.append(np.array([7.0]))
@@ -111,17 +121,20 @@ class GrowingRows:
         return self._largest
 
     def _rows_changed(self, first: int) -> None:
-        """Forget what is known of the rows from `first` on."""
+        """Discard cached results that depend on the rows from `first` on."""
         if first < self._compared:
-            # The largest number may be gone.
+            # The largest number may have been in a row that was deleted.
             self._largest = 0.0
             self._compared = 0
 
 
 def hole_fillings(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how the last rows fill the holes that deleted rows leave.
+    """Return which rows move to which positions after a deletion.
 
-    >>> [places.tolist() for places in hole_fillings(np.array([1, 4]), count=6)]
+    A deletion leaves holes, positions without a row. Rows from the end fill the holes, so that the
+    remaining rows lie side by side again.
+
+    >>> [numbers.tolist() for numbers in hole_fillings(np.array([1, 4]), count=6)]
     [[1], [5]]
 
     Args:
@@ -129,7 +142,7 @@ def hole_fillings(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]
         count: Number of rows before the deletion.
 
     Returns:
-        Numbers of the holes among the remaining rows, and of the rows that fill them.
+        Numbers (k,) of the holes, and numbers (k,) of the rows that move to them.
     """
     remaining = count - len(rows)
     holes = rows[rows < remaining]
@@ -147,12 +160,15 @@ def _with_room(rows: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ScanPass:
-    """The scores of the first n rows with one vector.
+    """The result of one pass: the scores of all rows of a matrix with one vector.
+
+    Rows that are appended to the matrix after the pass have no score here.
 
     Attributes:
         vector: The vector (H,).
-        scores: The scores (n,) float32.
-        uncertainty: Error bound: the exact score of a row a differs by at most uncertainty x |a|.
+        scores: The scores (n,) float32 of the n rows that the matrix had.
+        uncertainty: Error bound. The score of a row a differs from the exact inner product by at
+            most uncertainty x |a|.
     """
 
     vector: np.ndarray
@@ -171,10 +187,10 @@ def float32_error(width: int) -> float:
 
 
 def row_dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the inner products (n,) of rows in float64.
+    """Return the inner product of each row of `a` with the same row of `b`, (n,) float64.
 
-    Each product depends on its own two rows only, to the last bit. The rounding of a matrix product
-    would depend on its shape.
+    A product depends only on the two rows, to the last bit. In contrast, the rounding of a matrix
+    product depends on the shapes of the matrices.
 
     Args:
         a: Rows (n, H).
@@ -182,7 +198,7 @@ def row_dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """
     if len(a) <= CHUNK_ROWS:
         return (a.astype(np.float64) * b.astype(np.float64)).sum(axis=1)
-    # In one piece, the products would take twice the memory of `a`.
+    # Chunks bound the memory: all products in float64 at once take twice the memory of `a`.
     products: list[np.ndarray] = []
     for start in range(0, len(a), CHUNK_ROWS):
         chunk = slice(start, start + CHUNK_ROWS)
@@ -201,10 +217,10 @@ def row_norms(rows: np.ndarray) -> np.ndarray:
 
 
 def top_positions(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the positions of the `count` highest of `scores` (n,), in no order.
+    """Return the positions (count,) of the highest of `scores` (n,), in no particular order.
 
-    They lie in the blocks with the `count` highest maxima. So most scores are read only once, for
-    the maximum of their block.
+    The scores are divided into blocks. The highest scores lie in the `count` blocks with the
+    highest maxima. So most scores are read only once, to compute the maximum of their block.
 
     >>> sorted(top_positions(np.array([1.0, 5.0, 3.0, 4.0], np.float32), 2).tolist())
     [1, 3]
@@ -215,7 +231,7 @@ def top_positions(scores: np.ndarray, count: int) -> np.ndarray:
         maxima = scores[: blocks * SCORE_BLOCK].reshape(blocks, SCORE_BLOCK).max(axis=1)
         best_blocks = np.argpartition(maxima, blocks - count)[blocks - count :]
         inside = (best_blocks[:, None] * SCORE_BLOCK + np.arange(SCORE_BLOCK)).ravel()
-        # The scores behind the last full block are candidates as well.
+        # The scores after the last full block are in no block. They are candidates as well.
         positions = np.concatenate([inside, positions[blocks * SCORE_BLOCK :]])
     if len(positions) > count:
         first = len(positions) - count
@@ -224,9 +240,10 @@ def top_positions(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def difference(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the numbers in `rows` that are not in `others`, both sorted without repeats.
+    """Return the numbers in `rows` that are not in `others`.
 
-    numpy's set routines take ten times as long on arrays of a hundred numbers.
+    Both arrays must be sorted and without repeats. On arrays of a hundred numbers, `np.setdiff1d`
+    takes ten times as long.
 
     >>> difference(np.array([1, 4, 7]), np.array([0, 4, 5])).tolist()
     [1, 7]
@@ -247,7 +264,9 @@ def sorted_union(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class ScannedRows(GrowingRows):
-    """Rows (n, H) float32 that are scored with vectors, all of them at a time.
+    """Rows (n, H) float32 whose inner products with vectors are computed in passes.
+
+    A pass computes the scores of all rows. Passes over a large matrix read an int8 copy of it.
 
     >>> ScannedRows(np.eye(2, dtype=np.float32)).scan(np.array([[3.0, 4.0]]))[0].scores.tolist()
     [3.0, 4.0]
@@ -256,11 +275,11 @@ class ScannedRows(GrowingRows):
     def __init__(self, rows: np.ndarray) -> None:
         super().__init__(rows)
         self._copy = Int8Rows(rows.shape[1])
-        # Vectors that were scored one by one since rows were copied last.
+        # Number of vectors that were scored one by one since the int8 copy was extended.
         self._scans = 0
 
     def scan(self, vectors: np.ndarray) -> list[ScanPass]:
-        """Score all rows with each of `vectors` (B, H)."""
+        """Return one pass over all rows for each of `vectors` (B, H)."""
         if len(vectors) < MIN_MATRIX_VECTORS:
             return [self._scan_one(vector) for vector in vectors]
         scores = vectors.astype(np.float32) @ self.view.T
@@ -295,11 +314,14 @@ class ScannedRows(GrowingRows):
 
 
 class Int8Rows:
-    """A copy of rows z (n, width): z = s c + e with integers c from -127 to 127.
+    """A compressed copy of rows, which takes one byte per number.
+
+    A row z (width,) is stored as a scale s and integer codes c (width,) from -127 to 127, so that
+    z = s c + e with a small error e.
 
     Attributes:
-        width: Width of the rows.
-        worst: Bound on the relative error: |e| <= worst |z| for every row.
+        width: Number of values in a row.
+        worst: Bound on the relative error: |e| <= worst |z| for every row z.
     """
 
     def __init__(self, width: int) -> None:
@@ -319,7 +341,11 @@ class Int8Rows:
         self._scales.truncate(kept)
 
     def extend(self, rows: np.ndarray) -> None:
-        """Append the rows of `rows` (n, width) that come after the rows that are copied already."""
+        """Copy the rows that are not copied yet.
+
+        Args:
+            rows: All rows (n, width). The first `len(self)` of them are copied already.
+        """
         padding = self._codes.view.shape[1] - self.width
         for start in range(len(self), len(rows), CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS].astype(np.float64)
@@ -335,20 +361,20 @@ class Int8Rows:
             self._scales.append(scales)
 
     def products(self, vector: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the products of all rows with a vector, and their error bound.
+        """Return the inner products of all rows with a vector, and their error bound.
 
-        Let x be v/|v|, rounded to bfloat16. Then
+        torch's int8 kernel takes the vector in bfloat16. Let x be v/|v|, rounded to bfloat16. Then
 
             z.v/|v| = s c.x + s c.(v/|v| - x) + e.v/|v|
 
-        The last two terms are at most (1 + worst) |v/|v| - x| and worst, each times |z|. The first
-        term is summed in float32, and rounded to bfloat16.
+        The kernel sums the first term in float32 and rounds it to bfloat16. The second term is at
+        most (1 + worst) |v/|v| - x| |z|, and the third at most worst |z|.
 
         Args:
             vector: Vector v (H,).
 
         Returns:
-            The products (n,) float32, and their error bound per |z| |v|.
+            The products (n,) float32, and their error bound in units of |z| |v|.
         """
         codes = self._codes.view
         norm = vector_norm(vector)

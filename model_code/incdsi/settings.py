@@ -1,4 +1,8 @@
-"""The settings group `additions`: IncDSI for added documents, in the paper's symbols."""
+"""The settings group `additions`: how the vectors of added documents are computed.
+
+IncDSI (Kishore et al., 2023) computes them by constrained optimisation. `docs/incdsi.md` states the
+objective, whose symbols (`lambda1`, `gamma1`, ...) are the names of the settings.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from model_code.settings import Field, Settings
 
 
 class IncDsiSettings(Settings):
-    """Settings of the program that finds the vector of an added document.
+    """Settings of the optimisation problem that gives an added document its vector.
 
-    The defaults are the paper's objective, with margins in deviations of the scores.
+    The defaults give the paper's objective. The unit of margins is the standard deviation of the
+    scores of queries with documents.
     """
 
     lambda1: float = Field(
@@ -16,34 +21,30 @@ class IncDsiSettings(Settings):
         gt=0,
         lt=1,
         description="Weight of the new document's own query. The queries of all older documents "
-        "together have "
-        "the weight 1 - lambda1.",
+        "together have the weight 1 - lambda1.",
     )
     gamma1: float = Field(
         1.0,
         ge=0,
         description="Margin by which the new document should win its query, in standard "
-        "deviations of the "
-        "scores.",
+        "deviations of the scores.",
     )
     gamma2: float = Field(
         1.0,
         ge=0,
         description="Margin by which old documents should keep their queries, in the same unit. "
-        "Sensible "
-        "values are 0 to 4.",
+        "Sensible values are 0 to 4.",
     )
     lambda2: float = Field(
         1e-5,
         gt=0,
         description="Weight of the squared distance to the document's encoding. 1e-10 to 1e-3 "
-        "only pick the "
-        "nearest vector that meets all constraints; 0.1 to 10 keep the vector close.",
+        "only pick the nearest vector that meets all constraints; 0.1 to 10 keep the vector close.",
     )
 
 
 class LearnedAdditionSettings(IncDsiSettings):
-    """The program of the paper, for retrievers whose document vectors were learned (DSI)."""
+    """Settings of the paper's own problem, for retrievers with learned document vectors (DSI)."""
 
     spans: int = Field(
         4,
@@ -54,7 +55,11 @@ class LearnedAdditionSettings(IncDsiSettings):
 
 
 class AdditionSettings(IncDsiSettings):
-    """How the vectors of added documents are solved. Margins are in units of the fused score."""
+    """Settings of the vectors of added documents.
+
+    The unit of margins is the fused score: the weighted sum of the normalised scores of BM25 and
+    the encoder.
+    """
 
     refine: bool = Field(
         True,

@@ -1,7 +1,7 @@
 """The objective of one added document, and a solver that finds its exact minimum.
 
-IncDSI (Kishore et al., 2023, section 3) adds a document by one small convex problem, instead of
-training the index again. The vector v (H) of the new document minimises
+IncDSI (Kishore et al., 2023, section 3) adds a document by solving one small convex problem instead
+of training the index again. The vector v (H) of the new document minimises
 
     L(v) = lambda1 h(M + gamma1 - q.v)
          + (1 - lambda1) sum_j h(z_j.v - s_j + gamma2)
@@ -13,23 +13,30 @@ training the index again. The vector v (H) of the new document minimises
     s_j     score z_j.v_j of document j for its own query; V (n, H) holds all vectors v_j
     v0      prior (H) to which v is pulled: the document's encoding, or 0 as in the paper
     gamma1  margin by which the new document should win its own query
-    gamma2  margin by which existing documents should keep theirs
+    gamma2  margin by which existing documents should keep their queries
 
-The first term asks that the new document is found by its own queries, the second that no existing
-document loses its own. Scores are inner products, and margins are counted in the same unit.
+The first term asks that the new document is found by its own queries. The second term asks that
+each existing document keeps its query. Scores are inner products, and margins have the same unit.
 
-All hinges have the form h(a.v - c). The hinge of the new document has a = -q and c = -(M + gamma1).
+Each h is called a hinge, and has the form h(a.v - c). The hinge of the new document has a = -q and
+c = -(M + gamma1). Row j of Z has the constraint z_j.v <= s_j - gamma2. It is violated if its hinge
+is positive.
 
-Only few of the n constraints matter. One pass over Z gives the scores of all rows with a reference
-vector u. For any other vector v, row j can be violated only if z_j.u + |z_j| |v - u| exceeds its
-limit. So later rounds test only the few rows that this bound leaves, instead of reading Z again.
-The solver adds violated rows to its members until no row outside can be violated. This proves that
-the minimum over the members is the minimum over all rows.
+Only few of the n constraints matter. The solver therefore keeps a working set, whose rows are
+called members. It repeats these steps:
 
-In a batch, each document still sees all documents before it, so that its vector equals that of
-one-by-one addition. The documents of a batch only share passes. A pass needs a reference vector,
-for which a guess is good enough: the solver bounds the distance of the true vector from it, or
-reads Z again.
+1. Minimise the objective with the hinges of the members alone. This gives a vector v.
+2. Find rows outside of the working set whose constraint v violates, and make them members.
+
+If no row outside is violated, the minimum over the members is the minimum over all rows.
+
+Step 2 rarely reads all of Z. A pass computes the scores of all rows of Z with one vector u. For any
+other vector v, row j can be violated only if z_j.u + |z_j| |v - u| exceeds its limit. Such a row is
+called a suspect. Later rounds test only the suspects.
+
+The documents of a batch share passes. The vector u of a pass may be a rough guess of the solution,
+because the solver makes a new pass if the guess leaves too many suspects. A document still counts
+all documents before it in the batch. So its vector equals the vector of one-by-one addition.
 """
 
 from __future__ import annotations
@@ -52,13 +59,13 @@ from model_code.incdsi.rows import (
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 
-# Number of best-scoring documents whose constraints are members from the start.
+# Number of rows in the first working set. These are the documents with the best scores.
 SEED_MEMBERS = 16
 
-# Violations below this share of the scores are not distinguishable from 0 in float64.
+# Violations below this share of the scores are rounding errors of float64, and count as 0.
 FLOAT64_TOLERANCE = 1e-12
 
-# Factor by which a bound is enlarged, since float64 rounds it as well.
+# Factor that enlarges a bound, because the computation of the bound in float64 is rounded as well.
 BOUND_ENLARGEMENT = 1 + 1e-9
 
 # Rounding a vector to float32 moves its score z.v by less than this share of |z| |v|.
@@ -67,30 +74,36 @@ FLOAT32_STORAGE_ERROR = 2.0**-23
 # Violations below this share of the scores are not reported as broken constraints.
 BROKEN_TOLERANCE = 1e-8
 
-# Least number of violated rows that become members in one round. If there are more members, as many
-# rows as members are taken, so that hard problems need few rounds.
+# Largest number of violated rows that join the working set in one round. A working set with more
+# members may double instead, so that hard problems need few rounds.
 MEMBERS_PER_ROUND = 48
 
-# A new pass over Z costs less than testing more than this share of its rows one by one.
+# Cost of a pass over Z, as the share of its rows that could be tested one by one in the same time.
 PASS_COST_SHARE = 1 / 32
+
+# Number of suspects that are tested one by one in any case, however small Z is.
 MIN_SUSPECTS_FOR_PASS = 64
 
-# Newton steps shorter than this share are lost in rounding.
+# Smallest share of a Newton step that the line search tries. Shorter steps are lost in rounding.
 MIN_STEP_SHARE = 2.0**-52
 
 
 @dataclass(frozen=True)
 class HingeProblem:
-    """Minimise sum_i weights_i max(0, rows_i.v - limits_i)^2 + lambda2 |v - prior|^2 over v (H).
+    """A sum of weighted hinges that is minimised over a vector v (H,).
 
-    The dual problem, in multipliers x >= 0 (m) with v = prior - rows' x, is
+    The objective is
+
+        sum_i weights_i max(0, rows_i.v - limits_i)^2 + lambda2 |v - prior|^2
+
+    The solution is v = prior - rows' x, where the multipliers x >= 0 (m) solve the dual problem
 
         minimise  1/2 |rows' x|^2 + 1/2 sum_i D_i x_i^2 + (limits - rows prior)' x
         with      D = lambda2 / weights
 
     Attributes:
         rows: Vectors of the hinges, (m, H) float64.
-        limits: Scores above which a hinge is charged, (m,).
+        limits: Scores above which a hinge is positive, (m,).
         weights: Weights of the hinges, (m,).
         prior: Vector (H,) to which v is pulled.
         lambda2: Weight of the squared distance to the prior.
@@ -103,11 +116,14 @@ class HingeProblem:
     lambda2: float
 
     def excesses(self, vector: np.ndarray) -> np.ndarray:
-        """Return rows.v - limits (m,) in scores; a hinge is charged where this is positive."""
+        """Return by how much the score of each row exceeds its limit: rows v - limits (m,).
+
+        A hinge whose excess is positive adds to the objective. It is called charged.
+        """
         return self.rows @ vector - self.limits
 
     def value(self, vector: np.ndarray) -> float:
-        """Return the objective at a vector (H,).
+        """Return the value of the objective at a vector (H,).
 
         >>> problem = HingeProblem(np.eye(2), np.zeros(2), np.ones(2), np.zeros(2), lambda2=.5)
         >>> problem.value(np.array([2.0, -1.0]))
@@ -123,17 +139,18 @@ class HingeProblem:
         return self.lambda2 / self.weights
 
     def vector(self, multipliers: np.ndarray) -> np.ndarray:
-        """Return the vector v = prior - rows' x (H,) of multipliers x (m,)."""
+        """Return the vector v = prior - rows' x (H,) that belongs to multipliers x (m,)."""
         return self.prior - multipliers @ self.rows
 
     def multipliers(self, vector: np.ndarray) -> np.ndarray:
-        """Return the multipliers (m,) of the minimiser (H,): its violations over D."""
+        """Return the multipliers (m,) that belong to the minimiser (H,): violations / D."""
         return np.maximum(0.0, self.excesses(vector)) / self.diagonal
 
     def residual(self, multipliers: np.ndarray) -> float:
-        """Return how far multipliers x >= 0 (m,) are from optimality, in scores.
+        """Return how far multipliers x >= 0 (m,) are from the optimum, in units of scores.
 
-        This is the largest slope of the dual problem that has the wrong sign.
+        The distance is the largest violation of the optimality conditions: the slope of the dual
+        problem is 0 where x > 0, and not negative where x = 0.
         """
         slopes = self.diagonal * multipliers - self.excesses(self.vector(multipliers))
         violations = np.where(multipliers > 0, np.abs(slopes), -slopes)
@@ -142,22 +159,26 @@ class HingeProblem:
 
 @dataclass(frozen=True)
 class Rivals:
-    """The scores of one query with all documents of a state.
+    """The existing documents that compete with a new one for its query.
 
     Attributes:
         state: The existing documents.
-        scan: Pass over V with the query. Documents that were added after the pass are scored one
-            by one. The documents that it covers must not change while this object is in use.
+        scan: Pass over V with the query of the new document. Documents that were added after the
+            pass are scored one by one. The other documents must not change while this object is
+            in use.
     """
 
     state: IncDsiState
     scan: ScanPass
 
     def above(self, score: float) -> np.ndarray:
-        """Return all rows that may score above `score`; the others are proven not to."""
+        """Return all rows whose exact score may be above `score`.
+
+        All other rows are proven to score at most `score`.
+        """
         norms = self.state.vector_lengths.view
         scores = self.scan.scores
-        # The bound with the largest norm needs no further reading, and leaves few rows.
+        # A first bound uses the largest norm for all rows. It reads no norms, and leaves few rows.
         lowest = score - self.scan.uncertainty * self.state.vector_lengths.largest()
         rows = np.flatnonzero(scores >= np.nextafter(np.float32(lowest), np.float32(-np.inf)))
         rows = rows[scores[rows] + self.scan.uncertainty * norms[rows] > score]
@@ -165,7 +186,7 @@ class Rivals:
         return np.concatenate([rows, later_rows])
 
     def best(self) -> float:
-        """Return M, the best score of any document, in float64; 0 if there are no documents."""
+        """Return M, the best score of any document, in float64. It is 0 without documents."""
         later_rows = np.arange(len(self.scan.scores), len(self.state))
         best = max(self._best_scanned, self._best_of(later_rows))
         return best if best > -np.inf else 0.0
@@ -177,7 +198,7 @@ class Rivals:
             return -np.inf
         top = int(scores.argmax())
         norm = float(self.state.vector_lengths.view[top])
-        # The best score is at least this, so that only rows that may exceed it are scored again.
+        # The exact best score is at least this. So only rows that may reach it are scored again.
         lower_bound = float(scores[top]) - self.scan.uncertainty * norm
         rows = self.above(np.nextafter(lower_bound, -np.inf))
         return self._best_of(rows[rows < len(scores)])
@@ -187,21 +208,25 @@ class Rivals:
         return float(scores.max(initial=-np.inf))
 
     def seeds(self) -> np.ndarray:
-        """Return the rows of about 16 best documents, sorted: their queries likely conflict."""
+        """Return the rows of up to 16 best documents, sorted by row.
+
+        The new document resembles these documents. So it is likely to violate their constraints,
+        and the solver starts with them.
+        """
         return np.sort(top_positions(self.scan.scores, SEED_MEMBERS))
 
 
 @dataclass(frozen=True)
 class AdditionObjective:
-    """The objective L of one added document, over all rows of a state.
+    """The objective L of one added document, with a hinge for each existing document.
 
     Attributes:
         state: The existing documents.
         query: Mean query q (H,) of the new document.
-        best_rival: Best score M of the query among the existing documents.
+        best_rival: Best score M of an existing document for the query.
         prior: Vector v0 (H,) to which the new vector is pulled.
         settings: Weights and margins.
-        unit: Size in scores of one unit of gamma1 and gamma2.
+        unit: Score that equals one unit of gamma1 and gamma2.
     """
 
     state: IncDsiState
@@ -213,19 +238,22 @@ class AdditionObjective:
 
     @property
     def own_limit(self) -> float:
-        """The score q.v = M + gamma1 that the document's own hinge asks for."""
+        """The score M + gamma1 that q.v must reach for the new document to win its query."""
         return self.best_rival + self.settings.gamma1 * self.unit
 
     @property
     def margin(self) -> float:
-        """The margin gamma2 in scores: z_j.v may reach s_j less this."""
+        """The margin gamma2 in units of scores. The limit of z_j.v is s_j minus this margin."""
         return self.settings.gamma2 * self.unit
 
     def problem(self, rows: np.ndarray) -> HingeProblem:
-        """Return the objective with only the document's own hinge and those of some rows.
+        """Return the objective with the hinges of some existing documents only.
 
         Args:
-            rows: Rows (k,) of the state. The hinge of the document itself is row 0 of the result.
+            rows: Rows (k,) of these documents.
+
+        Returns:
+            A problem with k + 1 hinges. Hinge 0 is the hinge of the new document.
         """
         hinges = np.empty((len(rows) + 1, len(self.query)))
         hinges[0] = -self.query
@@ -236,24 +264,25 @@ class AdditionObjective:
         return HingeProblem(hinges, limits, weights, self.prior, self.settings.lambda2)
 
     def limits(self, rows: np.ndarray) -> np.ndarray:
-        """Return the scores s_j - gamma2 (k,) that v may reach with the queries of some rows."""
+        """Return the largest allowed scores s_j - gamma2 (k,) of v for the queries of `rows`."""
         return self.state.own_scores.view[rows] - self.margin
 
     def suspects(self, scan: ScanPass, vector: np.ndarray) -> np.ndarray:
-        """Return all rows that a vector may violate, sorted; the others are proven to be met.
+        """Return all rows whose constraint a vector may violate, sorted.
 
-        The bound is z_j.v <= z_j.u + |z_j| |v - u| with the vector u of the pass, enlarged by the
-        error of the pass and of storing v in float32.
+        The vector is proven to meet the constraints of all other rows. The proof is the bound
+        z_j.v <= z_j.u + |z_j| |v - u| with the vector u of the pass. The bound is enlarged by the
+        error of the pass, and by the error of storing v in float32.
 
         Args:
-            scan: Pass over Z. Rows that were added after it are all suspects.
+            scan: Pass over Z. All rows that were added after the pass are suspects.
             vector: Vector v (H,) to test.
         """
         state = self.state
         count = len(scan.scores)
         distance = vector_norm(vector - scan.vector) + scan.uncertainty
         distance += FLOAT32_STORAGE_ERROR * vector_norm(vector)
-        # The bound with the largest norm needs no further reading, and leaves few rows.
+        # A first bound uses the largest norm for all rows. It reads no norms, and leaves few rows.
         largest_rise = state.query_lengths.largest() * distance * BOUND_ENLARGEMENT + self.margin
         rows = np.flatnonzero(scan.scores - state.own_scores.view[:count] > -largest_rise)
         highest_scores = scan.scores[rows] + state.query_lengths.view[rows] * distance
@@ -261,7 +290,12 @@ class AdditionObjective:
         return np.concatenate([rows, np.arange(count, len(state))])
 
     def violated(self, rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
-        """Return the rows whose constraint a vector (H,) violates, worst first, in float64."""
+        """Return the rows whose constraint a vector violates, the largest violation first.
+
+        Args:
+            rows: Rows (k,) to test. The test is exact, in float64.
+            vector: Vector (H,) of the new document.
+        """
         rows = self.state.may_exceed(rows, vector, self.limits(rows))
         excess = row_dots(self.state.queries.view[rows], vector) - self.limits(rows)
         violated = np.flatnonzero(excess > FLOAT64_TOLERANCE * self.scale(vector))
@@ -269,9 +303,14 @@ class AdditionObjective:
         return rows[violated[worst_first]]
 
     def broken(self, rows: np.ndarray, vector: np.ndarray) -> int:
-        """Count the constraints without margins that a vector (H,) breaks.
+        """Count the documents that lose their query because of a vector (H,), margins apart.
 
-        These are the new document losing its own query, and documents of `rows` losing theirs.
+        The new document loses its query if an existing document scores higher. An existing document
+        loses its query if the new document scores higher.
+
+        Args:
+            rows: Rows (k,) of the existing documents to test.
+            vector: Vector (H,) of the new document.
         """
         own_scores = self.state.own_scores.view
         rows = self.state.may_exceed(rows, vector, own_scores[rows])
@@ -283,7 +322,7 @@ class AdditionObjective:
         return int(lost)
 
     def scale(self, vector: np.ndarray) -> float:
-        """Return the size of the scores of a vector (H,), to which tolerances are relative."""
+        """Return the size that scores of a vector (H,) can have. Tolerances are shares of it."""
         longest = max(vector_norm(self.query), self.state.query_lengths.largest())
         return longest * vector_norm(vector) + abs(self.own_limit)
 
@@ -294,9 +333,10 @@ class Solution:
 
     Attributes:
         vector: The minimiser (H,) float64.
-        members: Rows that the solver took into account.
-        passes: Number of passes over Z for this document alone.
-        suspects: Every row whose constraint the vector may touch; all others are proven to be met.
+        members: Rows of the last working set, sorted.
+        passes: Number of passes over Z that were made for this document alone.
+        suspects: All rows whose constraint the vector may violate, and all members, sorted. The
+            vector is proven to meet all other constraints.
     """
 
     vector: np.ndarray
@@ -307,11 +347,11 @@ class Solution:
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a document's solution.
+    """The data that `solve` starts from.
 
     Attributes:
-        members: Rows that are taken into account from the start, sorted.
-        scan: Pass over Z with a vector near the solution; None if there was none.
+        members: Rows of the first working set, sorted.
+        scan: Pass over Z with a vector near the solution. None if no pass was made yet.
     """
 
     members: np.ndarray
@@ -319,14 +359,14 @@ class Start:
 
 
 def solve(objective: AdditionObjective, start: Start) -> Solution:
-    """Minimise an objective over all rows.
+    """Compute the vector that minimises the objective of a new document.
 
-    Any members are correct, also none; likely conflicts save rounds. Rows that were added after the
-    pass of `start` are tested one by one.
+    The module describes the method. The start affects only the time: a first working set that holds
+    many of the violated rows saves rounds.
 
     Args:
         objective: Objective of the new document.
-        start: Members and pass to start with.
+        start: First working set, and a pass over Z if one was made.
     """
     members = start.members
     scan = start.scan
@@ -352,14 +392,15 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
 def minimize_problem(
     problem: HingeProblem, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise a problem over its rows.
+    """Minimise a sum of hinges exactly.
 
-    Problems with at most as many rows as dimensions are solved by non-negative least squares in the
-    dual: minimise |R x + R'^-1 b| with R'R = A A' + D. Others are solved by Newton's method.
+    A problem with at most H hinges is solved in its dual form by non-negative least squares, which
+    minimises |R x + R'^-1 b| with R'R = A A' + D. Here A are the rows, and b is limits - A prior.
+    Larger problems are solved by Newton's method.
 
     Args:
         problem: Problem to solve.
-        near: Vector (H,) at which Newton's method starts.
+        near: Vector (H,) at which Newton's method starts. None starts at the prior.
 
     Returns:
         The minimiser v (H,), and its multipliers (m,).
@@ -375,10 +416,12 @@ def minimize_problem(
 
 
 def _minimize_by_newton(problem: HingeProblem, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise a problem by steps to the minimum of the quadratic function around each point.
+    """Minimise a problem by Newton's method, starting at `vector` (H,).
 
-    A minimum that charges the same hinges as the point before is the solution. If rounding hides
-    this, the iteration ends when the value stops falling.
+    Around a point, the objective is the quadratic function of the charged hinges, which are the
+    positive ones. Each step goes to the minimum of this function. If the same hinges are charged
+    there, the minimum is the solution. Rounding can prevent this, so the iteration also ends when
+    the value stops falling.
     """
     value = problem.value(vector)
     charged = problem.excesses(vector) > 0
@@ -395,9 +438,10 @@ def _minimize_by_newton(problem: HingeProblem, vector: np.ndarray) -> tuple[np.n
 
 
 def _line_search(problem: HingeProblem, vector: np.ndarray, goal: np.ndarray) -> np.ndarray:
-    """Return the first of the goal, half of the way to it, a quarter, ... with a lower value.
+    """Return a point between `vector` and `goal` with a lower value than `vector`.
 
-    The vector itself is returned if rounding leaves no lower point.
+    The goal is tried first, then the point half of the way to it, a quarter of the way, and so on.
+    If rounding leaves no point with a lower value, `vector` is returned.
     """
     value = problem.value(vector)
     share = 1.0
@@ -410,10 +454,18 @@ def _line_search(problem: HingeProblem, vector: np.ndarray, goal: np.ndarray) ->
 
 
 def _minimize_charged(problem: HingeProblem, charged: np.ndarray) -> np.ndarray:
-    """Return the minimiser (H,) if exactly the `charged` (m,) hinges counted, on both sides of 0.
+    """Minimise the quadratic function of some hinges: each counts squared, also below its limit.
 
-    It solves (lambda2 I + A'WA) v = lambda2 v0 + A'Wc. Unlike v0 - A'x, this keeps its precision
-    where lambda2 is nearly 0 and the multipliers x, violations times weight / lambda2, are large.
+    The minimiser v solves (lambda2 I + A'WA) v = lambda2 v0 + A'Wc. Here A, W and c are the rows,
+    weights and limits of the hinges. The formula v0 - A'x would lose precision if lambda2 is nearly
+    0, because the multipliers x are then very large.
+
+    Args:
+        problem: Problem with m hinges.
+        charged: Mask (m,) of the hinges that count.
+
+    Returns:
+        The minimiser (H,).
     """
     rows = problem.rows[charged]
     weighted_rows = problem.weights[charged, None] * rows
@@ -426,7 +478,7 @@ def _minimize_charged(problem: HingeProblem, charged: np.ndarray) -> np.ndarray:
 
 
 def too_many_suspects(suspects: np.ndarray, objective: AdditionObjective) -> bool:
-    """Return whether a new pass over Z costs less than testing the suspects one by one."""
+    """Return whether a new pass over Z is cheaper than testing the suspects one by one."""
     return len(suspects) > MIN_SUSPECTS_FOR_PASS + PASS_COST_SHARE * len(objective.state)
 
 
@@ -437,18 +489,30 @@ def _canonical_vector(
     vector: np.ndarray,
     multipliers: np.ndarray,
 ) -> np.ndarray:
-    """Compute the minimiser (H,) from its active rows alone, in their order.
+    """Compute the minimiser again, so that its last bits do not depend on the solver's path.
 
-    The result does not depend on the path to these rows, to the last bit. If it is less accurate
-    than `vector`, that is returned.
+    The minimiser depends only on the hinges with positive multipliers, which are called active.
+    Therefore it is computed from the active hinges alone, in the order of their rows. If this
+    result is less accurate than `vector`, `vector` is returned.
+
+    Args:
+        objective: Objective of the new document.
+        problem: Problem of the last working set.
+        members: Rows (m - 1,) of the last working set.
+        vector: Minimiser (H,) that the solver found.
+        multipliers: Multipliers (m,) of the minimiser.
+
+    Returns:
+        The minimiser (H,).
     """
     active = multipliers > 0
     if np.count_nonzero(active) > len(problem.prior):
         goal = _minimize_charged(problem, active)
-        return goal if np.array_equal(problem.excesses(goal) > 0, active) else vector
+        is_minimiser = np.array_equal(problem.excesses(goal) > 0, active)
+        return goal if is_minimiser else vector
 
     active_problem = objective.problem(members[active[1:]])
-    # The document's own hinge is part of every problem.
+    # `objective.problem` always includes the hinge of the new document as hinge 0.
     active[0] = True
     active_multipliers = np.zeros_like(multipliers)
     active_multipliers[active] = _solve_all_charged(active_problem)
@@ -459,10 +523,11 @@ def _canonical_vector(
 
 
 def _solve_all_charged(problem: HingeProblem) -> np.ndarray:
-    """Return the multipliers x (m,) if every hinge were charged.
+    """Return the multipliers (m,) of a problem under the assumption that all hinges are positive.
 
-    It solves (A A' + D) x = -b by a Cholesky factor and refines the result once. If the matrix is
-    singular to rounding, the shortest least-squares solution is returned.
+    They solve (A A' + D) x = A prior - limits, where A are the rows. The system is solved by a
+    Cholesky factor, and the result is refined once. If the matrix is singular within rounding, the
+    least-squares solution with the smallest norm is returned.
     """
     matrix = problem.rows @ problem.rows.T
     matrix.flat[:: len(matrix) + 1] += problem.diagonal

@@ -1,4 +1,8 @@
-"""What IncDSI reads and changes: a vector and a representative query for each document."""
+"""The data that IncDSI works on: a vector and a representative query for each document.
+
+The representative query of a document is the mean of the vectors of texts that should find it, such
+as its title and its known queries.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +22,28 @@ from model_code.incdsi.rows import (
 )
 from model_code.settings import require
 
-# Number of documents and of queries from which the deviation of scores is computed.
+# Largest number of documents from which the deviation of scores is computed. It bounds the score
+# matrix to 2,048 x 2,048 values.
 DEVIATION_SAMPLE = 2048
 
 
 class IncDsiState:
     """The documents of a collection with their vectors V and representative queries Z.
 
-    Own scores and norms are computed in float64, row by row. So a state that is rebuilt from V and
-    Z equals the state that grew, to the last bit.
+    Document j has the vector v_j, a row of V, and the query z_j, the same row of Z.
+
+    Scores and norms are computed in float64, row by row. So a state that is rebuilt from V and Z
+    equals the state to which documents were added one by one, to the last bit.
 
     Attributes:
         vectors: V (n, H) float32, by which documents are searched.
         queries: Z (n, H) float32, the mean query of each document.
-        own_scores: Scores s_j = z_j.v_j (n,) of each document for its own query.
+        own_scores: Scores s_j = z_j.v_j (n,) of each document for its representative query.
         vector_lengths: Norms |v_j| (n,).
         query_lengths: Norms |z_j| (n,).
         ids: Ids of the documents.
-        score_deviation: Standard deviation of the scores z_i.v_j, which is the unit of margins.
+        score_deviation: Standard deviation of the scores z_i.v_j. It is the unit of the margins
+            `gamma1` and `gamma2`.
     """
 
     def __init__(
@@ -51,8 +59,9 @@ class IncDsiState:
             vectors: V (n, H).
             queries: Z (n, H).
             ids: Different ids of the n documents.
-            score_deviation: Unit of margins, from when the state was first made; None computes it.
-                Store it with V and Z, since margins must not drift as documents are added.
+            score_deviation: Unit of margins. None computes it from V and Z. Pass the value of the
+                first state again for later ones, so that margins do not change as documents are
+                added.
 
         Raises:
             SettingsError: If a number is not finite, or an id occurs twice.
@@ -113,9 +122,10 @@ class IncDsiState:
         self.ids.append(key)
 
     def delete(self, rows: np.ndarray) -> None:
-        """Delete documents by their rows; the last documents take their places.
+        """Delete documents by their rows (k,).
 
-        No vector depends on the row at which a document lies.
+        Documents from the end move to the freed rows. This changes no later result, because no
+        vector depends on the row of a document.
         """
         rows = np.unique(rows)
         for growing in self._all_rows():
@@ -137,17 +147,18 @@ class IncDsiState:
         del self.ids[count:]
 
     def may_exceed(self, rows: np.ndarray, vector: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Return the rows whose query may score above a limit; the others are proven not to.
+        """Return the rows whose query z_j may score at least a limit with a vector.
 
-        This cheap float32 test spares most rows the test in float64.
+        This float32 test is cheap. It proves for most rows that their score is below the limit, so
+        that only the returned rows need a test in float64.
 
         Args:
             rows: Rows (k,) to test.
-            vector: Vector (H,) that the queries are scored with.
-            scores: Limit of each row, (k,).
+            vector: Vector (H,) of a new document.
+            scores: Limit of the score z_j.v of each row, (k,).
         """
         approximate = self.queries.view[rows] @ vector.astype(np.float32)
-        # The bound is doubled to cover the rounding of the addition below.
+        # Twice the error bound also covers the rounding of the addition below.
         slack = 2 * float32_error(len(vector)) * vector_norm(vector)
         return rows[approximate + slack * self.query_lengths.view[rows] >= scores]
 
@@ -162,10 +173,10 @@ class IncDsiState:
 
 
 def deviation(vectors: np.ndarray, queries: np.ndarray) -> float:
-    """Return the standard deviation of the scores of queries with documents.
+    """Return the standard deviation of the scores of all queries with all documents.
 
-    At most 2,048 documents and their queries are used, evenly spread. The result is 0 for fewer
-    than two documents.
+    Of larger collections, 2,048 evenly spaced documents and their queries are used. The result is 0
+    for fewer than two documents.
 
     >>> deviation(np.array([[1.0], [3.0]]), np.array([[1.0], [1.0]]))
     1.0

@@ -1,11 +1,15 @@
-"""The texts that should find an added document, and the state that IncDSI starts from.
+"""Compute and cache the data that IncDSI starts from.
 
-IncDSI takes several texts of a document as vectors, beside its encoding. For each document of a
-collection, Z holds the mean of these vectors, and V the vector that is searched.
+IncDSI needs two vectors for each document of the collection: its row of V, which is searched, and
+its row of Z. The row of Z is called the representative query. It is the mean of the vectors of
+several texts that should find the document, such as its title.
 
-Z comes from three places. Refined documents have it in their segment (`RefinedDocuments`).
-Documents whose vectors were learned have it from training. For all others it is encoded from their
-texts once, and kept in a cache folder for each segment, which may be deleted.
+Z has three sources:
+
+- Refined documents, whose vectors IncDSI solved, have it in their segment (`RefinedDocuments`).
+- Documents of a DSI build, whose vectors were learned, have it from training.
+- For all other documents, it is encoded from their texts once and cached, in one folder for each
+  segment. The cache may be deleted.
 """
 
 from __future__ import annotations
@@ -43,20 +47,21 @@ from model_code.settings import require
 from model_code.text import words
 from model_code.text.documents import Change, Document
 
-# Number of words of a span, about as many as a long query has.
+# Number of words of a span, which is a piece of a document's text. A long query has about as many.
 SPAN = 12
 
 FORMAT, KIND, QUERIES = 2, "incdsi", "queries.npy"
 
 Encoded = tuple[np.ndarray, np.ndarray]
-"""Encoding (H,) of a document, and the vectors (m, H) of its known queries."""
+"""Encoding (H,) of a document, and vectors (m, H) of the m queries that it is known to answer."""
 
 
 def constraint_texts(title: str, text: str, spans: int) -> list[str]:
-    """Return the texts of a document by which it should be found.
+    """Return texts of a document that should find it, like queries.
 
-    These are its title, its first sentence, and up to `spans` runs of `SPAN` words, evenly spread
-    over the rest. No text is empty or occurs twice. A document with any text has at least one.
+    These are its title, its first sentence, and up to `spans` pieces of `SPAN` words. The pieces
+    are evenly spread over the rest of the text. No returned text is empty or occurs twice. The
+    result is empty only if the document has no text at all.
 
     >>> constraint_texts("sort", "Sort a list. In place, that is.", spans=4)
     ['sort', 'Sort a list.', 'In place, that is.']
@@ -64,23 +69,28 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
     first, rest = words.split_first_sentence(text)
     texts = [" ".join(title.split()), first]
 
-    places = words.word_spans(rest)
-    count = min(spans, -(-len(places) // SPAN))
-    last_start = max(0, len(places) - SPAN)
+    word_positions = words.word_spans(rest)
+    count = min(spans, -(-len(word_positions) // SPAN))
+    last_start = max(0, len(word_positions) - SPAN)
     for number in range(count):
         start = round(last_start * number / max(1, count - 1))
-        end = min(start + SPAN, len(places))
-        texts.append(words.join_words(rest, places, start, end))
+        end = min(start + SPAN, len(word_positions))
+        texts.append(words.join_words(rest, word_positions, start, end))
     return [text for text in dict.fromkeys(texts) if text]
 
 
 def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[str, np.ndarray]:
-    """Return the representative query z (H,) of each document with one vector, by document id.
+    """Return the representative queries of a segment's documents, from their source or the cache.
+
+    Documents with several vectors are left out, because IncDSI does not handle them.
 
     Args:
-        segment: Segment whose documents are asked for.
-        spans: Number of spans of each text; see `constraint_texts`.
+        segment: An open segment, an immutable index of some documents.
+        spans: Largest number of spans of each document; see `constraint_texts`.
         folder: Folder of the caches.
+
+    Returns:
+        Representative query z (H,) float32 by document id.
     """
     ids = segment.dense.index.document_ids
     if isinstance(segment, BaseSegment) and isinstance(segment.dense, DsiRetriever):
@@ -100,15 +110,19 @@ def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[st
     remedy = f"delete {cache}, which is then made from the texts again"
     verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
     rows = np.load(cache / QUERIES, mmap_mode="r")
-    return {**refined, **dict(zip(missing, rows, strict=True))}
+    cached = dict(zip(missing, rows, strict=True))
+    return {**refined, **cached}
 
 
 def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
-    """Return the cache folder of a segment, whose name depends on everything that it is made from.
+    """Return the folder that caches the representative queries of a segment.
+
+    Its name contains a hash of the documents, the text rules, the encoder and `spans`. So a change
+    of any of them leads to another folder, and the cache is never out of date.
 
     Args:
-        manifest: Manifest of the generation that the segment belongs to.
-        spans: Number of spans of each text; see `constraint_texts`.
+        manifest: Manifest in the folder of the segment.
+        spans: Largest number of spans of each document; see `constraint_texts`.
         folder: Folder of the caches.
     """
     facts = {
@@ -132,13 +146,13 @@ def _write_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans:
 def _encode_representatives(
     segment: LoadedSegment, ids: Sequence[str], spans: int, folder: Path
 ) -> np.ndarray:
-    """Return Z (n, H) of documents, encoded from their texts.
+    """Encode texts of documents, and return the mean of each document's vectors, (n, H).
 
     Args:
         segment: Segment that holds the documents.
-        ids: The n documents.
-        spans: Number of spans of each text; see `constraint_texts`.
-        folder: Folder of the texts that are encoded so far, until all are.
+        ids: Ids of the n documents.
+        spans: Largest number of spans of each document; see `constraint_texts`.
+        folder: Folder of finished batches, from which an interrupted encoding resumes.
     """
     columns = read_columns(segment.documents, "document_id", "title", "text")
     texts_by_id: dict[str, list[str]] = {}
@@ -158,15 +172,15 @@ def _encode_representatives(
 def query_vectors(
     encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int
 ) -> list[np.ndarray]:
-    """Encode the texts by which documents should be found.
+    """Encode the texts of documents that should find them; see `constraint_texts`.
 
     Args:
         encoder: Encoder of the collection.
         texts: Title and text of each document.
-        spans: Number of spans of each text; see `constraint_texts`.
+        spans: Largest number of spans of each document.
 
     Returns:
-        Vectors (m, H) of each document's texts.
+        For each document, the vectors (m, H) of its m texts.
     """
     if not texts:
         return []
@@ -179,12 +193,12 @@ def query_vectors(
 def single_rows(
     ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
 ) -> dict[str, Encoded]:
-    """Return the encodings of the documents that have one row, by document id.
+    """Select the documents that have exactly one row, and return their encodings by document id.
 
     Args:
-        ids: Document of each row, (n,).
+        ids: Document id of each row, (n,).
         vectors: Encoding of each row, (n, H).
-        queries: Vectors (m, H) of the known queries of each row's document.
+        queries: For each row, the vectors (m, H) of the known queries of its document.
     """
     encoded: dict[str, Encoded] = {}
     for row, has_one_row in enumerate(single_mask(ids)):
@@ -199,13 +213,20 @@ def new_documents(
     changes: Sequence[Change],
     lasting: Mapping[str, Encoded],
 ) -> dict[int, NewDocument]:
-    """Return the documents with one vector that changes put, by the number of the change.
+    """Prepare the documents of some changes for IncDSI: encode them and the texts that find them.
+
+    Documents with several vectors are left out. Documents that a later change overwrites are
+    included, because they affect the vectors of the documents between both changes.
 
     Args:
         searcher: Searcher of the generation that is changed.
-        spans: Number of spans of each text; see `constraint_texts`.
-        changes: Effective changes in their order.
-        lasting: Encodings of the documents that no later change overwrites, by document id.
+        spans: Largest number of spans of each document; see `constraint_texts`.
+        changes: Changes in their order.
+        lasting: Encodings that are known already, by document id: those of the last put of each
+            document.
+
+    Returns:
+        Prepared documents, by the position in `changes` of the change that puts them.
     """
     puts: dict[int, Document] = {}
     last_numbers: dict[str, int] = {}
@@ -231,9 +252,12 @@ def new_documents(
 
 
 def _encode_documents(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Encoded]:
-    """Encode documents, and return those with one vector by their numbers.
+    """Encode the documents that have one vector, and return their encodings by number.
 
-    The same document may occur several times, so the numbers serve as ids.
+    Args:
+        searcher: Searcher of the generation that is changed.
+        puts: Documents by number. The same document id may occur several times, so the numbers
+            replace the ids while the documents are encoded.
     """
     if not puts:
         return {}
@@ -247,7 +271,7 @@ def _encode_documents(searcher: Searcher, puts: Mapping[int, Document]) -> dict[
 
 
 def single_mask(document_ids: Sequence[str]) -> list[bool]:
-    """Return for each row whether it is the only one of its document.
+    """Return for each row whether its document has no other row.
 
     >>> single_mask(["a", "b", "b"])
     [True, False, False]
@@ -257,16 +281,21 @@ def single_mask(document_ids: Sequence[str]) -> list[bool]:
 
 
 def require_one_vector(base: LoadedSegment) -> None:
-    """Require that at least half of the documents have one vector; only these are refined.
+    """Raise an error unless at least half of the documents have exactly one vector.
+
+    IncDSI solves only such documents. With fewer, the setting is probably a mistake.
+
+    Args:
+        base: Base segment, which holds the documents that the retriever was built from.
 
     Raises:
-        SettingsError: If they do not, or the retriever has no dense vectors.
+        SettingsError: If most documents have several vectors, or the retriever has no dense
+            vectors.
     """
     require(
         base.retriever.dense is not None,
         f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one "
-        "dense "
-        "vector per document; set additions.refine to false",
+        "dense vector per document; set additions.refine to false",
     )
     ids = base.dense.index.document_ids
     require(
@@ -277,14 +306,15 @@ def require_one_vector(base: LoadedSegment) -> None:
 
 
 def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
-    """Return the state of a generation: its documents with one vector.
+    """Read V and Z of the live documents of a generation, from its segments and the cache.
 
-    The unit of margins is computed from the base segment, so that it stays. Documents that were
-    added while `additions.refine` was off have a z without their known queries.
+    Documents with several vectors are left out. The unit of margins is the deviation of scores in
+    the base segment, so that it stays the same while documents are added. If a document was added
+    while `additions.refine` was off, its representative query leaves out its known queries.
 
     Args:
         searcher: Searcher of the generation.
-        spans: Number of spans of each text; see `constraint_texts`.
+        spans: Largest number of spans of each document; see `constraint_texts`.
         folder: Folder of the caches.
     """
     ids: list[str] = []
@@ -296,7 +326,7 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
         z_by_id = representatives(view.segment, spans, folder)
         rows_by_id = {document_id: row for row, document_id in enumerate(index.document_ids)}
         v = index.vectors[[rows_by_id[document_id] for document_id in z_by_id]]
-        # Without documents, the array has to get its width from `v`.
+        # The array of an empty list has no width, so the shape is taken from `v`.
         z = np.array(list(z_by_id.values()), np.float32).reshape(v.shape)
         if unit is None:
             unit = deviation(v, z)
