@@ -8,6 +8,9 @@ Bootstrap intervals come from scipy. The randomisation test is our own: 10,000 p
 queries and 11 columns take 0.6 s as a matrix product, and about 30 s with
 `scipy.stats.permutation_test`. Holm's correction is six lines, for which statsmodels would be a new
 dependency.
+
+scipy.stats takes a second to import, and a gate without judged queries needs none of it, so it is
+imported inside the functions.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import stats
 
 # Fewer queries give a bootstrap interval that is too narrow.
 MIN_BOOTSTRAP_QUERIES = 10
@@ -49,6 +51,7 @@ def bootstrap_interval(
     queries = len(values)
     if queries == 1:
         return values[0].astype(float), values[0].astype(float)
+    from scipy import stats
 
     result = stats.bootstrap(
         (values,),
@@ -83,6 +86,8 @@ def queries_for_gain(deviation: float, gain: float, alpha: float, power: float) 
     """
     if deviation == 0:
         return None
+    from scipy import stats
+
     quantiles = stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power)
     return math.ceil((quantiles * deviation / gain) ** 2)
 
@@ -152,6 +157,8 @@ def interval_over_seeds(
     Raises:
         ValueError: If a system has two runs, or none of them has `MIN_SEEDS`.
     """
+    from scipy import stats
+
     systems = [runs]
     if others is not None:
         systems.append(others)

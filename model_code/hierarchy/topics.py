@@ -42,6 +42,8 @@ MAX_CORPUS_SHARE = 0.2
 MIN_TEXTS_FOR_SHARES = 100
 # Differences below this are rounding.
 MIN_WEIGHT = 1e-9
+# Confidence below which a name says too little about the passages of its node.
+MIN_CONFIDENCE = 0.35
 
 UNSPACED_CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
 KANA = re.compile("[\u3041-\u30ff]")
@@ -52,7 +54,8 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     """Name every node of every level by the words of its passages.
 
     A node that holds all passages of its parent gets the parent's name. A node without telling
-    words is called "topic" with its number.
+    words, or with too low a confidence in them, is called "topic" with its number. The confidence
+    is the share of the node's passages that contain a word of the name, mean over its words.
 
     Args:
         tree: The hierarchy.
@@ -90,7 +93,12 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
             shares_in_parent = parent_shares[parent, words].toarray()[0]
             ranked = _rank_words(words, shares.data[row], shares_in_parent, factors[words])
             chosen = _choose_distinct_words([vocabulary[word] for word in ranked])
-            names.append(", ".join(chosen) or f"topic {node + 1}")
+            share_of_word = dict(zip(vocabulary[words].tolist(), shares.data[row], strict=True))
+            confidence = sum(share_of_word[word] for word in chosen) / max(1, len(chosen))
+            if confidence < MIN_CONFIDENCE:
+                names.append(f"topic {node + 1}")
+            else:
+                names.append(", ".join(chosen))
 
         names_by_level.append(names)
         parent_shares = shares

@@ -798,7 +798,9 @@ def build_folders(
         shutil.copytree(component_index, index / name)
     fusion.save(encoder)
 
-    opened = {name: _open_component(*folders) for name, folders in components.items()}
+    opened = {}
+    for name, folders in components.items():
+        opened[name] = _open_component(*folders, for_search=True)
     first_component = next(iter(components))
     documents = read_json(index / first_component / MANIFEST)["documents"]
     FusedRetriever(opened, fusion).write_index_manifest(index, documents)

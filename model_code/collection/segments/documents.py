@@ -32,7 +32,7 @@ EXPIRES = "expires"
 NO_QUERIES = "[]"
 
 # Documents in a row group of the file. A lookup reads whole row groups, found by their first ids.
-ROW_GROUP = 64
+ROW_GROUP = 32
 
 # Bytes of the texts in a chunk of a column. Arrow's offsets have 32 bits.
 MAX_CHUNK_BYTES = 2**29
@@ -130,7 +130,15 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
     columns = {name: _string_column([row[name] for row in sorted_rows]) for name in COLUMNS}
     table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
     with atomic_write(target) as path:
-        pq.write_table(table, path, row_group_size=ROW_GROUP)
+        # A lookup decodes whole row groups. Dictionaries would double their pages, and only the
+        # ids are found by statistics, which stay in memory.
+        pq.write_table(
+            table,
+            path,
+            row_group_size=ROW_GROUP,
+            use_dictionary=False,
+            write_statistics=["document_id"],
+        )
 
 
 def _string_column(texts: Sequence[str | None]) -> Any:
@@ -200,10 +208,16 @@ class DocumentFile:
         with pq.ParquetFile(self.path, metadata=self._footer) as file:
             table = file.read_row_groups(sorted(groups), names, use_threads=False)
 
-        rows: dict[str, Row] = {}
-        for position, document_id in enumerate(table["document_id"].to_pylist()):
+        places: dict[str, int] = {}
+        for place, document_id in enumerate(table["document_id"].to_pylist()):
             if document_id in wanted:
-                rows[document_id] = table.slice(position, 1).to_pylist()[0]
+                places[document_id] = place
+
+        rows: dict[str, Row] = {document_id: {} for document_id in places}
+        for name in names:
+            column = table[name]
+            for document_id, place in places.items():
+                rows[document_id][name] = column[place].as_py()
         return rows
 
 

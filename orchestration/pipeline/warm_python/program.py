@@ -31,7 +31,6 @@ LIBRARIES = (
     "safetensors",
     "scipy.stats",
     "torch",
-    "transformers",
 )
 # Variable that switches warm Pythons off.
 SWITCH = "FRESHET_WARM_PYTHON"

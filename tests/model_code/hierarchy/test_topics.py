@@ -123,3 +123,13 @@ def test_words_of_much_of_the_corpus_name_nothing():
     level_1, _ = topic_names(two_level_tree(leaves, [0, 1]), texts)
 
     assert not {"import", "array"} & set(words(level_1[0]))
+
+
+def test_a_name_that_fits_few_passages_is_hidden():
+    common = [f"sluice gate weir{number}" for number in range(20)]
+    mixed = [f"meadow{number} cow{number} hay{number}" for number in range(20)]
+
+    level_1, _ = topic_names(two_level_tree([0] * 20 + [1] * 20, [0, 1]), common + mixed)
+
+    assert {"gate", "sluice"} <= set(words(level_1[0]))
+    assert level_1[1] == "topic 2"
