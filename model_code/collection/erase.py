@@ -107,7 +107,7 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
     # `freshet add` imports this module as well, and needs no plan of a retrain.
     from model_code.collection.index.retrain_plan import planned_generations
 
-    # Counted before and after: a generation that is published in between may hold the text.
+    # Marked before and after: a generation that is published in between may hold the text.
     record_erasure(index.project)
     index.compact()
 

@@ -24,7 +24,8 @@ class PublishedHead:
     Attributes:
         epoch: Identity of the one writer. Another writer has another epoch.
         sequence: Number of the head, which only rises.
-        erasures: Number of erasures that the writer has made. It only rises.
+        erasures: Number of publications that followed an erasure. It only rises.
+        erasure: Mark of the writer's last erasure; "" if nothing was erased.
         published: Time in seconds since 1970.
         retriever: Retriever that is searched.
         generation: Number of its generation.
@@ -36,6 +37,7 @@ class PublishedHead:
     epoch: str
     sequence: int
     erasures: int
+    erasure: str
     published: float
     retriever: str
     generation: int

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from model_code.collection.follow.head import (
@@ -30,7 +30,7 @@ from model_code.files import MANIFEST, hash_path, hash_text, read_json, write_js
 from model_code.project import Project, file_lock, load_yaml_mapping, plain_yaml, read_utf8
 
 PUBLISHING = "publishing"
-ERASURES_FILE = "erasures"
+ERASURE_FILE = "erasure"
 KEY_CHARACTERS = 24
 # Groups of settings that followers do not get: addresses of people, and other machines.
 PRIVATE_GROUPS = ("live", "scale")
@@ -88,16 +88,17 @@ class PublishReport:
 
 
 def record_erasure(project: Project) -> None:
-    """Count an erasure. The next publication deletes all folders that it does not need."""
-    path = project.state / PUBLISHING / ERASURES_FILE
-    with file_lock(path.with_suffix(".lock")):
-        write_text(path, f"{count_erasures(project) + 1}\n")
+    """Mark that texts were erased. The next publication deletes all folders that it does not need.
+
+    The mark is a random text and no count, so that it also differs if the state was deleted.
+    """
+    write_text(project.state / PUBLISHING / ERASURE_FILE, f"{uuid.uuid4().hex}\n")
 
 
-def count_erasures(project: Project) -> int:
-    """Return how many erasures the project has made."""
-    path = project.state / PUBLISHING / ERASURES_FILE
-    return int(path.read_text(encoding="ascii")) if path.is_file() else 0
+def last_erasure(project: Project) -> str:
+    """Return the mark of the project's last erasure; "" if nothing was erased."""
+    path = project.state / PUBLISHING / ERASURE_FILE
+    return path.read_text(encoding="ascii").strip() if path.is_file() else ""
 
 
 def publish(project: Project, target: str, key: bytes, take_over: bool = False) -> PublishReport:
@@ -121,7 +122,7 @@ def publish(project: Project, target: str, key: bytes, take_over: bool = False) 
         with _keep_folders(generation):
             head = _next_head(project, generation, state, before)
             uploaded = _upload_folders(storage, generation, head)
-            is_new = before is None or before.epoch != head.epoch or head != before
+            is_new = head != before
             if is_new:
                 # Remembered first: after a crash, a head with this number is known as our own.
                 write_json(path, asdict(WriterState(head.epoch, head.sequence)))
@@ -181,10 +182,18 @@ def _next_head(
     folders: dict[str, str] = {}
     for number in sorted(generation.needs):
         folders[f"{number:06d}"] = hash_path(generation.sibling(number) / MANIFEST)
+    erasures = 0 if before is None else before.erasures
+    erasure = "" if before is None else before.erasure
+    mark = last_erasure(project)
+    if mark not in ("", erasure):
+        erasures += 1
+        erasure = mark
+
     head = PublishedHead(
         epoch=state.epoch,
         sequence=state.sequence + 1,
-        erasures=count_erasures(project),
+        erasures=erasures,
+        erasure=erasure,
         published=time.time(),
         retriever=generation.retriever,
         generation=generation.number,
@@ -193,11 +202,6 @@ def _next_head(
     )
     if before is not None and before.epoch == state.epoch and before.has_same_content(head):
         return before
-    if before is not None:
-        # Followers refuse a head with fewer erasures than they have seen.
-        head = replace(head, erasures=max(head.erasures, before.erasures))
-        if before.epoch == state.epoch and before.has_same_content(head):
-            return before
     return head
 
 

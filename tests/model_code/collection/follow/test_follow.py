@@ -492,3 +492,18 @@ def test_damaged_generation_is_not_published(own, target):
         publish_to(own, target)
 
     assert read_head(SharedStorage(target), KEY) is None
+
+
+def test_erasure_is_seen_after_the_state_was_lost(own, reader, target, tmp_path):
+    change(own, {"private": "a telephone number: 1234567", "former": "another number"})
+    erase_documents(LiveIndex(own), ["former"])
+    publish_to(own, target)
+    (own.state / "publishing/erasure").unlink()
+    reader.update()
+    erase_documents(LiveIndex(own), ["private"])
+
+    publish_to(own, target)
+
+    assert files_with(tmp_path / "shared", b"private") == []
+    reader.update()
+    assert files_with(tmp_path / "copy", b"private") == []
