@@ -22,6 +22,7 @@ from orchestration.service import routes
 from orchestration.service.errors import add_handlers, error_response
 from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
+from orchestration.service.telemetry import Telemetry, TraceRequests
 
 # Methods and headers that pages of other sites may use, if the user has named the sites.
 CORS_METHODS = ("GET", "POST", "DELETE")
@@ -166,6 +167,7 @@ def create_app(
     token: str | None = None,
     origins: Sequence[str] = (),
     follower: Follower | None = None,
+    telemetry: Telemetry | None = None,
 ) -> FastAPI:
     """Return the service of a project as an ASGI application.
 
@@ -175,8 +177,9 @@ def create_app(
         token: Token that every request needs; None if no token is required.
         origins: Other sites whose pages may send requests.
         follower: Keeps the project a copy of a published collection; None if it is no copy.
+        telemetry: Receives spans and metrics; None if OpenTelemetry is off.
     """
-    service = Service(project, follower)
+    service = Service(project, follower, telemetry)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -214,6 +217,8 @@ def create_app(
         )
     app.add_middleware(RequestCount, requests=service.metrics.requests)
     app.add_middleware(HeadRequests)
+    if telemetry is not None:
+        app.add_middleware(TraceRequests, telemetry=telemetry)
     return app
 
 

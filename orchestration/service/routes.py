@@ -149,7 +149,8 @@ async def search(request: models.SearchRequest, service: ServiceDependency) -> S
     _check_search(request, [])
     if request.min_generation is not None:
         await run_sync(_wait_for_generation, service, request)
-    return await service.pool.run(lambda: _search_without_text(service, request))
+    with service.metrics.span("search", queries=1, k=request.k):
+        return await service.pool.run(lambda: _search_without_text(service, request))
 
 
 def _search_without_text(service: Service, request: models.SearchRequest) -> SearchResult:
@@ -163,7 +164,7 @@ def _search_without_text(service: Service, request: models.SearchRequest) -> Sea
         page = searcher.search_like(request.like, options)
     else:
         page = searcher.search_vector(request.vector or (), options)
-    service.metrics.search.observe(time.perf_counter() - started)
+    service.metrics.observe_search(time.perf_counter() - started)
     return page
 
 
@@ -193,7 +194,8 @@ async def _search(request: models.BatchRequest, service: Service) -> list[Search
 
     # Waiting searches that differ in nothing but their queries are answered together.
     kind = json.dumps(request.model_dump(exclude={"texts", "min_generation"}))
-    return await service.pool.search(kind, request.texts, search_texts)
+    with service.metrics.span("search", queries=len(request.texts), k=request.k):
+        return await service.pool.search(kind, request.texts, search_texts)
 
 
 def _check_search(request: models.BaseSearchRequest, texts: Sequence[str]) -> None:
@@ -271,7 +273,7 @@ def _search_texts(
     searcher = service.searchers.current(request.retriever)
     started = time.perf_counter()
     pages = searcher.search_pages(texts, _query_options(request))
-    service.metrics.search.observe(time.perf_counter() - started)
+    service.metrics.observe_search(time.perf_counter() - started)
     return pages
 
 

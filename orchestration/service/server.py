@@ -28,6 +28,7 @@ from orchestration.guard import (
 )
 from orchestration.running_service import NoRegistration, Registration
 from orchestration.service.app import create_app
+from orchestration.service.telemetry import telemetry_from_environment
 
 # Time from the signal to the end, even if a lock is held. systemd kills after 90 seconds.
 STOP_SECONDS = 60
@@ -56,9 +57,11 @@ def serve(
         follower: Keeps the project a copy of a published collection; None if it is no copy.
 
     Raises:
-        FreshetError: If the port is taken, or the live index is damaged.
+        FreshetError: If the port is taken, the live index is damaged, or OpenTelemetry is
+            configured without its exporter.
     """
     check_origins(origins)
+    telemetry = telemetry_from_environment()
     expected_token = required_token(host, project.token_file, token)
     if host not in LOOPBACK_ADDRESSES:
         print(
@@ -69,7 +72,7 @@ def serve(
         )
 
     with bind_socket(host, port) as listening_socket:
-        app = create_app(project, host, expected_token, origins, follower)
+        app = create_app(project, host, expected_token, origins, follower, telemetry)
         server = _Server(app, registration, _url(listening_socket))
         # Errors of the start are raised here. Inside of the server they would become tracebacks.
         app.state.service.start()

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from orchestration.service.errors import Busy, NotReady
 from orchestration.service.following import FollowThread, PublishThread
 from orchestration.service.ingest_queue import IngestJob, IngestQueue
 from orchestration.service.searchers import Searchers, SearchPool
+from orchestration.service.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,9 +51,13 @@ class Metrics:
     """Counters and histograms of one service.
 
     Each service has a registry, so that several services can run in one process.
+
+    Attributes:
+        telemetry: Receives the same numbers; None if OpenTelemetry is off.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, telemetry: Telemetry | None = None) -> None:
+        self.telemetry = telemetry
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "freshet_requests",
@@ -79,24 +84,48 @@ class Metrics:
             registry=self.registry,
         )
 
+    def observe_search(self, seconds: float) -> None:
+        """Record the time of a search."""
+        self.search.observe(seconds)
+        if self.telemetry is not None:
+            self.telemetry.record_duration("search", seconds)
+
     def observe_batch(self, apply_seconds: float, freshness_seconds: Sequence[float]) -> None:
         """Record the time of a batch, and the time of each of its requests since arrival."""
         self.apply.observe(apply_seconds)
         for seconds in freshness_seconds:
             self.freshness.observe(seconds)
 
+        if self.telemetry is not None:
+            self.telemetry.record_duration("apply", apply_seconds)
+            for seconds in freshness_seconds:
+                self.telemetry.record_duration("freshness", seconds)
+            attributes = {"requests": len(freshness_seconds)}
+            self.telemetry.record_past_span("apply", apply_seconds, attributes)
+
+    def span(self, name: str, **attributes: Any) -> AbstractContextManager[Any]:
+        """Return a context manager that is a span of OpenTelemetry, or does nothing."""
+        if self.telemetry is None:
+            return nullcontext()
+        return self.telemetry.span(name, attributes)
+
 
 class Service:
     """The service of one project. `start` and `stop` have no effect if they are called twice."""
 
-    def __init__(self, project: Project, follower: Follower | None = None) -> None:
+    def __init__(
+        self,
+        project: Project,
+        follower: Follower | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self.project = project
         self.follow_thread = None if follower is None else FollowThread(follower)
         self.publish_thread: PublishThread | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, self._load_reranker)
         self.pool = SearchPool()
-        self.metrics = Metrics()
+        self.metrics = Metrics(telemetry)
         self.maintenance = BackgroundMaintenance(project, self._loaded_index)
         self.ingest_queue = IngestQueue(
             self.index, self.searchers.newest, self.metrics.observe_batch, self._maintain
@@ -140,6 +169,9 @@ class Service:
             has_ledger = open_ledger_if_exists(self.project) is not None
             self.ingest_queue.start(apply_at_start=has_ledger)
             self._start_publishing()
+        if self.metrics.telemetry is not None:
+            names = [gauge.name for gauge in self.collect()]
+            self.metrics.telemetry.observe_gauges(names, self.collect)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
         threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
         self._is_running = True
@@ -175,6 +207,8 @@ class Service:
                 thread.stop()
         remaining = None if deadline is None else deadline - time.monotonic()
         searches_finished = self.pool.close(remaining)
+        if self.metrics.telemetry is not None:
+            self.metrics.telemetry.shutdown()
         return changes_finished and searches_finished
 
     def not_ready_reason(self) -> str | None:

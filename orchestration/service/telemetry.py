@@ -1,0 +1,209 @@
+"""Traces and metrics of the service by OpenTelemetry, off unless an endpoint is configured.
+
+The variables are those of OpenTelemetry, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. Texts of queries
+and documents are never recorded. The exporter is an extra; Prometheus needs nothing of this module.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from model_code.errors import FreshetError
+
+ENDPOINT_VARIABLES = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
+DISABLED_VARIABLE = "OTEL_SDK_DISABLED"
+SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
+# Name of the service and of the instrumentation.
+NAME = "freshet"
+# An export reads all gauges. They are computed once for it.
+GAUGE_CACHE_SECONDS = 1.0
+NANOSECONDS = 1_000_000_000
+MIN_ERROR_STATUS = 500
+
+CollectGauges = Callable[[], Iterable[GaugeMetricFamily]]
+
+
+class Telemetry:
+    """Spans and instruments of one service."""
+
+    def __init__(self, tracer_provider: Any, meter_provider: Any) -> None:
+        """Create the instruments.
+
+        Args:
+            tracer_provider: An SDK `TracerProvider`.
+            meter_provider: An SDK `MeterProvider`.
+        """
+        self._providers = (tracer_provider, meter_provider)
+        self.tracer = tracer_provider.get_tracer(NAME)
+        self._meter = meter_provider.get_meter(NAME)
+        self._requests = self._meter.create_counter(
+            "freshet.requests", description="Requests by route and HTTP status."
+        )
+        self._durations: dict[str, Any] = {}
+        for name in ("search", "apply", "freshness"):
+            self._durations[name] = self._meter.create_histogram(f"freshet.{name}", unit="s")
+        self._gauges: dict[str, GaugeMetricFamily] = {}
+        self._gauges_read = -GAUGE_CACHE_SECONDS
+
+    def span(self, name: str, attributes: dict[str, Any]) -> AbstractContextManager[Any]:
+        """Return a context manager that is a span below the current one."""
+        return self.tracer.start_as_current_span(name, attributes=attributes)
+
+    def record_request(self, method: str, route: str, status: int) -> None:
+        """Count a request."""
+        attributes = {"method": method, "route": route, "status": status}
+        self._requests.add(1, attributes)
+
+    def record_duration(self, name: str, seconds: float) -> None:
+        """Record a time of "search", "apply" or "freshness"."""
+        self._durations[name].record(seconds)
+
+    def record_past_span(self, name: str, seconds: float, attributes: dict[str, Any]) -> None:
+        """Record a span that ends now.
+
+        Args:
+            name: Name of the span.
+            seconds: Its length.
+            attributes: Its attributes.
+        """
+        end = time.time_ns()
+        start = end - int(seconds * NANOSECONDS)
+        span = self.tracer.start_span(name, start_time=start, attributes=attributes)
+        span.end(end)
+
+    def observe_gauges(self, names: Iterable[str], collect: CollectGauges) -> None:
+        """Export the gauges that Prometheus reads, under the same names.
+
+        Args:
+            names: Names of the gauges.
+            collect: Returns all gauges.
+        """
+        for name in names:
+            self._meter.create_observable_gauge(name, [self._gauge_callback(name, collect)])
+
+    def _gauge_callback(self, name: str, collect: CollectGauges) -> Callable[[Any], list[Any]]:
+        from opentelemetry.metrics import Observation
+
+        def read(options: Any) -> list[Any]:
+            now = time.monotonic()
+            if now - self._gauges_read >= GAUGE_CACHE_SECONDS:
+                self._gauges = {gauge.name: gauge for gauge in collect()}
+                self._gauges_read = now
+            observations = []
+            if name in self._gauges:
+                for sample in self._gauges[name].samples:
+                    observations.append(Observation(sample.value, dict(sample.labels)))
+            return observations
+
+        return read
+
+    def shutdown(self) -> None:
+        """Send what waits, and stop."""
+        for provider in self._providers:
+            provider.shutdown()
+
+
+def telemetry_from_environment() -> Telemetry | None:
+    """Return the telemetry that the environment configures; None if it configures none.
+
+    Raises:
+        FreshetError: If an endpoint is set, but the exporter is not installed.
+    """
+    endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
+    is_disabled = os.environ.get(DISABLED_VARIABLE, "").lower() == "true"
+    if not endpoints or is_disabled:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ModuleNotFoundError:
+        raise FreshetError(
+            f"{endpoints[0]} is set, but the exporter of OpenTelemetry is not installed; in the "
+            f"clone of Freshet: pip install -e '.[telemetry]', or set {DISABLED_VARIABLE}=true"
+        ) from None
+
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return make_telemetry(
+        BatchSpanProcessor(OTLPSpanExporter()), PeriodicExportingMetricReader(OTLPMetricExporter())
+    )
+
+
+def make_telemetry(span_processor: Any, metric_reader: Any) -> Telemetry:
+    """Return telemetry that sends spans and metrics to these places.
+
+    The providers belong to the service alone: MLflow and others in the process have their own.
+
+    Args:
+        span_processor: An SDK `SpanProcessor`.
+        metric_reader: An SDK `MetricReader`.
+    """
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+    attributes = {}
+    if SERVICE_NAME_VARIABLE not in os.environ:
+        attributes[SERVICE_NAME] = NAME
+    resource = Resource.create(attributes)
+    tracer_provider = TracerProvider(resource=resource)
+    tracer_provider.add_span_processor(span_processor)
+    meter_provider = MeterProvider([metric_reader], resource=resource)
+    return Telemetry(tracer_provider, meter_provider)
+
+
+class TraceRequests:
+    """ASGI middleware that makes a span of each request, below that of the caller if it sends one.
+
+    The span has method, route and status. A path that belongs to no route is not recorded.
+    """
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self.app = app
+        self.telemetry = telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on within its span."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        from opentelemetry.propagate import extract
+        from opentelemetry.trace import SpanKind, StatusCode
+
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        method = scope["method"]
+        status = MIN_ERROR_STATUS
+
+        async def send_recorded(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        tracer = self.telemetry.tracer
+        with tracer.start_as_current_span(method, extract(headers), SpanKind.SERVER) as span:
+            await self.app(scope, receive, send_recorded)
+
+            route = getattr(scope.get("route"), "path", "none")
+            span.update_name(f"{method} {route}")
+            span.set_attribute("http.request.method", method)
+            span.set_attribute("http.route", route)
+            span.set_attribute("http.response.status_code", status)
+            if status >= MIN_ERROR_STATUS:
+                span.set_status(StatusCode.ERROR)
+            self.telemetry.record_request(method, route, status)
