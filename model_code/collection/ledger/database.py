@@ -1,7 +1,7 @@
 """The database of the ledger: its tables, how it is opened, and its transactions.
 
-The ledger is append-only: events are added and never changed, except that erasing a document
-removes the contents of its events.
+The ledger is append-only: events are added and never changed. There are two exceptions. Erasing a
+document deletes the contents of its events, and forgetting a query deletes the query from them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from sqlalchemy.dialects import sqlite
 
 from model_code.errors import Damaged, FreshetError
 
+# Number of the table format. A ledger with another format is refused.
 LEDGER_FORMAT = 5
 
-# Seconds that a writer waits for another writer before it gives up.
+# Time in seconds that a writer waits for another writer before it gives up.
 BUSY_TIMEOUT_SECONDS = 60
 
-# Number of values in one `IN (...)` clause. Old versions of SQLite accept at most 999.
+# Largest number of values in one `IN (...)` clause. Old versions of SQLite accept at most 999.
 MAX_IN_VALUES = 500
 
-# SQLite locks this byte of the `-shm` file for the connection that writes.
+# Offset of the byte in the `-shm` file that SQLite locks for the connection that writes.
 SQLITE_WRITER_BYTE = 120
 
-# Key of the PostgreSQL advisory lock under which the tables are created. They cannot be locked
-# themselves, since they do not exist yet.
+# Key of the PostgreSQL advisory lock that a process holds while it creates the tables. The tables
+# cannot be locked themselves, because they do not exist yet.
 CREATE_TABLES_LOCK = 0x46726573
 
 # Parts of SQLite's error messages about a damaged file.
@@ -54,7 +55,7 @@ SQLITE_DAMAGE_MESSAGES = ("malformed", "not a database", "disk I/O error: short 
 
 metadata = MetaData()
 
-# SQLite only increments a primary key by itself if its type is INTEGER, which has 64 bits there.
+# SQLite generates values of a primary key only if its type is INTEGER, which has 64 bits there.
 EventId = BigInteger().with_variant(Integer, "sqlite")
 
 # The identity of the ledger and the format of its tables.
@@ -76,17 +77,18 @@ events = Table(
     Column("source", String, nullable=False),
     Column("received", Float(53), nullable=False),
     Column("again", EventId),
-    # An event id is a position in the ledger, so that no id may ever be used twice.
+    # An event id is a position in the ledger. AUTOINCREMENT guarantees that no id is used twice.
     sqlite_autoincrement=True,
 )
-# The value is written into the SQL text, because a partial index is only used for that exact text.
+# These conditions define partial indexes. SQLite uses a partial index only for a query with the
+# same condition, so the value 'revert' is a literal and no parameter.
 IS_REVERT = events.c.kind == literal_column("'revert'")
 IS_REPEATED = events.c.again.is_not(None)
 Index("ledger_events_document", events.c.document_id, events.c.id)
 Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT, postgresql_where=IS_REVERT)
 Index("ledger_events_again", events.c.again, sqlite_where=IS_REPEATED, postgresql_where=IS_REPEATED)
 
-# Names of received batches, such as the hash of an inbox file.
+# Names of received batches, such as the hash of an inbox file. A batch is recorded only once.
 batches = Table(
     "ledger_batches",
     metadata,
@@ -110,7 +112,7 @@ rejections = Table(
 feedback = Table(
     "ledger_feedback",
     metadata,
-    # Hash of person, query and document, for which one verdict counts.
+    # Hash of person, query and document; see `Feedback.key`.
     Column("hash", String, primary_key=True),
     Column("who", String, nullable=False),
     Column("query", Text, nullable=False),
@@ -121,7 +123,7 @@ feedback = Table(
     Column("raised", Boolean, nullable=False),
 )
 
-# Hashes of queries that must not be known, because a person asked for it.
+# Hashes of the queries that a person asked to forget. They are known queries of no document.
 forgotten_queries = Table(
     "ledger_forgotten_queries",
     metadata,
@@ -142,14 +144,14 @@ drift_reports = Table(
 
 
 class Database:
-    """A database in which writers take turns.
+    """The database of a ledger. Only one transaction writes at a time.
 
-    Since only one transaction writes at a time, a smaller event id is never committed after a
-    larger one.
+    So events are committed in the order of their ids. A reader that has seen an event has seen all
+    events with smaller ids.
     """
 
     def __init__(self, url: str) -> None:
-        """Connect to the database at an SQLAlchemy URL, whatever tables it has.
+        """Connect to a database. Its tables may be missing or have another format.
 
         Args:
             url: SQLAlchemy URL, such as `sqlite:////srv/ledger.sqlite`.
@@ -162,18 +164,18 @@ class Database:
         self._opened_file = None
         if self._file is not None and self._file.exists():
             self._opened_file = self._file.stat()
-        # Connections are closed when the caller asks for it, or at the latest with this object.
+        # Connections are closed by `close`, or at the latest when this object is garbage collected.
         self.close = weakref.finalize(self, self._engine.dispose)
 
         read_options: dict[str, Any] = {}
         if self._engine.dialect.name == "postgresql":
-            # Every statement of a transaction sees the same data. SQLite always works like that.
+            # All statements of a transaction read the same state. SQLite does this by default.
             read_options["isolation_level"] = "REPEATABLE READ"
         self._reading_engine = self._engine.execution_options(**read_options)
         self._writing_engine = self._engine.execution_options(ledger_writes=True)
 
     def format(self) -> int | None:
-        """Return the format number of the ledger's tables, or None if there are none.
+        """Return the format number of the ledger's tables, or None if there are no tables.
 
         Raises:
             FreshetError: If the database does not answer.
@@ -192,12 +194,12 @@ class Database:
         return self._engine.url.render_as_string(hide_password=True)
 
     def read(self) -> AbstractContextManager[sa.Connection]:
-        """Begin a transaction that reads one consistent state."""
+        """Begin a reading transaction, in which all statements see the same state."""
         return self._reading_engine.begin()
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """Begin a transaction that excludes all other writers and is committed as a whole."""
+        """Begin a writing transaction. It excludes all other writers until it is committed."""
         with self._writing_engine.begin() as connection:
             # On SQLite, `BEGIN IMMEDIATE` already excludes other writers.
             if connection.dialect.name == "postgresql":
@@ -205,10 +207,11 @@ class Database:
             yield connection
 
     def vacuum(self) -> None:
-        """Rewrite the database, so that no old content of changed rows is left in its files.
+        """Rewrite the database files, so that deleted contents cannot be read from them any more.
 
         Raises:
-            FreshetError: If others read the SQLite file, so that old pages remain in its log.
+            FreshetError: If another connection reads the SQLite file. Old pages then remain in its
+                write-ahead log.
         """
         if self._engine.dialect.name != "sqlite":
             autocommit = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -217,7 +220,8 @@ class Database:
             return
 
         with closing(self._engine.raw_connection()) as pooled:
-            # The driver's own cursor begins no transaction, in which VACUUM would fail.
+            # The cursor of the driver is used because SQLAlchemy would begin a transaction, and
+            # VACUUM fails in a transaction.
             cursor = pooled.cursor()
             cursor.execute("VACUUM")
             is_busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -227,9 +231,9 @@ class Database:
             )
 
     def damage(self) -> str | None:
-        """Return the first fault that SQLite finds in its file, or None.
+        """Check the SQLite file, and return the first fault or None.
 
-        Every page is read. For a database server the result is always None.
+        SQLite reads every page for this. For a database server the result is always None.
         """
         if self._engine.dialect.name != "sqlite":
             return None
@@ -240,7 +244,7 @@ class Database:
     def is_replaced(self) -> bool:
         """Return whether the SQLite file was deleted or replaced after it was opened.
 
-        Whatever is written through this object would then be lost.
+        If so, this object still writes to the old file, and its changes are lost.
         """
         if self._file is None or self._opened_file is None:
             return False
@@ -264,7 +268,7 @@ def open_database(url: str) -> Database:
 
 
 def open_database_if_exists(url: str) -> Database | None:
-    """Open the database of a ledger; return None if its tables do not exist.
+    """Open the database of a ledger, or return None if its tables do not exist.
 
     Args:
         url: SQLAlchemy URL of the database.
@@ -291,12 +295,15 @@ def open_database_if_exists(url: str) -> Database | None:
 
 
 def _create_tables(url: str) -> None:
-    """Create the tables, and the folder of a SQLite file, unless another process did so first."""
+    """Create the tables, unless another process does so first.
+
+    The folder of a SQLite file is created if it is missing.
+    """
     file = sqlite_file(url)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     database = Database(url)
-    # This raises a clear error if the database does not answer.
+    # `format` is called because it raises a clear error if the database does not answer.
     database.format()
     with database._writing_engine.begin() as connection:
         if connection.dialect.name == "postgresql":
@@ -308,10 +315,16 @@ def _create_tables(url: str) -> None:
 
 
 def _readable_url(url: str, file: Path | None) -> str:
-    """Return the URL by which this process may read a SQLite file that it may not write.
+    """Return a URL by which this process can open a SQLite file, also without write permission.
 
-    A reader of a write-ahead log normally writes into files beside it. Without a log, the file is
-    complete and is opened as unchangeable. With a log, its own files are read.
+    A reader of a SQLite file with a write-ahead log normally writes to files beside it. If this
+    process may not write them, the URL asks for read-only mode. If there is no log, the database
+    file is complete, and the URL also tells SQLite that the file does not change. Then SQLite does
+    not look for files beside it.
+
+    Args:
+        url: URL of the database.
+        file: SQLite file of the URL, or None.
     """
     if file is None or not file.exists():
         return url
@@ -343,7 +356,11 @@ def _make_engine(url: str) -> sa.Engine:
 
 
 def _explain_sqlite_error(context: sa.engine.ExceptionContext) -> None:
-    """Replace SQLite's message about a damaged or locked file by one that says what to do."""
+    """Raise an error that tells the user what to do about a damaged or locked SQLite file.
+
+    Args:
+        context: SQLAlchemy's description of an error of SQLite. Other errors are raised unchanged.
+    """
     reason = str(context.original_exception)
     file = str(context.engine.url.database) if context.engine else "the ledger"
     if any(message in reason for message in SQLITE_DAMAGE_MESSAGES):
@@ -361,14 +378,17 @@ def _explain_sqlite_error(context: sa.engine.ExceptionContext) -> None:
 
 
 def _describe_writer(file: str) -> str:
-    """Describe the process that writes to a SQLite file, by the list of locks that Linux keeps."""
-    # Other systems have no such list, and the process may have ended in the meantime.
+    """Return the id and command of the process that writes to a SQLite file, for a message.
+
+    Linux lists all file locks with their processes in `/proc/locks`.
+    """
+    # An `OSError` means that the system has no such list, or that the process has ended.
     with suppress(OSError):
         inode = Path(f"{file}-shm").stat().st_ino
         lock_ending = f":{inode} {SQLITE_WRITER_BYTE} {SQLITE_WRITER_BYTE}"
         pid = "of no name"
         for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
-            # An arrow marks a process that waits for the lock.
+            # Lines with an arrow are processes that wait for the lock.
             if line.endswith(lock_ending) and "->" not in line:
                 pid = line.split()[-4]
                 break
@@ -379,12 +399,13 @@ def _describe_writer(file: str) -> str:
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
-    """Set up a new connection.
+    """Set the options of a new SQLite connection.
 
-    With a write-ahead log, readers and the writer do not wait for each other. `synchronous = FULL`
-    forces every commit to the disk.
+    The write-ahead log (`WAL`) allows readers to work while another connection writes. `synchronous
+    = FULL` forces every commit to the disk, so that a power failure loses none.
     """
-    # The driver would begin a transaction too late and without a lock; see `_begin_sqlite`.
+    # The driver must not begin transactions by itself: it would begin them at the first write, and
+    # without a lock. `_begin_sqlite` begins them.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -397,7 +418,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def sqlite_file(url: str | sa.URL) -> Path | None:
-    """Return the file of a SQLite URL; None for a database in memory or on a server."""
+    """Return the file of a SQLite URL, or None for a database in memory or on a server."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
@@ -424,17 +445,18 @@ def upsert(
     *key: str,
     where: sa.ColumnElement[bool] | None = None,
 ) -> None:
-    """Insert rows, or overwrite the rows that have the same key.
+    """Insert rows. If the table has a row with the same key, overwrite it.
 
     Args:
         connection: Connection of a writing transaction.
         table: Table to write into.
         rows: Rows with equal columns.
         *key: Names of the columns that identify a row.
-        where: Condition under which an existing row is overwritten; None means always.
+        where: Condition on an existing row. Rows that do not meet it are kept. None overwrites
+            all.
     """
     if connection.dialect.name == "postgresql":
-        # Imported here because it takes a tenth of a second, which a ledger in a file saves.
+        # This import takes a tenth of a second, which users of a SQLite ledger do not need.
         from sqlalchemy.dialects import postgresql
 
         insert = postgresql.insert(table)

@@ -1,4 +1,7 @@
-"""Values of the ledger: kinds and states of events, feedback, receipts, and ledger positions."""
+"""Types of the ledger: kinds and states of events, feedback, receipts, and ledger positions.
+
+The ledger is the append-only log of a project. Each entry is called an event.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,17 @@ from enum import StrEnum
 from model_code.corpus.rows import Rejection
 from model_code.files import hash_text
 
-# Reason of `Ledger.mismatch` for a position of a ledger with another identity.
+# Result of `Ledger.mismatch` for a position that belongs to a ledger with another identity.
 ANOTHER = "another log"
 
 
 class EventKind(StrEnum):
-    """What an event does.
+    """The kind of an event.
 
-    It puts or removes a document, solves the vector of a document again, or ends the block of a
-    revert.
+    - `PUT` adds a document, or replaces its content.
+    - `REMOVE` removes a document.
+    - `SOLVE` asks for a new vector of a document, because its known queries changed.
+    - `REVERT` ends the block of events that take all documents back to an earlier generation.
     """
 
     PUT = "put"
@@ -26,9 +31,15 @@ class EventKind(StrEnum):
 
 
 class EventState(StrEnum):
-    """The state of an event as seen from one generation.
+    """The state of an event as seen from one generation, a snapshot of the index.
 
-    `REJECTED` is no state of an event. It counts the rows that were refused, beside the events.
+    - `PENDING`: not searchable yet.
+    - `LIVE`: searchable.
+    - `SUPERSEDED`: a later event changed the same document.
+    - `DELETED`: the event removed a document.
+    - `ROLLED_BACK`: a revert undid the event.
+    - `ABSORBED`: searchable, and the retriever may have been trained on the document.
+    - `REJECTED`: no state of an event. Tables of counts use it for the rows that were refused.
     """
 
     PENDING = "pending"
@@ -50,12 +61,12 @@ class Opinion(StrEnum):
 
 @dataclass(frozen=True)
 class Feedback:
-    """An opinion of a person about one hit of a query.
+    """The opinion of a person about one hit of a query.
 
     Attributes:
         query: Text of the query.
-        document_id: Document that the hit showed.
-        verdict: One of `Opinion`.
+        document_id: Id of the document that the hit showed.
+        verdict: One of the values of `Opinion`.
         rank: Rank of the hit, from 1.
         who: Name of the person, or "" if unknown.
         received: Time in seconds since 1970.
@@ -72,18 +83,21 @@ class Feedback:
 
     @property
     def key(self) -> str:
-        """Hash of person, query and document, for which one opinion counts."""
+        """Hash of person, query and document. Only one opinion counts for each key."""
         return hash_text("\0".join((self.who, self.query, self.document_id)))
 
 
 @dataclass(frozen=True)
 class VersionCondition:
-    """The condition of a change that its document has a version, which is its content hash.
+    """A condition of a change: the document must still have a certain version.
+
+    It prevents that a client overwrites a change that it has not read. The version of a document is
+    the hash of its content.
 
     Attributes:
-        version: Version that the document must have; None if it must not exist.
-        base_version: Version of a document that no event names, in the files of the generation;
-            None if there is no such document.
+        version: Version that the document must have. None if the document must not exist.
+        base_version: Version of the document in the files of the generation. It is compared if
+            the ledger has no event of the document. None if the files do not have it either.
         row: Number of the row that states the condition, from 1.
     """
 
@@ -94,9 +108,15 @@ class VersionCondition:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of received rows.
+    """The result of recording rows in the ledger.
 
-    The number `received` is the sum of new `events`, `unchanged` documents and `rejected` rows.
+    `received` is the sum of the numbers of new events, unchanged documents and rejected rows.
+
+    Attributes:
+        received: Number of rows.
+        unchanged: Number of rows that change nothing.
+        rejected: Rows that were refused, with their reasons.
+        events: Ids of the new events.
     """
 
     received: int
@@ -107,13 +127,14 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Position:
-    """A ledger position: an event, and the ledger that it belongs to.
+    """A ledger position: all events up to an event, in a certain ledger.
 
     Attributes:
-        log: Identity of the ledger; None if there was no ledger yet, which any ledger continues.
-        event: Id of the event; all events up to it are included. 0 lies before the first event.
-        mark: Hash of the event, which tells it from the event with the same id in a copy of the
-            ledger. Event 0 has no mark.
+        log: Identity of the ledger. None if there was no ledger yet. Such a position is valid in
+            any ledger.
+        event: Id of the last event that is included. 0 if no event is included.
+        mark: Hash of this event. It detects a copy of the ledger that has another event with the
+            same id. Empty for event 0.
     """
 
     log: str | None = None
@@ -123,13 +144,14 @@ class Position:
 
 @dataclass(frozen=True)
 class LedgerCursor:
-    """The ledger position up to which a generation holds all documents.
+    """The part of the ledger that a generation contains.
 
     Attributes:
         position: Position up to which events were applied.
-        trained: Last event whose document the retriever may have been trained on.
-        replay: True if nothing is known about earlier events, such as for a build of another
-            ledger. Then all events after the position are applied, also those that were reverted.
+        trained: Id of the last event whose document the retriever may have been trained on.
+        replay: True if it is unknown which events the generation contains, because it comes from
+            another ledger. Then all events after the position are applied, also events that were
+            reverted.
     """
 
     position: Position = Position()

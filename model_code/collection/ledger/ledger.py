@@ -1,6 +1,7 @@
 """The ledger of a project: the append-only log of changes, feedback and tasks.
 
-All retrievers of a project share one ledger.
+A change is recorded here first and made searchable later, so that an interruption loses none. All
+retrievers of a project share one ledger.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.text.documents import Document
 
-# Beginning of the reason why a row is refused whose document has another version.
+# First words of a rejection reason: a row expects another version of its document.
 VERSION_CONFLICT = "version conflict"
-# Characters of a version in a message.
+# Number of characters of a version, which is a hash, that a message shows.
 SHOWN_VERSION = 12
 
 DocumentContents = Mapping[str, Document]
-"""Documents of a generation's files, by id."""
+"""Documents that were read from the files of a generation, by document id."""
 
 Row = dict[str, Any]
-"""A row to insert, or one that was read, by column names."""
+"""A row of a database table: values by column name."""
 
 INSERT_EVENTS = sa.insert(events).returning(events.c.id, sort_by_parameter_order=True)
 SELECT_LAST_CONTENTS = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).where(
@@ -81,16 +82,16 @@ SELECT_LAST_CONTENTS = sa.select(events.c.document_id, events.c.kind, events.c.c
 
 @dataclass(frozen=True)
 class RevertTarget:
-    """A generation to revert to, and the generation that is current.
+    """The generation to revert to, and the generation that is current.
 
     Attributes:
-        retriever: Retriever of both generations.
+        retriever: Name of the retriever of both generations.
         generation: Number of the generation to revert to.
-        cursor: Its ledger cursor.
+        cursor: Part of the ledger that the generation to revert to contains.
         current: Number of the current generation.
-        current_cursor: Its ledger cursor.
-        contents: Reads documents, by their ids, from the files of the generation to revert to.
-            Documents that it does not have are left out.
+        current_cursor: Part of the ledger that the current generation contains.
+        contents: Function that reads documents by id from the files of the generation to revert
+            to. It leaves out documents that this generation does not have.
     """
 
     retriever: str
@@ -102,12 +103,12 @@ class RevertTarget:
 
 
 class Ledger:
-    """The ledger of a project.
+    """The ledger of a project, which any number of threads and processes may use at once.
 
-    Every method is one transaction. Writers take turns, in any number of threads and processes.
-    Events are identified by ids, which only rise. All times are seconds since 1970.
+    A method that appends events is one transaction: it takes effect completely or not at all. Each
+    new event gets a larger id than all events before it. All times are seconds since 1970.
 
-    Drift reports belong to one retriever, events and tasks to the project.
+    Events are common to all retrievers of the project. Drift reports belong to one retriever.
     """
 
     def __init__(self, database: Database, retriever: str = "") -> None:
@@ -115,7 +116,7 @@ class Ledger:
 
         Args:
             database: Database of the ledger.
-            retriever: Retriever whose drift reports are read and written.
+            retriever: Name of the retriever whose drift reports are read and written.
         """
         self._database = database
         self.retriever = retriever
@@ -131,7 +132,7 @@ class Ledger:
         Args:
             url: SQLAlchemy URL, such as `sqlite:////srv/ledger.sqlite` (four slashes for an
                 absolute path) or `postgresql+psycopg://...`.
-            retriever: Retriever whose drift reports are read and written.
+            retriever: Name of the retriever whose drift reports are read and written.
 
         Raises:
             FreshetError: If the ledger cannot be opened, or has another format.
@@ -146,7 +147,7 @@ class Ledger:
 
     @cached_property
     def id(self) -> str:
-        """The identity of this ledger, which no other ledger has."""
+        """Random identity of this ledger. A copy of the ledger has the same identity."""
         with self._database.read() as connection:
             return connection.scalar(sa.select(log.c.log))
 
@@ -158,17 +159,19 @@ class Ledger:
         batch: str | None = None,
         conditions: Mapping[str, VersionCondition] = {},
     ) -> Receipt:
-        """Append an event for each document that is new or has another content than before.
+        """Append an event for each document whose content is new.
 
         Args:
-            documents: Documents to record. Of several with one id, the last one counts.
-            source: Where the documents come from.
-            rejected: Refused rows of the same batch, which are kept with their reasons.
-            batch: Name of the batch, such as the hash of a file. A batch is received once: a second
-                time, only rows that were refused or reverted meanwhile are recorded.
+            documents: Documents to record. If several have the same id, the last one counts.
+            source: Name of the place that the documents come from.
+            rejected: Rows of the same batch that were refused. They are recorded with their
+                reasons.
+            batch: Name of the batch, such as the hash of a file. If a batch with this name was
+                received before, only two kinds of rows are recorded: rows that were refused then,
+                and rows that were reverted since.
             conditions: Versions that documents must have, by document id. They are checked in the
-                transaction. A document with another version is rejected, unless it has the new
-                content already.
+                same transaction. A row is rejected if its document has another version, unless the
+                document has the new content already.
 
         Returns:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
@@ -183,15 +186,17 @@ class Ledger:
         rejected: Sequence[Rejection] = (),
         conditions: Mapping[str, VersionCondition] = {},
     ) -> Receipt:
-        """Append a removal for each document whose last event is not one.
+        """Append a removal for each document that is not removed already.
 
-        A document without an event may belong to the build, so that its removal is recorded too.
+        The removal of a document without events is recorded as well, because the document may
+        belong to the build.
 
         Args:
-            document_ids: Documents to remove.
-            source: Where the removals come from.
-            rejected: Refused rows of the same request, which are kept with their reasons.
-            conditions: Versions that documents must have, as in `receive`.
+            document_ids: Ids of the documents to remove.
+            source: Name of the place that the removals come from.
+            rejected: Rows of the same request that were refused. They are recorded with their
+                reasons.
+            conditions: Versions that documents must have, by document id; see `receive`.
 
         Returns:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
@@ -246,18 +251,19 @@ class Ledger:
     def rename_documents(
         self, documents: Mapping[str, Document], versions: Mapping[str, str], source: str
     ) -> Receipt:
-        """Give documents other ids, in one transaction. Their feedback follows.
+        """Give documents other ids, in one transaction. Their feedback gets the new ids, too.
 
         Args:
-            documents: The documents with their new ids, by old id.
-            versions: Content hash that each document has, by old id.
-            source: Where the documents come from.
+            documents: Documents with their new ids, by old id.
+            versions: Content hash that the caller has read for each document, by old id.
+            source: Name of the place that the documents come from.
 
         Returns:
-            The numbers of documents, with the ids of the new events.
+            The number of documents, with the ids of the new events.
 
         Raises:
-            FreshetError: If a document was changed meanwhile. Nothing is changed then.
+            FreshetError: If a document has another content hash, because it was changed meanwhile.
+                Nothing is changed then.
         """
         arrival = {"source": source, "received": time.time()}
         rows: list[Row] = []
@@ -276,15 +282,16 @@ class Ledger:
         return Receipt(received=len(documents), unchanged=0, rejected=(), events=event_ids)
 
     def erase(self, document_ids: Collection[str]) -> None:
-        """Delete the contents and feedback of removed documents; ids, times and hashes stay.
+        """Delete the contents and the feedback of removed documents for good.
 
-        From then on, an event that put such a document reads as its removal.
+        The events of the documents stay, with their ids, times and hashes. An event that put an
+        erased document has no content any more. Readers treat it as a removal.
 
         Args:
-            document_ids: Documents to erase.
+            document_ids: Ids of the documents to erase.
 
         Raises:
-            FreshetError: If a document is not removed, or the ledger is being read.
+            FreshetError: If a document is not removed, or another process reads the ledger.
         """
         with self._database.write() as connection:
             last_contents = _last_contents(connection, document_ids)
@@ -299,12 +306,15 @@ class Ledger:
         self._database.vacuum()
 
     def record_solves(self, queries: Mapping[str, Collection[str]], source: str) -> None:
-        """Append an event for each document whose vector is to be solved again.
+        """Append an event for each document whose vector must be solved again by IncDSI.
+
+        IncDSI solves a vector so that given queries find the document. The events name the queries
+        by hashes. So the ledger has no further copies of query texts that a person may ask to
+        forget.
 
         Args:
-            queries: Hashes of the queries that the vector is solved for, by document id; see
-                `query_hash`. Hashes keep the texts in one place, from which they can be deleted.
-            source: Why the vectors are solved again.
+            queries: Hashes of the queries to solve for, by document id; see `query_hash`.
+            source: Reason for solving the vectors again.
         """
         arrival = {"source": source, "received": time.time()}
         rows: list[Row] = []
@@ -322,12 +332,15 @@ class Ledger:
     def record_feedback(self, verdict: Feedback, now: float | None = None) -> str:
         """Record an opinion about a hit, and return the opinion that counts.
 
-        For one person, query and document the latest opinion counts, but a click never replaces a
-        thumb.
+        Only one opinion of a person counts for a query and a document. It is the latest one, except
+        that a click does not replace a thumb.
 
         Args:
             verdict: Opinion to record.
-            now: Time of the opinion; None means the current time.
+            now: Time of the opinion, in seconds since 1970. None means the current time.
+
+        Returns:
+            The recorded verdict after this call: one of the values of `Opinion`.
         """
         received = time.time() if now is None else now
         row = {**vars(verdict), "hash": verdict.key, "received": received}
@@ -347,18 +360,20 @@ class Ledger:
         return deleted.rowcount > 0
 
     def feedback(self) -> list[Feedback]:
-        """Return all opinions that count, oldest first."""
+        """Return all opinions, oldest first. Replaced opinions are not among them."""
         columns = [feedback.c[name] for name in Feedback.__dataclass_fields__]
         query = sa.select(*columns).order_by(feedback.c.received, feedback.c.hash)
         with self._database.read() as connection:
             return [Feedback(**row._mapping) for row in connection.execute(query)]
 
     def forget_query(self, text: str, now: float | None = None) -> int:
-        """Delete the feedback on a query, and record that it must not be known.
+        """Delete the feedback on a query, and record that it must be forgotten.
+
+        From then on, the query is a known query of no document.
 
         Args:
-            text: The query. Only the hash of its normalised text is recorded.
-            now: Time of the request; None means the current time.
+            text: Text of the query. Only the hash of its normalised text is recorded.
+            now: Time of the request, in seconds since 1970. None means the current time.
 
         Returns:
             The number of deleted opinions.
@@ -377,16 +392,18 @@ class Ledger:
         return len(hashes)
 
     def record_forgotten(self, forgotten: str, received: float) -> None:
-        """Record the hash of a query that must not be known, and the time of the request."""
+        """Record the hash of a query to forget, and the time of the request."""
         with self._database.write() as connection:
             row = {"hash": forgotten, "received": received}
             upsert(connection, forgotten_queries, [row], "hash")
 
     def erase_query(self, text: str) -> None:
-        """Remove a query from the contents of all events.
+        """Delete a query from the documents in all events.
+
+        A document may have arrived with this query in its row.
 
         Args:
-            text: The query; it is recognised by its normalised text.
+            text: Text of the query. Texts with the same normalised form are deleted, too.
         """
         forgotten = query_hash(text)
         with self._database.write() as connection:
@@ -405,7 +422,7 @@ class Ledger:
         self._database.vacuum()
 
     def forgotten_queries(self) -> frozenset[str]:
-        """Return the hashes of the queries that must not be known."""
+        """Return the hashes of all queries that were forgotten; see `forget_query`."""
         return frozenset(self.forgotten_times())
 
     def forgotten_times(self) -> dict[str, float]:
@@ -415,23 +432,27 @@ class Ledger:
             return {row.hash: row.received for row in connection.execute(query)}
 
     def revert(self, target: RevertTarget) -> int:
-        """Take all documents back to what a generation holds.
+        """Take all documents back to their state in an earlier generation.
 
-        One transaction appends a compensation for each document that changed since, then the event
-        of the revert, and then once more every event that no search had found yet, which stays
-        pending.
+        One transaction appends, in this order:
+
+        1. A compensation for each document that changed since then. This event puts the earlier
+           content, or removes the document.
+        2. The event of the revert, which ends this block.
+        3. A copy of each pending event. Pending events are not searchable yet, so the revert must
+           not undo them.
 
         Args:
-            target: Generation to revert to, and the current one.
+            target: Generation to revert to, and the current generation.
 
         Returns:
-            Id of the revert's own event.
+            Id of the event of the revert.
 
         Raises:
-            FreshetError: If the generation's files still hold a document that was erased.
+            FreshetError: If the files of the generation still hold a document that was erased.
         """
         cursor = target.cursor
-        # This may be checked outside of the transaction, because events never change.
+        # This check needs no transaction, because events never change.
         is_known = not cursor.replay and self.mismatch(cursor.position) is None
         to = cursor.position.event if is_known else 0
         arrival = {
@@ -468,18 +489,19 @@ class Ledger:
         return reverts[-1] if reverts else None
 
     def position(self, event: int | None = None) -> Position:
-        """Return the position of an event, or of the last event."""
+        """Return the ledger position of an event. None means the last event."""
         with self._database.read() as connection:
             if event is None:
                 event = connection.scalar(SELECT_LAST_ID)
             return position_at(connection, event)
 
     def mismatch(self, position: Position) -> str | None:
-        """Return why a position does not belong to this ledger, or None if it does.
+        """Check that a position belongs to this ledger.
 
         Returns:
-            "another log" if it belongs to a ledger with another identity, "an older copy of it" if
-            this ledger lacks the event or has another one under its id, or None.
+            None if it does. "another log" if the position belongs to a ledger with another
+            identity. "an older copy of it" if this ledger does not have the event, or has another
+            event with the same id.
         """
         if position.log is None:
             return None
@@ -491,19 +513,22 @@ class Ledger:
         return None
 
     def view_at(self, cursor: LedgerCursor) -> LedgerView:
-        """Return the ledger as seen from a generation with this cursor."""
+        """Return a view that tells which events a generation with this cursor contains."""
         return LedgerView(self._database, cursor)
 
     def latest(self, document_ids: Iterable[str]) -> dict[str, Event]:
-        """Return the last event of each document that the ledger knows, by document id."""
+        """Return the last put or removal of each document, by document id.
+
+        Documents without events are left out.
+        """
         with self._database.read() as connection:
             rows = last_events(connection, document_ids)
             return {row.document_id: Event(**row._mapping) for row in rows}
 
     def content_hashes(self) -> dict[str, str]:
-        """Return the content hash of the last event of every document, by document id.
+        """Return the content hash of each document after its last event, by document id.
 
-        The hash of a removal is "".
+        The hash of a removed document is "". Documents without events are left out.
         """
         last_ids = (
             sa.select(sa.func.max(events.c.id)).where(IS_CHANGE).group_by(events.c.document_id)
@@ -515,9 +540,9 @@ class Ledger:
             return {row.document_id: row.content_hash for row in connection.execute(query)}
 
     def document_sources(self) -> dict[str, str]:
-        """Return the source that each document last arrived from, by document id.
+        """Return the source of the last put of each document, by document id.
 
-        Reverts are no sources: a document that a revert restored keeps the source it had.
+        Reverts do not count as sources. A document that a revert restored keeps its earlier source.
         """
         is_revert = events.c.source.startswith("revert to ")
         last_ids = (
@@ -536,7 +561,7 @@ class Ledger:
             number: Largest number of rows to return.
 
         Returns:
-            Rows with row number, document_id, reason, source and time received.
+            Rows with the columns row, document_id, reason, source and received.
         """
         names = ("row", "document_id", "reason", "source", "received")
         columns = [rejections.c[name] for name in names]
@@ -548,8 +573,8 @@ class Ledger:
         """Record a drift report, and return its id.
 
         Args:
-            report: The report, as values that JSON can hold.
-            batch: First and last id of the events that the report is about.
+            report: Drift report, as values that JSON can hold.
+            batch: Ids of the first and the last event that the report is about.
         """
         first, last = batch
         row = {
@@ -570,7 +595,8 @@ class Ledger:
             number: Largest number of reports to return.
 
         Returns:
-            Rows with first_event, last_event, report and time recorded.
+            Rows with the columns of the table, such as first_event, last_event, report and
+            recorded.
         """
         query = (
             sa.select(drift_reports)
@@ -583,7 +609,7 @@ class Ledger:
 
 
 def put_row(document: Document) -> Row:
-    """Return the event that puts a document, as a row to insert."""
+    """Return the row of an event that puts a document."""
     return {
         "kind": EventKind.PUT,
         "document_id": document.document_id,
@@ -593,7 +619,7 @@ def put_row(document: Document) -> Row:
 
 
 def removal_row(document_id: str) -> Row:
-    """Return the event that removes a document, as a row to insert."""
+    """Return the row of an event that removes a document."""
     return {
         "kind": EventKind.REMOVE,
         "document_id": document_id,
@@ -623,11 +649,11 @@ def _last_contents(
 
 
 def _move_feedback(connection: sa.Connection, new_ids: Mapping[str, str]) -> None:
-    """Give the feedback on documents to their new ids.
+    """Change the document ids of feedback after documents were renamed.
 
     Args:
         connection: Connection of a writing transaction.
-        new_ids: The new id of each document, by old id.
+        new_ids: New id of each document, by old id.
     """
     columns = [feedback.c[name] for name in Feedback.__dataclass_fields__]
     moved: list[Row] = []
@@ -647,12 +673,12 @@ def _version_conflict(
     contents: Mapping[str, tuple[str, str]],
     conditions: Mapping[str, VersionCondition],
 ) -> Rejection | None:
-    """Return why a row may not be recorded because of the version of its document, or None.
+    """Return a rejection if the document of a row has another version than expected, else None.
 
     Args:
-        row: The row.
-        contents: Kind and content hash of the last event of each document.
-        conditions: Versions that documents must have.
+        row: Row of the event to insert.
+        contents: Kind and content hash of the last event of each document, by document id.
+        conditions: Versions that documents must have, by document id.
     """
     document_id = row["document_id"]
     condition = conditions.get(document_id)
@@ -674,10 +700,11 @@ def _version_conflict(
 
 
 def _unreceived_rows(connection: sa.Connection, batch: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of a batch that have not been received before.
+    """Return the rows of a batch that have to be recorded.
 
-    All rows of a new batch are. Of a known batch, only rows are that were refused before or that
-    were reverted since: a later change or removal of the other documents must not be undone.
+    If the batch is new, these are all rows. If a batch with this name was received before, these
+    are the rows that were refused then, and the rows that a revert undid. The other rows were
+    recorded. Recording them again would undo later changes of their documents.
     """
     query = sa.select(batches.c.batch).where(batches.c.batch == batch)
     if connection.scalar(query) is None:
@@ -689,16 +716,16 @@ def _unreceived_rows(connection: sa.Connection, batch: str, rows: Sequence[Row])
 def _unreverted_contents(
     connection: sa.Connection, document_ids: Iterable[str]
 ) -> set[tuple[str, str]]:
-    """Return document id and content hash of each put whose last occurrence was not reverted.
+    """Return the contents that were put and not reverted, as pairs of document id and hash.
 
-    A put that was pending when a revert came is in the ledger twice, and is the same put.
+    If the same content was put several times, the last put decides.
     """
     head = LedgerCursor(Position(event=connection.scalar(SELECT_LAST_ID)))
     last_states: dict[tuple[str, str], EventState] = {}
     for ids in chunks(sorted(document_ids)):
         is_put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
         for event in select_events(connection, head, is_put):
-            # Compensations of a revert have no state.
+            # Events that a revert appended have no state. They are skipped.
             if event.state is not None:
                 last_states[event.document_id, event.content_hash] = event.state
     return {content for content, state in last_states.items() if state != EventState.ROLLED_BACK}
@@ -710,9 +737,18 @@ def _rejection_hash(rejection: Rejection, source: str) -> str:
 
 
 def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> list[Row]:
-    """Return the events that restore each document that changed after event `to`, by document id.
+    """Return rows of events that take all documents back to their state after event `to`.
 
-    Documents without an earlier event are restored from the generation's files.
+    A document is restored from its last event up to `to`. A document without such an event is
+    restored from the files of the generation, or removed if the files do not have it either.
+
+    Args:
+        connection: Connection of a writing transaction.
+        to: Id of the last event that the generation contains.
+        target: Generation to revert to.
+
+    Returns:
+        At most one row per document, by ascending document id.
     """
     query = sa.select(events.c.document_id).where(events.c.id > to, IS_CHANGE).distinct()
     changed = sorted(connection.scalars(query))
@@ -725,7 +761,8 @@ def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> 
             unlogged.add(document_id)
     files = target.contents(unlogged)
 
-    # The ledger says that these documents were removed, but the files still hold them.
+    # According to the ledger, these documents are removed in the generation. But its files still
+    # hold them, so they were erased later.
     erased = sorted(logged.keys() & files.keys())
     if erased:
         raise FreshetError(
@@ -745,11 +782,11 @@ def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> 
 
 
 def _rows_at(connection: sa.Connection, document_ids: Iterable[str], event: int) -> dict[str, Row]:
-    """Return the last event up to `event` of each document, as rows to insert."""
+    """Return the last event of each document up to `event`, as rows to insert, by document id."""
     columns = (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
     rows: dict[str, Row] = {}
     for row in last_events(connection, document_ids, *columns, within=[(0, event)]):
-        # The content of an erased document is gone, so that it is not restored.
+        # An erased document has no content in the ledger, so it cannot be restored.
         is_erased = row.kind == EventKind.PUT and row.payload is None
         if is_erased:
             rows[row.document_id] = removal_row(row.document_id)
@@ -759,9 +796,15 @@ def _rows_at(connection: sa.Connection, document_ids: Iterable[str], event: int)
 
 
 def _pending_ids(connection: sa.Connection, to: int, current: int) -> list[int]:
-    """Return the events that count now, but count neither at `to` nor at `current`.
+    """Return the ids of the pending events, which no search has found yet.
 
-    No search has found them yet.
+    An event is effective at a position if it lies before the position and was not reverted. A
+    pending event is effective at the end of the ledger, but in neither of the two generations.
+
+    Args:
+        connection: Connection of a transaction.
+        to: Last event of the generation to revert to.
+        current: Last event of the current generation.
     """
     history = history_of(connection)
     searched = [*history.effective(current), *history.effective(to)]
@@ -780,7 +823,7 @@ def _pending_ids(connection: sa.Connection, to: int, current: int) -> list[int]:
 
 
 def _append_again(connection: sa.Connection, event_ids: Sequence[int]) -> None:
-    """Append events once more; each copy refers to its original in `again`."""
+    """Append copies of events. The column `again` of a copy has the id of its original."""
     names = ("kind", "document_id", "content_hash", "payload", "source", "received")
     original = sa.func.coalesce(events.c.again, events.c.id)
     columns = [*(events.c[name] for name in names), original]

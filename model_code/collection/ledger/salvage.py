@@ -1,7 +1,7 @@
-"""Read what is left of a damaged SQLite ledger.
+"""Read as much as possible from a damaged SQLite ledger.
 
-SQLite returns the rows of undamaged pages. Each table is read from both ends, up to the first
-damaged page.
+SQLite stops with an error at a damaged page of a table. So each table is read twice: from its start
+up to the first damaged page, and from its end up to the last damaged page.
 """
 
 from __future__ import annotations
@@ -40,20 +40,27 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
 
 
 def salvage_document_sources(file: Path) -> dict[str, str]:
-    """Read from a damaged ledger what `Ledger.document_sources` returns, as far as possible."""
+    """Read the source of each document from a damaged ledger, by document id.
+
+    The result is that of `Ledger.document_sources`, without documents that cannot be read.
+    """
     arrived = f"kind = '{EventKind.PUT}' AND source NOT LIKE 'revert to %'"
     rows = _read_rows(file, "id, document_id, source", events.name, arrived)
     return {document_id: source for _, document_id, source in sorted(rows)}
 
 
 def salvage_feedback(file: Path) -> list[Feedback]:
-    """Read the feedback from a damaged ledger, as far as possible."""
+    """Read the feedback from a damaged ledger, except for rows on damaged pages."""
     columns = ", ".join(Feedback.__dataclass_fields__)
     return [Feedback(*row) for row in _read_rows(file, columns, feedback.name)]
 
 
 def salvage_forgotten_queries(file: Path) -> dict[str, float]:
-    """Read from a damaged ledger when each query was forgotten, by its hash."""
+    """Read the forgotten queries from a damaged ledger.
+
+    Returns:
+        Time when each query was forgotten, in seconds since 1970, by the hash of the query.
+    """
     rows = _read_rows(file, "hash, received", forgotten_queries.name)
     return dict(sorted(rows))
 
@@ -61,10 +68,16 @@ def salvage_forgotten_queries(file: Path) -> dict[str, float]:
 def _read_rows(
     file: Path, columns: str, table: str, condition: str = "TRUE"
 ) -> set[tuple[Any, ...]]:
-    """Read rows of a table from both ends, each time up to the first damaged page.
+    """Read rows of a table from both ends, each time until SQLite reports a damaged page.
 
-    The query returns each row twice. Python's cursor fetches one row ahead, and drops the row
-    before an error.
+    The query returns each row twice, because Python's cursor fetches one row ahead and drops it
+    when an error follows. The returned set has each row once.
+
+    Args:
+        file: File of the ledger.
+        columns: Names of the columns, as in SQL.
+        table: Name of the table.
+        condition: Condition of the rows, as in SQL.
     """
     rows: set[tuple[Any, ...]] = set()
     doubled_table = f"{table} CROSS JOIN (SELECT 1 UNION ALL SELECT 2)"

@@ -1,10 +1,16 @@
-"""The state of each event as seen from one generation.
+"""Compute the state of each event as seen from one generation, such as pending or live.
 
-States are not stored. They follow from the position of the generation in the ledger.
+A generation is a snapshot of the index. It contains the ledger's events up to its position. States
+are not stored, because they follow from this position.
 
-A revert appends a block of events: compensations, and at the end the event of the revert itself. So
-the ledger only grows. The events that count at a position, and the events that lead from there to
-the end of the ledger, form a short list of intervals.
+Reverts make this more difficult. A revert takes all documents back to an earlier position. It
+deletes no events. Instead, it appends a block: events that undo changes, called compensations, and
+at the end the event of the revert itself.
+
+Two lists of event ids follow from the reverts. Both are short lists of intervals:
+
+- The effective events of a position: the events up to it that were not reverted.
+- The path from a position to the end of the ledger: the events to apply next.
 """
 
 from __future__ import annotations
@@ -30,9 +36,10 @@ from model_code.collection.ledger.events import EventKind, EventState, LedgerCur
 from model_code.files import hash_text
 from model_code.text.documents import Document
 
-# Number of documents that `LedgerView.snapshot` holds in memory at a time.
+# Number of documents that `LedgerView.snapshot` reads at a time. It bounds the memory.
 SNAPSHOT_BATCH_ROWS = 1000
 
+# SQL conditions and queries that several functions use.
 IS_CHANGE = events.c.kind.in_([EventKind.PUT, EventKind.REMOVE])
 IS_APPLIED = events.c.kind != EventKind.REVERT
 SELECT_REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
@@ -48,25 +55,26 @@ SELECT_MARKED_EVENT = sa.select(
 ).select_from(sa.outerjoin(log, events, events.c.id == sa.bindparam("event")))
 
 Interval = tuple[int, int]
-"""The events after the first number, up to and including the second."""
+"""A pair (start, end): the events with ids above `start`, up to and including `end`."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A document that was put or removed, or whose vector was solved again.
+    """An event about a document: it is put or removed, or its vector must be solved again.
 
     Attributes:
-        id: Id of the event, which only rises.
+        id: Id of the event. Later events have larger ids.
         kind: "put", "remove" or "solve".
         document_id: Id of the document.
-        content_hash: Content hash of the document that was put, or "".
-        payload: Content of the document that was put, or the hashes of the queries that a vector is
-            solved for. None for a removal and after an erasure.
-        source: Where the document came from.
+        content_hash: Content hash of the document that was put. "" for other kinds.
+        payload: Content of the document that was put, or the hashes of the queries to solve a
+            vector for. None for a removal, and after the document was erased.
+        source: Name of the place that the event came from.
         received: Time in seconds since 1970.
-        again: Id of the event that this one repeats, because it was pending when a revert came.
-        state: State in the generation that was asked about. None for the events that a revert
-            appended, and where no generation was asked about.
+        again: Id of the original if this event is a copy, else None. A revert appends copies of the
+            pending events.
+        state: State as seen from a generation. None for compensations of a revert, and if the event
+            was read without a generation.
     """
 
     id: int
@@ -81,14 +89,14 @@ class Event:
 
     @property
     def document(self) -> Document | None:
-        """The document that was put; None for a removal and for an erased document."""
+        """The document that was put. None for other kinds, and if the document was erased."""
         if self.kind != EventKind.PUT or self.payload is None:
             return None
         return Document.from_payload(self.document_id, self.payload)
 
     @property
     def solved_queries(self) -> frozenset[str]:
-        """Hashes of the queries that the document's vector is solved for again."""
+        """Hashes of the queries to solve the document's vector for. Empty for other kinds."""
         if self.kind != EventKind.SOLVE or self.payload is None:
             return frozenset()
         return frozenset(self.payload["queries"])
@@ -96,17 +104,20 @@ class Event:
 
 @dataclass(frozen=True)
 class Revert:
-    """A revert: the block of events `first` to `id`, which restored what counted at event `to`.
+    """A revert of all documents to their state after event `to`.
+
+    In the ledger it is the block of events from `first` to `id`.
 
     Attributes:
         id: Id of the event that ends the block.
         first: Id of the first event of the block.
-        to: Event up to which events count again.
-        files: True if the contents were restored from a generation's files, since no event tells
-            which position they had. Such a block must never be skipped.
-        retriever: Retriever whose generation was restored.
+        to: Id of the last event before the changes that were undone.
+        files: True if documents were restored from the files of a generation, because the ledger
+            does not know the position of this generation. The events of such a block must always be
+            applied, since no earlier events have the same effect.
+        retriever: Name of the retriever whose generation was restored.
         generation: Number of the restored generation.
-        current: Number of the generation that was current before.
+        current: Number of the generation that was current before the revert.
     """
 
     id: int
@@ -120,19 +131,24 @@ class Revert:
 
 @dataclass(frozen=True)
 class History:
-    """All reverts of a ledger, oldest first."""
+    """The reverts of a ledger, from which effective events and paths follow.
+
+    Attributes:
+        reverts: All reverts, oldest first.
+    """
 
     reverts: Sequence[Revert]
 
     @property
     def blocks(self) -> list[Interval]:
-        """The intervals of events that reverts appended, their own event included."""
+        """The blocks of all reverts, as intervals of event ids."""
         return [(revert.first - 1, revert.id) for revert in self.reverts]
 
     def effective(self, event: int) -> list[Interval]:
-        """Return the intervals of events that count at a position, ascending.
+        """Return the effective events of a position as ascending intervals.
 
-        Events that were reverted by then do not count.
+        These are the events up to `event` that no revert up to `event` undid. The block of the
+        revert is left out together with the events that it undid.
 
         >>> History([Revert(id=6, first=5, to=2)]).effective(8)
         [(0, 2), (6, 8)]
@@ -140,26 +156,32 @@ class History:
         return self._without_reverted(0, event, skip_restored_files=True)
 
     def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
-        """Return the intervals of events that lead from one position to another, ascending.
+        """Return the events that lead from one position to another, as ascending intervals.
 
-        Reverted events on the way are left out, together with their compensations. If the start
-        itself was reverted, its compensations are applied like any change.
+        Reverted events between the positions are left out, together with the block of the revert.
+        If a revert undid events up to the start itself, its block must be applied and is included.
 
         >>> history = History([Revert(id=6, first=5, to=2)])
         >>> history.path(1, 8), history.path(3, 8)
         ([(1, 2), (6, 8)], [(3, 8)])
 
         Args:
-            event: Event to start after.
-            head: Last event to include.
-            replay: Return all events between the two, reverted ones as well.
+            event: Id of the event to start after.
+            head: Id of the last event to include.
+            replay: Include all events between the two, reverted events as well.
         """
         if replay:
             return [(event, head)]
         return self._without_reverted(event, head, skip_restored_files=False)
 
     def _without_reverted(self, start: int, end: int, skip_restored_files: bool) -> list[Interval]:
-        """Return the interval from `start` to `end` without the events that a revert took back."""
+        """Return the interval from `start` to `end` without events that a revert undid.
+
+        Args:
+            start: Id of the event to start after.
+            end: Id of the last event to include.
+            skip_restored_files: Also leave out blocks that restored documents from files.
+        """
         intervals: list[Interval] = []
         for revert in reversed(self.reverts):
             is_between = start < revert.id <= end and revert.to >= start
@@ -171,9 +193,10 @@ class History:
         return [(first, last) for first, last in intervals if first < last]
 
     def end_of_block(self, event: int) -> int:
-        """Return the end of the revert block that an event lies in, or the event itself.
+        """Move an event that lies inside the block of a revert to the end of the block.
 
-        A position may lie at the end of a block, but not inside.
+        A block must be applied as a whole, so no position may lie inside of one. Any other event is
+        returned unchanged.
 
         >>> History([Revert(id=6, first=4, to=2)]).end_of_block(5)
         6
@@ -191,7 +214,12 @@ def contains(intervals: Iterable[Interval], event: int) -> bool:
 
 @dataclass(frozen=True)
 class Pending:
-    """The events to apply next, oldest first, and the position after they are applied."""
+    """The events to apply next.
+
+    Attributes:
+        events: The events, oldest first.
+        position: Ledger position after they are applied.
+    """
 
     events: tuple[Event, ...]
     position: Position
@@ -208,9 +236,9 @@ class Backlog:
 
     Attributes:
         number: Number of events.
-        first: Id of the first one; None if there is none.
-        last: Id of the last one; None if there is none.
-        oldest: Time when the oldest arrived, in seconds since 1970; None if there is none.
+        first: Id of the first event. None without events.
+        last: Id of the last event. None without events.
+        oldest: Time when the oldest event arrived, in seconds since 1970. None without events.
     """
 
     number: int
@@ -220,7 +248,7 @@ class Backlog:
 
     @property
     def seconds(self) -> float | None:
-        """Age of the oldest event in seconds; None if there is none."""
+        """Age of the oldest event in seconds. None without events."""
         if self.oldest is None:
             return None
         return max(0.0, time.time() - self.oldest)
@@ -228,23 +256,26 @@ class Backlog:
 
 @dataclass(frozen=True)
 class LedgerView:
-    """The ledger as seen from a generation with this cursor. Every method is one transaction.
+    """The ledger as seen from one generation.
 
-    An event that was pending when a revert came is in the ledger twice. Both entries are one event
-    here, which counts once.
+    Every method is one transaction. A revert appends copies of pending events. An event and its
+    copies are entries of one event here, which is counted once.
+
+    Attributes:
+        cursor: Part of the ledger that the generation contains.
     """
 
     _database: Database
     cursor: LedgerCursor
 
     def pending(self, limit: int | None = None) -> Pending:
-        """Return the events that lead from the generation to the end of the ledger.
+        """Return the events that are not applied to the generation yet.
 
         Args:
-            limit: Return at least this many changes if there are as many, and not many more, with
-                the vectors that are solved again before the next change. A position may not lie
-                inside a revert's block, so the block is finished. A replay is never cut. None
-                returns all events.
+            limit: Number of puts and removals after which the result ends. Events that solve
+                vectors again before the next change are included. If the limit lies inside the
+                block of a revert, the whole block is included. None returns all events. If the
+                cursor asks for a replay, all events are returned in any case.
         """
         start = self.cursor.position.event
         with self._database.read() as connection:
@@ -282,9 +313,9 @@ class LedgerView:
             return Backlog(*connection.execute(query.where(in_intervals(path))).one())
 
     def count_pending_with_queries(self) -> int:
-        """Return how many pending events put documents that bring queries.
+        """Count the pending events that put documents with queries in their rows.
 
-        The database counts them; no content is read.
+        The database does the counting, so no contents are read.
         """
         has_queries = sa.func.json_array_length(events.c.payload["queries"]) > 0
         query = sa.select(sa.func.count()).where(IS_CHANGE, has_queries)
@@ -295,9 +326,10 @@ class LedgerView:
             return connection.execute(query.where(in_intervals(path))).scalar_one()
 
     def counts(self) -> dict[EventState, int]:
-        """Return the number of events in each state.
+        """Count the events in each state.
 
-        Each document has at most one event that is live, deleted or absorbed.
+        Each document has at most one event that is live, deleted or absorbed: its last effective
+        one. So these numbers are numbers of documents, too.
         """
         with self._database.read() as connection:
             intervals = _Intervals.read(connection, self.cursor)
@@ -324,15 +356,18 @@ class LedgerView:
         return counts
 
     def events(self, first: int, last: int) -> list[Event]:
-        """Return the events with ids from `first` to `last`, oldest first, with their states."""
+        """Return the puts and removals from event `first` to `last`, oldest first, with states."""
         return self._select(events.c.id.between(first, last))
 
     def life(self, document_id: str) -> list[Event]:
-        """Return all events of a document, oldest first, with their states."""
+        """Return all puts and removals of a document, oldest first, with their states."""
         return self._select(events.c.document_id == document_id)
 
     def arrivals(self, first: int, last: int) -> list[Event]:
-        """Return the puts from `first` to `last` whose content is searched now, oldest first."""
+        """Return the live puts from event `first` to `last`, oldest first.
+
+        The generation searches exactly these contents of these documents.
+        """
         arrivals: list[Event] = []
         for event in self.events(first, last):
             if event.kind == EventKind.PUT and event.state == EventState.LIVE:
@@ -340,7 +375,10 @@ class LedgerView:
         return arrivals
 
     def snapshot(self) -> Iterator[Document]:
-        """Yield the generation's documents that came through the ledger, by ascending id."""
+        """Yield the documents of the generation that have events, by ascending id.
+
+        Documents of the build without events are left out.
+        """
         with self._database.read() as connection:
             effective = history_of(connection).effective(self.cursor.position.event)
             last = _last_by_document(effective)
@@ -361,9 +399,10 @@ class LedgerView:
     def _effective_counts(
         self, connection: sa.Connection, effective: Iterable[Interval]
     ) -> Counter[EventState]:
-        """Count the events that count by state: only the last one of a document is not superseded.
+        """Count effective events by state.
 
-        States without events may be missing.
+        The last effective event of a document is live, absorbed or deleted. Earlier ones are
+        superseded. States without events may be missing.
         """
         last = _last_by_document(effective)
         is_trained = events.c.id <= self.cursor.trained
@@ -386,13 +425,11 @@ class LedgerView:
 def select_events(
     connection: sa.Connection, cursor: LedgerCursor, condition: sa.ColumnElement[bool]
 ) -> list[Event]:
-    """Return the events that meet a condition, oldest first, with their states.
-
-    The event of a revert itself is left out.
+    """Return the puts and removals that meet a condition, oldest first, with their states.
 
     Args:
         connection: Connection of a transaction.
-        cursor: Cursor of the generation from which states are seen.
+        cursor: Part of the ledger that the generation contains.
         condition: Condition on the columns of `events`.
     """
     query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
@@ -417,14 +454,14 @@ def select_events(
 
 @dataclass(frozen=True)
 class _Intervals:
-    """The intervals of a ledger as seen from a cursor.
+    """The lists of event ids from which states follow; see the module.
 
     Attributes:
-        cursor: Cursor of the generation.
-        effective: Events that count at the cursor.
-        path: Events that lead from the cursor to the end.
-        blocks: Events that reverts appended.
-        repeats: For each event that was appended again, the ids of all its entries.
+        cursor: Part of the ledger that the generation contains.
+        effective: Effective events of the generation.
+        path: Events that lead from the generation to the end of the ledger.
+        blocks: Blocks of all reverts.
+        repeats: For each event with copies, the ids of its entries: the event and its copies.
     """
 
     cursor: LedgerCursor
@@ -446,7 +483,7 @@ class _Intervals:
         )
 
     def is_pending(self, entries: Iterable[int]) -> bool:
-        """Return whether the event with these entries is pending."""
+        """Return whether an event is pending, given the ids of the event and its copies."""
         is_on_path = False
         for event in entries:
             if contains(self.effective, event):
@@ -459,8 +496,8 @@ class _Intervals:
         """Return the state of an event.
 
         Args:
-            event: Event whose state is asked for.
-            last: Id of the last event of the same document that counts.
+            event: The event.
+            last: Id of the last effective event of the same document. None without one.
         """
         entries = self.repeats.get(event.again or event.id, [event.id])
         counting = [entry for entry in entries if contains(self.effective, entry)]
@@ -476,7 +513,12 @@ class _Intervals:
 
 
 def state_of(kind: str, trained: bool) -> EventState:
-    """Return the state of a document's last event that counts."""
+    """Return the state of the last effective event of a document.
+
+    Args:
+        kind: Kind of the event.
+        trained: Whether the retriever may have been trained on the document.
+    """
     if kind == EventKind.REMOVE:
         return EventState.DELETED
     if trained:
@@ -488,14 +530,18 @@ def history_of(connection: sa.Connection) -> History:
     """Read all reverts of the ledger."""
     reverts: list[Revert] = []
     for event, payload in connection.execute(SELECT_REVERTS):
-        # A revert without compensations consists of its own event only.
+        # The block of a revert without compensations consists only of the event of the revert.
         first = payload["first"] or event
         reverts.append(Revert(event, **{**payload, "first": first}))
     return History(reverts)
 
 
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
-    """Return, for each event that was appended again, the ids of all its entries, ascending."""
+    """Find all events of which a revert appended copies.
+
+    Returns:
+        Ids of the event and its copies, ascending, by the id of the event.
+    """
     repeats: dict[int, list[int]] = {}
     query = sa.select(events.c.id, events.c.again).where(IS_REPEATED).order_by(events.c.id)
     for event, original in connection.execute(query):
@@ -504,7 +550,9 @@ def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
 
 
 def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
-    """Return eight hexadecimal digits that identify an event among copies of a ledger.
+    """Return the mark of an event: eight hexadecimal digits of a hash.
+
+    The mark detects a copy of a ledger that has another event with the same id.
 
     >>> mark(1, 0.1, "a", "b")
     'c85b8cf8'
@@ -513,7 +561,7 @@ def mark(event: int, received: float, document_id: str, content_hash: str) -> st
 
 
 def position_at(connection: sa.Connection, event: int) -> Position:
-    """Return the position of an event; it has no mark if the ledger has no such event."""
+    """Return the ledger position of an event. It has no mark if there is no such event."""
     row = connection.execute(SELECT_MARKED_EVENT, {"event": event}).one()
     received, document_id, content_hash, log_id = row
     event_mark = ""
@@ -523,7 +571,7 @@ def position_at(connection: sa.Connection, event: int) -> Position:
 
 
 def in_intervals(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
-    """Return the condition that an event lies in one of the intervals."""
+    """Return the SQL condition that an event lies in one of the intervals."""
     conditions = [(events.c.id > start) & (events.c.id <= end) for start, end in intervals]
     return sa.or_(sa.false(), *conditions)
 
@@ -534,13 +582,13 @@ def last_events(
     *columns: sa.Column[Any],
     within: Iterable[Interval] | None = None,
 ) -> list[sa.Row[Any]]:
-    """Return the last put or removal of each document.
+    """Return the last put or removal of each document, in no particular order.
 
     Args:
         connection: Connection of a transaction.
-        document_ids: Documents to look up.
-        *columns: Columns to return; all by default.
-        within: Intervals in which events are looked for; None means the whole ledger.
+        document_ids: Ids of the documents. Documents without an event are left out.
+        *columns: Columns of `events` to return. All by default.
+        within: Intervals in which the events must lie. None means the whole ledger.
     """
     is_within = sa.true() if within is None else in_intervals(within)
     rows: list[sa.Row[Any]] = []
@@ -558,7 +606,14 @@ def last_events(
 def _last_solve_between(
     connection: sa.Connection, intervals: Iterable[Interval], after: int, before: int
 ) -> int | None:
-    """Return the last event between two others that solves a vector again, or None."""
+    """Return the id of the last solve event between two events, or None.
+
+    Args:
+        connection: Connection of a transaction.
+        intervals: Intervals in which the event must lie.
+        after: The id must be larger.
+        before: The id must be smaller.
+    """
     is_solve = events.c.kind == EventKind.SOLVE
     is_between = (events.c.id > after) & (events.c.id < before)
     query = sa.select(sa.func.max(events.c.id)).where(in_intervals(intervals), is_solve, is_between)
@@ -566,7 +621,11 @@ def _last_solve_between(
 
 
 def _last_by_document(intervals: Iterable[Interval]) -> sa.Subquery:
-    """Select, for each document, its last `event` in some intervals and the `number` of events."""
+    """Return a subquery with one row per document that has events in some intervals.
+
+    Its columns are `event`, the id of the last put or removal, and `number`, the number of puts and
+    removals.
+    """
     last_event = sa.func.max(events.c.id).label("event")
     number = sa.func.count().label("number")
     return (

@@ -1,10 +1,10 @@
-"""Tasks: the work that a project has to do next, and its outcome.
+"""Tasks: work that a project has to do, such as a drift check or a retrain, and its outcome.
 
-A task is requested once: while it is open, requesting it again returns the same task. A failed task
-is tried again, up to `MAX_ATTEMPTS` times; after that a person has to look at it.
+A task is requested only once: while it is open, a further request returns the same task. A failed
+task is tried again, up to `MAX_ATTEMPTS` times in total. Then a person has to look at it.
 
-Task ids are random. Dagster never forgets the key of a run, and a ledger that is created anew would
-otherwise number its tasks like the one before it.
+Task ids are random, because Dagster remembers the key of each run for ever. If the ledger is
+created again, numbered tasks would have the keys of earlier runs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ import sqlalchemy as sa
 
 from model_code.collection.ledger.database import Database, EventId, metadata
 
+# Number of times that a task is tried before it counts as failed.
 MAX_ATTEMPTS = 3
 
 
 class TaskKind(StrEnum):
-    """What a task does.
+    """The kind of work of a task.
 
-    `ADD` applies pending events, `DRIFT_CHECK` measures their drift, `PILOT` trains on a sample of
-    the live documents, and `RETRAIN` trains on all of them.
+    - `ADD` makes pending events searchable.
+    - `DRIFT_CHECK` compares new documents with old ones.
+    - `PILOT` trains on a sample of the live documents, to tell whether a retrain would help.
+    - `RETRAIN` trains on all live documents.
     """
 
     ADD = "add"
@@ -38,10 +41,14 @@ class TaskKind(StrEnum):
 
 
 class TaskState(StrEnum):
-    """Whether a task is due or running (`OPEN`), or how it ended.
+    """The state of a task.
 
-    `REFUSED` means that the task ran to its end without an effect, because the gate, the pilot or
-    the drift check decided so.
+    - `OPEN`: due or running.
+    - `DONE`: finished, or made unnecessary by other work.
+    - `REFUSED`: finished without an effect, because the gate, the pilot or the drift check decided
+      so.
+    - `FAILED`: all attempts failed.
+    - `CANCELED`: canceled by a person.
     """
 
     OPEN = "open"
@@ -61,22 +68,22 @@ class EventRange:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a retriever.
+    """One task for a retriever.
 
     Attributes:
         id: Random identity of the task.
-        kind: What the task does.
-        retriever: Name of the retriever that the task is for.
-        event_range: Events that the task is about; None if a person started it.
+        kind: Kind of work.
+        retriever: Name of the retriever.
+        event_range: Events that caused the task. None if a person started the work.
         state: Whether the task is open, or how it ended.
-        attempts: Number of attempts, including the one that is due.
+        attempts: Number of attempts, including the attempt that is due or running.
         reason: Why the task was requested.
         requested_by: "sensor", "drift", "person", or the id of the pilot that requested a retrain.
         requested: Time of the request, in seconds since 1970.
-        run_id: Id of the last Dagster run of the task, if there was one.
-        ended: Time when the task was closed, in seconds since 1970.
-        outcome: The outcome as a sentence.
-        details: The outcome as values that JSON can hold.
+        run_id: Id of the last Dagster run of the task. None before the first run.
+        ended: Time when the task was closed, in seconds since 1970. None if it is open.
+        outcome: Outcome as a sentence. None before the first attempt ends.
+        details: Outcome as values that JSON can hold.
     """
 
     id: str
@@ -118,8 +125,8 @@ class Task:
     def run_key(self) -> str:
         """Key of the Dagster run of the current attempt.
 
-        The key also names the run's partition and its working folder. It is compared, never parsed:
-        kind and time are there for people, and the part of the random id makes it unique.
+        The key also names the partition and the working folder of the run. Kind and time help
+        people to recognise it. The digits of the random id make it unique. No code parses it.
         """
         moment = datetime.fromtimestamp(self.requested, UTC)
         return f"{self.kind}-{moment:%Y-%m-%d-%H%M}-{self.id[-8:]}-{self.attempts}"
@@ -143,7 +150,8 @@ table = sa.Table(
     sa.Column("outcome", sa.Text),
     sa.Column("details", sa.JSON, nullable=False),
 )
-# The value is written into the SQL text, because a partial index is only used for that exact text.
+# This condition defines a partial index. SQLite uses a partial index only for a query with the same
+# condition, so the value 'open' is a literal and no parameter.
 IS_OPEN = table.c.state == sa.literal_column("'open'")
 sa.Index(
     "work_open",
@@ -156,10 +164,10 @@ sa.Index(
 
 @dataclass(frozen=True)
 class TaskTable:
-    """The tasks of a project, which `Ledger.tasks` holds.
+    """The tasks of a project; see `Ledger.tasks`.
 
-    Every method is one transaction. If two processes request the same task at once, one of them
-    finds the task of the other.
+    Every method is one transaction. If two processes request the same task at once, the first one
+    creates it, and both get it.
     """
 
     _database: Database
@@ -172,33 +180,35 @@ class TaskTable:
         reason: str,
         requested_by: str,
     ) -> Task | None:
-        """Return the open task for these events, or open a new one.
+        """Return the open task of a kind for some events, or create it.
 
-        A requested retrain closes the open pilots of the retriever, since a pilot would only tell
-        whether a retrain is due.
+        A request for a retrain closes the open pilots of the retriever. A pilot is not needed any
+        more, because it would only tell whether a retrain would help.
 
         Args:
-            kind: What the task shall do.
-            retriever: Retriever that the task is for.
-            event_range: Events that the task is about.
+            kind: Kind of work.
+            retriever: Name of the retriever.
+            event_range: Events that cause the task.
             reason: Why the task is requested.
             requested_by: "sensor", "drift", "person", or the id of the pilot that requests it.
 
         Returns:
-            The open task, or None if the same task failed or was canceled before.
+            The open task. None if a task of this kind for the same events failed or was canceled
+            before.
         """
         with self._database.write() as connection:
             return _request(connection, kind, retriever, event_range, reason, requested_by)
 
     def close_others(self, kind: TaskKind, retriever: str, event_range: EventRange | None) -> None:
-        """Close the open tasks of a kind that are about other events than `event_range`.
+        """Close the open tasks of a kind, except for the task with a certain event range.
 
-        Such a task was done meanwhile, or is part of the task that is due now.
+        The closed tasks are not needed any more: their work was done in another way, or the task
+        that stays open includes it.
 
         Args:
             kind: Kind of the tasks to close.
-            retriever: Retriever whose tasks are closed.
-            event_range: Events whose task stays open; None closes all of them.
+            retriever: Name of the retriever of the tasks.
+            event_range: Event range of the task that stays open. None closes all tasks.
         """
         is_other = sa.true()
         if event_range is not None:
@@ -210,12 +220,12 @@ class TaskTable:
             )
 
     def fail(self, task: Task, outcome: str, run_id: str | None = None) -> None:
-        """Record a failed attempt: the task is due again, unless this was the last attempt.
+        """Record a failed attempt. The task is due again, unless this was its last attempt.
 
         Args:
             task: Task whose attempt failed.
-            outcome: Why the attempt failed.
-            run_id: Dagster run of the attempt.
+            outcome: Why the attempt failed, as a sentence.
+            run_id: Id of the Dagster run of the attempt.
         """
         if task.attempts >= MAX_ATTEMPTS:
             values = _closing_values(TaskState.FAILED, outcome, run_id)
@@ -233,17 +243,16 @@ class TaskTable:
         details: Mapping[str, Any] | None = None,
         retrain: bool = False,
     ) -> None:
-        """Close a task; a task that is not open any more stays as it is.
+        """Close a task. A task that is closed already does not change.
 
         Args:
             task: Task to close.
             state: How the task ended.
-            outcome: The outcome as a sentence.
-            run_id: Dagster run of the attempt.
-            details: The outcome as values that JSON can hold.
-            retrain: Also request a retrain about the same events, unless the task was closed
-                meanwhile. Both happen in one transaction, so that an interrupted process loses
-                neither.
+            outcome: Outcome as a sentence.
+            run_id: Id of the Dagster run of the attempt.
+            details: Outcome as values that JSON can hold.
+            retrain: Also request a retrain for the same events, unless the task was closed already.
+                Both are one transaction, so that an interruption cannot lose the request.
         """
         values = _closing_values(state, outcome, run_id, details)
         with self._database.write() as connection:
@@ -268,15 +277,16 @@ class TaskTable:
     ) -> None:
         """Close all open retrain tasks of a retriever with the outcome of a retrain.
 
-        If none is open, because a person started the retrain, a closed task is recorded. Open
-        pilots are closed too: if doubts remain, a later drift report requests a new pilot.
+        If no task is open, a person started the retrain. Then a closed task is recorded, so that
+        the history is complete. Open pilots are closed as well. If they are still needed, a later
+        drift report requests a new pilot.
 
         Args:
-            retriever: Retriever that was retrained.
+            retriever: Name of the retriever that was retrained.
             state: How the retrain ended.
-            outcome: The outcome as a sentence.
-            details: The outcome as values that JSON can hold.
-            run_id: Dagster run of the retrain.
+            outcome: Outcome as a sentence.
+            details: Outcome as values that JSON can hold.
+            run_id: Id of the Dagster run of the retrain.
         """
         values = _closing_values(state, outcome, run_id, details)
         is_retrain = table.c.kind == TaskKind.RETRAIN
@@ -294,14 +304,14 @@ class TaskTable:
         outcome: str,
         details: Mapping[str, Any],
     ) -> None:
-        """Record the outcome of work that a person did without a task.
+        """Record work that a person started without a task, as a closed task.
 
         Args:
-            kind: Kind of the work.
-            retriever: Retriever that the work was for.
+            kind: Kind of work.
+            retriever: Name of the retriever.
             state: How the work ended.
-            outcome: The outcome as a sentence.
-            details: The outcome as values that JSON can hold.
+            outcome: Outcome as a sentence.
+            details: Outcome as values that JSON can hold.
         """
         values = _closing_values(state, outcome, details=details)
         with self._database.write() as connection:
@@ -311,8 +321,8 @@ class TaskTable:
         """Return the open tasks, oldest first.
 
         Args:
-            retriever: Retriever whose tasks are returned; None returns those of all retrievers.
-            *kinds: Kinds of the tasks; without any, tasks of all kinds are returned.
+            retriever: Name of the retriever of the tasks. None returns tasks of all retrievers.
+            *kinds: Kinds of the tasks. Without kinds, tasks of all kinds are returned.
         """
         conditions = [IS_OPEN]
         if retriever is not None:
@@ -333,9 +343,9 @@ class TaskTable:
         """Return the tasks that were requested or closed last, newest first.
 
         Args:
-            retriever: Retriever whose tasks are returned.
+            retriever: Name of the retriever of the tasks.
             number: Largest number of tasks to return.
-            *kinds: Kinds of the tasks; without any, tasks of all kinds are returned.
+            *kinds: Kinds of the tasks. Without kinds, tasks of all kinds are returned.
         """
         query = sa.select(table).where(table.c.retriever == retriever)
         if kinds:
@@ -354,6 +364,7 @@ def _request(
     reason: str,
     requested_by: str,
 ) -> Task | None:
+    """Return the open task for some events, or create it; see `TaskTable.request`."""
     is_same = [table.c.kind == kind, table.c.retriever == retriever, _has_range(event_range)]
     blocking_states = (TaskState.OPEN, TaskState.FAILED, TaskState.CANCELED)
     same = _select(connection, *is_same, table.c.state.in_(blocking_states))
@@ -379,7 +390,16 @@ def _insert(
     event_range: EventRange | None,
     values: Mapping[str, Any],
 ) -> None:
-    """Insert a task; unless `values` differ, it is open and requested by a person now."""
+    """Insert a task.
+
+    Args:
+        connection: Connection of a writing transaction.
+        kind: Kind of work.
+        retriever: Name of the retriever.
+        event_range: Events that caused the task, or None.
+        values: Values by column name. They replace the defaults: an open task that a person
+            requests now.
+    """
     row: dict[str, Any] = {
         "id": str(uuid4()),
         "kind": kind,
@@ -416,7 +436,7 @@ def _closing_values(
 def _update_open(
     connection: sa.Connection, values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
 ) -> bool:
-    """Write `values` into the open tasks that meet the conditions; return whether there are any."""
+    """Update the open tasks that meet the conditions, and return whether there are any."""
     update = sa.update(table).where(IS_OPEN, *conditions).values(values)
     return connection.execute(update).rowcount > 0
 
