@@ -1,19 +1,21 @@
-"""Filters as a tree of conditions, and the typed comparison of field values.
+"""Parse filters to trees of conditions, and compare the field values of documents with them.
 
-This module is pure: it knows values and conditions, and no index. `parse_filters` turns a filter
-into a tree of `All`, `AnyOf`, `Not`, `Exists` and `HasValue`. A `HasValue` holds selectors, and a
-value matches if one selector does. An index may evaluate a selector by a lookup of keys, or by a
-search in sorted numbers or instants. `matches_fields` evaluates a tree for the fields of one
-document, and defines what every faster evaluation has to return.
+`parse_filters` turns a filter into a tree of `All`, `AnyOf`, `Not`, `Exists` and `HasValue`. A
+`HasValue` has selectors, such as a range. A value matches if it matches one selector.
 
-The comparison:
+`matches_fields` evaluates a tree for the fields of one document. It is slow but simple, and defines
+the right result. `field_index` evaluates trees for many documents at once.
 
-- A number equals a number of the same size: 2020 is 2020.0. A text that reads as a number compares
-  as one with numbers. Two texts are equal only if they are written alike, so "1.10" is not "1.1".
+Rules of comparison:
+
+- Numbers are compared by value: 2020 equals 2020.0.
+- A text such as "2020" is compared with a number as a number. Two texts are equal only if all
+  characters are equal, so "1.10" is not "1.1".
 - A date without a time means the whole day in UTC, YYYY-MM the month, and YYYY the year.
-- Null, empty texts, empty lists and empty objects do not exist.
+- Null, empty texts, empty lists and empty objects count as missing.
 - The fields of an object have names with dots: `author.name`.
-- A document matches if one of the values of its field does. It matches `!=` if none is equal.
+- A document matches if one of the values of its field matches. It matches `!=` if no value is
+  equal.
 """
 
 from __future__ import annotations
@@ -34,21 +36,26 @@ from model_code.settings import require
 from model_code.text.documents import parse_date
 
 Filters = Mapping[str, Any] | Sequence[str]
-"""A filter object, or texts as one types them: "package=numpy", "year>=2020", or a JSON object."""
+"""A filter object, or conditions as a user types them: "package=numpy", "year>=2020", or JSON."""
 
 Scalar = str | int | float | bool
 Key = tuple[Literal["text", "number", "numeric text", "boolean", "instant"], Scalar]
-"""A value in one of its readings. Equal values share a key with the operand."""
+"""A type and a value. A field value equals the operand of a filter if they share a key.
 
+A text can have several keys: "2020" is a text and can be read as a number.
+"""
+
+# Largest number of filter objects inside each other.
 MAX_DEPTH = 16
 
-# Longer texts are no numbers. Python refuses to read integers of more than 4,300 digits.
+# Number of characters above which a text is not read as a number. Python refuses to read integers
+# of more than 4,300 digits.
 MAX_NUMBER_CHARACTERS = 100
 
 RANGE_OPERATORS = (">", ">=", "<", "<=")
 OPERATORS = ("=", "!=", *RANGE_OPERATORS, "in", "exists", "prefix", "contains")
 
-# Operators of a typed condition, longest first, and their names in an object.
+# Name of each operator in a filter object, by its form in a typed condition. Long forms come first.
 TYPED_OPERATORS = {
     "!=": "!=",
     ">=": ">=",
@@ -63,7 +70,7 @@ TYPED_OPERATORS = {
 TYPED_CONDITION = re.compile(r"([^=!<>]+?)(!=|>=|<=|==|\^=|\*=|=|>|<)(.*)", re.DOTALL)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 INTEGER = re.compile(r"[-+]?[0-9]+")
-# Every date begins so; other texts need not be parsed.
+# Beginning of every date. Other texts are not parsed as dates, which saves time.
 DATE_START = re.compile(r"[0-9]{4}-")
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
@@ -78,13 +85,14 @@ EXAMPLE = '{"package": ["numpy", "scipy"], "year": {">=": 2020}}'
 
 @dataclass(frozen=True)
 class FieldValue:
-    """A value of a field that exists: a text, a number, true or false.
+    """A value of a field that is not missing: a text, a number, true or false.
 
-    Values are equal if they are of one type and equal, so 2020 and 2020.0 are one value.
+    Two values are equal if they have the same type and are equal. So 2020 and 2020.0 are equal, but
+    2020 and "2020" are not.
 
     Attributes:
-        kind: Its type.
-        value: The value as JSON has it. Texts are in Unicode's form NFC.
+        kind: Type of the value.
+        value: The value as Python's JSON parser returns it. Texts are in Unicode's form NFC.
     """
 
     kind: Literal["text", "number", "boolean"]
@@ -92,7 +100,7 @@ class FieldValue:
 
     @cached_property
     def text(self) -> str:
-        """The value as one types it: texts as they are, others as JSON.
+        """The value as a user types it. Numbers, true and false are written as in JSON.
 
         >>> FieldValue("number", 2020.0).text, FieldValue("boolean", True).text
         ('2020', 'true')
@@ -105,7 +113,7 @@ class FieldValue:
 
     @cached_property
     def number(self) -> int | float | None:
-        """The number that the value is or reads as; None for other values."""
+        """The value as a number. None if it is no number and no text such as "2.5"."""
         if self.kind == "number":
             return self.value  # type: ignore[return-value]
         if isinstance(self.value, str):
@@ -114,15 +122,20 @@ class FieldValue:
 
     @cached_property
     def instant(self) -> int | None:
-        """Microseconds since 1970, UTC, of the date that a text reads as; a day is its begin."""
+        """The time of a text that is a date, in microseconds since 1970, UTC.
+
+        A date without a time counts as the start of its day. None for all other values.
+        """
         if not isinstance(self.value, str):
             return None
         period = _read_period(self.value)
-        return None if period is None else period.start
+        if period is None:
+            return None
+        return period.start
 
     @cached_property
     def keys(self) -> tuple[Key, ...]:
-        """All readings of the value, by which an equal operand finds it."""
+        """All keys of the value; see `Key`."""
         if self.kind != "text":
             return ((self.kind, self.value),)
         keys: list[Key] = [("text", self.value)]
@@ -135,23 +148,23 @@ class FieldValue:
 
 @dataclass(frozen=True)
 class Keys:
-    """A selector of the values that have one of some keys."""
+    """A selector of the values that have at least one of the given keys."""
 
     keys: frozenset[Key]
 
     def matches(self, value: FieldValue) -> bool:
-        """Return whether the value has one of the keys."""
+        """Return whether a value has one of the keys."""
         return not self.keys.isdisjoint(value.keys)
 
 
 @dataclass(frozen=True)
 class Range:
-    """A selector of the numbers or instants in a range.
+    """A selector of the numbers or times in a range.
 
     Attributes:
-        reading: What is compared: `FieldValue.number` or `FieldValue.instant`.
-        low: Lower bound; None for none.
-        high: Upper bound; None for none.
+        reading: "number" to compare `FieldValue.number`, "instant" to compare `FieldValue.instant`.
+        low: Lower bound. None if the range has no lower bound.
+        high: Upper bound. None if the range has no upper bound.
         includes_low: Whether the lower bound is in the range.
         includes_high: Whether the upper bound is in the range.
     """
@@ -163,7 +176,7 @@ class Range:
     includes_high: bool = False
 
     def matches(self, value: FieldValue) -> bool:
-        """Return whether the value has this reading, and it is in the range."""
+        """Return whether a value is a number or a time, as the range requires, and inside of it."""
         position = value.number if self.reading == "number" else value.instant
         if position is None:
             return False
@@ -178,13 +191,20 @@ class Range:
 
 @dataclass(frozen=True)
 class TextPattern:
-    """A selector of texts and numbers that begin with a text or contain it, in any case."""
+    """A selector of texts and numbers that begin with a pattern or contain it.
+
+    Upper and lower case are not distinguished.
+
+    Attributes:
+        operator: "prefix" or "contains".
+        pattern: The pattern in folded case.
+    """
 
     operator: Literal["prefix", "contains"]
     pattern: str
 
     def matches(self, value: FieldValue) -> bool:
-        """Return whether the value is written so."""
+        """Return whether the text of a value begins with the pattern or contains it."""
         if value.kind == "boolean":
             return False
         written = value.text.casefold()
@@ -198,44 +218,47 @@ Selector = Keys | Range | TextPattern
 
 @dataclass(frozen=True)
 class HasValue:
-    """The condition that a field has a value that one of the selectors selects."""
+    """The condition that a field has a value which matches one of the selectors."""
 
     field: str
     selectors: tuple[Selector, ...]
 
     def matches(self, value: FieldValue) -> bool:
-        """Return whether a selector selects the value."""
+        """Return whether a value matches one of the selectors."""
         return any(selector.matches(value) for selector in self.selectors)
 
 
 @dataclass(frozen=True)
 class Exists:
-    """The condition that a field, or a field of the object that it is, has a value."""
+    """The condition that a field has a value.
+
+    If the field is an object, one of the fields of the object must have a value.
+    """
 
     field: str
 
     def covers(self, name: str) -> bool:
-        """Return whether a field with this name is the field, or lies in its object."""
+        """Return whether `name` is the name of the field, or of a field inside of it."""
         return name == self.field or name.startswith(f"{self.field}.")
 
 
 @dataclass(frozen=True)
 class All:
-    """The condition that all parts hold; true without parts."""
+    """The condition that all of its parts hold. It is true without parts."""
 
     parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """The condition that a part holds; false without parts."""
+    """The condition that at least one of its parts holds. It is false without parts."""
 
     parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
 class Not:
-    """The condition that another one does not hold."""
+    """The condition that its part does not hold."""
 
     part: Condition
 
@@ -245,22 +268,28 @@ Condition = HasValue | Exists | All | AnyOf | Not
 
 @dataclass(frozen=True)
 class _Period:
-    """A span of instants, in microseconds since 1970; an instant has an `end` of None."""
+    """A period or a point of time, in microseconds since 1970.
+
+    Attributes:
+        start: First microsecond of the period, or the point of time.
+        end: First microsecond after the period. None for a point of time.
+    """
 
     start: int
     end: int | None = None
 
 
 def iterate_field_values(fields: Mapping[str, Any]) -> Iterator[tuple[str, FieldValue]]:
-    """Yield the values of a document that exist, each with the name of its field.
+    """Yield each field value of a document with the name of its field.
 
-    A list yields each of its members, and an object its fields with dots in their names.
+    A list yields each of its members. An object yields its fields, with dots in their names.
+    Missing values are left out.
 
     >>> fields = {"tags": ["a", None, 1], "author": {"name": "Ann", "mail": ""}}
     >>> [(name, value.text) for name, value in iterate_field_values(fields)]
     [('tags', 'a'), ('tags', '1'), ('author.name', 'Ann')]
     """
-    # Nested values are kept in a list instead of the call stack, so that no depth is too much.
+    # A list of waiting values replaces recursion, whose depth Python limits.
     waiting: list[tuple[str, Any]] = list(reversed(fields.items()))
     while waiting:
         name, value = waiting.pop()
@@ -277,7 +306,7 @@ def iterate_field_values(fields: Mapping[str, Any]) -> Iterator[tuple[str, Field
 
 
 def make_value(value: Any) -> FieldValue | None:
-    """Return a JSON value as the value of a field; None if it does not exist."""
+    """Return a JSON value as a field value. None if it counts as missing, such as an empty text."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -287,7 +316,9 @@ def make_value(value: Any) -> FieldValue | None:
     if isinstance(value, int | float):
         return FieldValue("number", value)
     text = _normalize(str(value))
-    return FieldValue("text", text) if text.strip() else None
+    if not text.strip():
+        return None
+    return FieldValue("text", text)
 
 
 def matches_fields(condition: Condition, fields: Mapping[str, Any]) -> bool:
@@ -313,9 +344,9 @@ def _holds(condition: Condition, values: Sequence[tuple[str, FieldValue]]) -> bo
 
 
 def condition_fields(condition: Condition) -> Iterator[str]:
-    """Yield the fields whose values a condition compares.
+    """Yield the names of the fields whose values a condition compares.
 
-    A field that is only asked for by `exists` or null need not be known, and is left out.
+    Fields that are only tested for existence are left out. They may be unknown.
     """
     if isinstance(condition, All | AnyOf):
         for part in condition.parts:
@@ -327,9 +358,9 @@ def condition_fields(condition: Condition) -> Iterator[str]:
 
 
 def parse_filters(filters: Filters) -> Condition:
-    """Parse a filter object, or texts as one types them.
+    """Parse a filter object, or conditions that a user typed.
 
-    Several typed `=` of one field are alternatives.
+    All typed conditions must hold. However, several `=` of the same field are alternatives.
 
     >>> parse_filters(["year >= 2020"]) == parse_filters({"year": {">=": "2020"}})
     True
@@ -362,13 +393,13 @@ def parse_filters(filters: Filters) -> Condition:
 
 
 def parse_typed(text: str) -> tuple[str, str, str]:
-    """Split a typed condition into field, operator and operand. Blanks around them do not count.
+    """Split a typed condition into field, operator and operand, without blanks around them.
 
     >>> parse_typed("release year >= 2020"), parse_typed("name^=num")
     (('release year', '>=', '2020'), ('name', 'prefix', 'num'))
 
     Raises:
-        SettingsError: If the text is no condition.
+        SettingsError: If the text does not have the form of a condition.
     """
     match = TYPED_CONDITION.fullmatch(text)
     if match is None or not match[1].strip():
@@ -380,10 +411,10 @@ def parse_typed(text: str) -> tuple[str, str, str]:
 
 
 def json_filter(text: str) -> Any:
-    """Return the filter object that a text holds as JSON.
+    """Parse a filter object that a user typed as JSON.
 
     Raises:
-        SettingsError: If the text is no JSON.
+        SettingsError: If the text is not valid JSON.
     """
     try:
         return json.loads(text)
@@ -394,7 +425,7 @@ def json_filter(text: str) -> Any:
 
 
 def _parse_object(conditions: Any, depth: int = 0) -> Condition:
-    """Return the condition that every entry of an object holds."""
+    """Return the condition that all entries of a filter object hold."""
     require(depth < MAX_DEPTH, f"filters are nested more than {MAX_DEPTH} deep")
     require(
         isinstance(conditions, Mapping),
@@ -421,12 +452,18 @@ def _parse_entry(name: str, value: Any, depth: int) -> Condition:
 
 
 def _combine(parts: Sequence[Condition]) -> Condition:
-    """Return the condition that all parts hold, without a wrapper around a single one."""
+    """Return the condition that all parts hold. A single part is returned without `All`."""
     return parts[0] if len(parts) == 1 else All(tuple(parts))
 
 
 def _parse_comparison(name: str, operator: str, operand: Any) -> Condition:
-    """Return the condition that a field compares to an operand."""
+    """Return the condition that compares a field with an operand.
+
+    Args:
+        name: Name of the field.
+        operator: One of `OPERATORS`.
+        operand: Value from the filter.
+    """
     if operator == "exists":
         require(isinstance(operand, bool), f"exists of {name} is true or false")
         return Exists(name) if operand else Not(Exists(name))
@@ -447,9 +484,9 @@ def _parse_comparison(name: str, operator: str, operand: Any) -> Condition:
 
 
 def _parse_equality(name: str, operand: Any) -> Condition:
-    """Return the condition that a value of a field equals an operand, or one of a list.
+    """Return the condition that a field equals an operand, or one member of a list of operands.
 
-    Null and the empty text stand for a field that does not exist.
+    Null and the empty text as operands match documents without the field.
     """
     operands = operand if isinstance(operand, list) else [operand]
     keys: set[Key] = set()
@@ -474,7 +511,11 @@ def _parse_equality(name: str, operand: Any) -> Condition:
 
 
 def _equal_keys(operand: FieldValue) -> Iterator[Key]:
-    """Yield the keys of the values that equal an operand, periods aside."""
+    """Yield the keys of all field values that equal an operand.
+
+    Operands such as "2020-05", which mean a period, also match a range of times. That is handled by
+    the caller.
+    """
     if operand.kind == "number":
         yield "number", operand.value
         yield "numeric text", operand.value
@@ -492,7 +533,7 @@ def _equal_keys(operand: FieldValue) -> Iterator[Key]:
 
 
 def _parse_pattern(name: str, operator: str, operand: Any) -> Condition:
-    """Return the condition that a value of a field begins with a text, or contains it."""
+    """Return the condition that a field has a value which begins with a text or contains it."""
     require(
         isinstance(operand, str) and operand != "",
         f"{operator} of {name} takes a text that is not empty, not {_shown(operand)}",
@@ -502,9 +543,10 @@ def _parse_pattern(name: str, operator: str, operand: Any) -> Condition:
 
 
 def _range_selectors(name: str, operator: str, operand: Any) -> Iterator[Range]:
-    """Yield the ranges of numbers and of instants on one side of a bound.
+    """Yield the ranges of numbers and of times that an operator such as `>=` selects.
 
-    Numbers are only compared with numbers, and dates with dates. A year is both.
+    Numbers are only compared with numbers, and dates only with dates. An operand such as "2020" can
+    be a number or a year, so it gives both ranges.
     """
     value = _read_operand(name, operand)
     number = None if value is None else value.number
@@ -528,14 +570,17 @@ def _range_of(
     end: int | float,
     includes_end: bool,
 ) -> Range:
-    """Return the range on one side of the span from `start` to `end`.
+    """Return the range that an operator selects, relative to an operand from `start` to `end`.
+
+    An operand such as "2020" means a whole year. `>` selects times after its end, and `>=` times
+    from its start on.
 
     Args:
-        reading: What is compared.
+        reading: "number" or "instant"; see `Range`.
         operator: One of `RANGE_OPERATORS`.
-        start: Begin of the span, which belongs to it.
-        end: End of the span.
-        includes_end: Whether the end belongs to the span.
+        start: Start of the operand, included.
+        end: End of the operand.
+        includes_end: Whether the end is included.
     """
     if operator == ">":
         return Range(reading, low=end, includes_low=not includes_end)
@@ -547,7 +592,7 @@ def _range_of(
 
 
 def _read_operand(name: str, operand: Any) -> FieldValue | None:
-    """Return an operand as a value; None if it is null or empty."""
+    """Return an operand as a field value. None if it is null or an empty text."""
     is_scalar = operand is None or isinstance(operand, Scalar)
     is_nan = isinstance(operand, float) and math.isnan(operand)
     require(
@@ -558,7 +603,7 @@ def _read_operand(name: str, operand: Any) -> FieldValue | None:
 
 
 def _operand_period(operand: FieldValue) -> _Period | None:
-    """Return the instant, day, month or year that an operand reads as; None for others."""
+    """Return the year, month, day or time that an operand means. None if it is no date."""
     text = operand.text
     if operand.kind == "boolean":
         return None
@@ -571,7 +616,13 @@ def _operand_period(operand: FieldValue) -> _Period | None:
 
 
 def _month_period(year: int, month: int, months: int) -> _Period | None:
-    """Return the period of some months of a year; None if there are no such months."""
+    """Return the period of some months. None if year or month is out of range.
+
+    Args:
+        year: The year.
+        month: First month, from 1.
+        months: Number of months.
+    """
     try:
         start = datetime(year, month, 1, tzinfo=UTC)
     except ValueError:
@@ -584,7 +635,7 @@ def _month_period(year: int, month: int, months: int) -> _Period | None:
 
 
 def _read_period(text: str) -> _Period | None:
-    """Return the instant or the day that a text reads as; None for other texts."""
+    """Return the day or the time that a text means. None if it is no full date."""
     if not DATE_START.match(text):
         return None
     instant = parse_date(text)
@@ -597,12 +648,12 @@ def _read_period(text: str) -> _Period | None:
 
 
 def _microseconds(instant: datetime) -> int:
-    """Return the microseconds since 1970, UTC."""
+    """Return a time in microseconds since 1970, UTC."""
     return (instant - EPOCH) // MICROSECOND
 
 
 def _read_number(text: str) -> int | float | None:
-    """Return the number that a text reads as; None for other texts.
+    """Return the number that a text means. None if it is no number.
 
     >>> _read_number("2.5"), _read_number("2024"), _read_number("v2")
     (2.5, 2024, None)

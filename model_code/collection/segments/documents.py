@@ -1,6 +1,7 @@
-"""The documents file of a segment: texts and fields stay on the disk, and are looked up by id.
+"""The documents file of a segment, a Parquet file from which documents are read by id.
 
-pyarrow is slow to import. It is imported inside the functions that read or write a file.
+So the texts of a large collection need no memory. pyarrow is slow to import. It is imported inside
+the functions that read or write a file.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 CORPUS_COLUMNS = ("document_id", "title", "text", "fields", "date")
 COLUMNS = ("document_id", "title", "text", "fields", "content_hash", "queries", "date")
 
-# Field with the date from which a document is not found any more.
+# Name of the field with the date from which a document is not found any more.
 EXPIRES = "expires"
 
-# Column `queries` of a document that has none.
+# Value of the column `queries` of a document without queries, as JSON.
 NO_QUERIES = "[]"
 
-# Documents in a row group of the file. A lookup reads whole row groups, found by their first ids.
+# Number of documents in a row group of the file. It is small, because lookups read whole groups.
 ROW_GROUP = 32
 
-# Bytes of the texts in a chunk of a column. Arrow's offsets have 32 bits.
+# Bytes of text after which a column begins a new chunk. Arrow's offsets in a chunk have 32 bits.
 MAX_CHUNK_BYTES = 2**29
 
 Row = dict[str, Any]
@@ -53,7 +54,7 @@ def document_from_row(row: Row) -> Document:
 
 
 def document_row(document: Document) -> Row:
-    """Return the row of a document; fields and queries are texts of JSON."""
+    """Return the row of a document for the documents file. Fields and queries become JSON texts."""
     return {
         "document_id": document.document_id,
         "title": document.title,
@@ -68,8 +69,11 @@ def document_row(document: Document) -> Row:
 def any_document_expires(path: Path) -> bool:
     """Return whether a document of a file may have the field `expires`.
 
-    The texts of the fields are compared, which is faster than to parse them. The result is kept for
-    each file, because no documents file changes.
+    True can be wrong, because the JSON texts of the fields are searched without parsing them, which
+    is faster. False is always right. The result is cached, because a documents file never changes.
+
+    Args:
+        path: Documents file.
     """
     state = path.stat()
     return _file_has_expiry(path, state.st_ino, state.st_mtime_ns)
@@ -77,23 +81,27 @@ def any_document_expires(path: Path) -> bool:
 
 @lru_cache(maxsize=1024)
 def _file_has_expiry(path: Path, inode: int, modified: int) -> bool:
-    """See `any_document_expires`; inode and time tell files with one path apart."""
+    """Search a documents file for the field `expires`.
+
+    `inode` and `modified` are only part of the cache key. They distinguish a file from an earlier
+    file with the same path.
+    """
     (fields,) = read_columns(path, "fields")
-    # Fields are written by `canonical_fields`.
+    # `canonical_fields` writes each key in this form.
     key = f'"{EXPIRES}": '
     return any(key in text for text in fields)
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
-    """Copy documents from the `documents.parquet` of a corpus into a documents file.
+    """Copy documents from a corpus to a documents file.
 
     Args:
-        source: File of the corpus. Its column `queries` may be missing.
-        target: File to write, with rows by ascending id.
-        document_ids: Documents to copy.
+        source: File `documents.parquet` of the corpus. The column `queries` may be missing.
+        target: Documents file to write. Its rows are sorted by id.
+        document_ids: Ids of the documents to copy.
 
     Raises:
-        FreshetError: If the corpus lacks a document.
+        FreshetError: If the corpus does not have one of the documents.
     """
     import pyarrow.parquet as pq
 
@@ -115,9 +123,11 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:
-    """Write rows that `document_row` made, by ascending id, and the index of their fields.
+    """Write a documents file and the index of the documents' fields to the same folder.
 
-    The index has the same order and lies in the same folder.
+    Args:
+        rows: Rows that `document_row` made, in any order. They are written by ascending id.
+        target: Documents file to write.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -142,10 +152,16 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
 
 
 def _string_column(texts: Sequence[str | None]) -> Any:
-    """Return an Arrow column of texts, of which some may be missing.
+    """Convert texts to an Arrow column, without pyarrow's own conversion.
 
-    pyarrow's own conversion imports pandas, which takes a second of the first change that a process
-    makes. The column has several chunks if its texts are too long for one.
+    pyarrow's conversion imports pandas. That would make the first change of a process a second
+    slower.
+
+    Args:
+        texts: The texts. None is a missing value.
+
+    Returns:
+        A column with as many chunks as the length of the texts needs.
     """
     import pyarrow as pa
 
@@ -169,13 +185,14 @@ def _string_column(texts: Sequence[str | None]) -> Any:
 
 
 class DocumentFile:
-    """Lookup of documents in a file that `write_rows` wrote; threads may share it.
+    """Reads documents by their ids from a file that `write_rows` wrote. Threads may share it.
 
-    The footer is read once. Rows are selected in Python, since pyarrow's own filters and selections
-    import pandas, which takes a second of a cold search.
+    Rows are selected in Python. pyarrow's own filters import pandas, which would make the first
+    search of a process a second slower.
     """
 
     def __init__(self, path: Path) -> None:
+        """Read the footer of a documents file, which has the first id of each row group."""
         import pyarrow.parquet as pq
 
         self.path = path
@@ -192,8 +209,8 @@ class DocumentFile:
         """Read documents by their ids.
 
         Args:
-            document_ids: Documents to look up; those that the file lacks are left out.
-            columns: Columns to read; `document_id` is always one of them.
+            document_ids: Ids of the documents. Documents that are not in the file are left out.
+            columns: Columns to read. `document_id` is always included.
 
         Returns:
             Rows by document id.
@@ -202,7 +219,7 @@ class DocumentFile:
 
         wanted = set(document_ids)
         groups = {bisect_right(self._first_ids, document_id) - 1 for document_id in wanted}
-        # An id before the first one of the file gives -1.
+        # `bisect_right` gives group -1 for an id that is smaller than all ids of the file.
         groups.discard(-1)
         names = list(dict.fromkeys(("document_id", *columns)))
         with pq.ParquetFile(self.path, metadata=self._footer) as file:
@@ -222,7 +239,7 @@ class DocumentFile:
 
 
 def read_columns(path: Path, *columns: str) -> list[list[str]]:
-    """Read whole columns of a Parquet file, each in the order of its rows."""
+    """Read whole columns of a Parquet file. Each is a list of values in the order of the rows."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -231,7 +248,7 @@ def read_columns(path: Path, *columns: str) -> list[list[str]]:
 
 
 def row_queries(path: Path) -> dict[str, list[KnownQuery]]:
-    """Read the queries that documents of a documents file arrived with, by document id."""
+    """Read the queries in the rows of a documents file, as known queries by document id."""
     columns = read_columns(path, "document_id", "queries", "date")
     queries: dict[str, list[KnownQuery]] = {}
     for document_id, texts, date in zip(*columns, strict=True):

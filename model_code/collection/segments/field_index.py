@@ -1,11 +1,10 @@
-"""The index of a segment's fields: the documents that have each value of each field.
+"""The field index of a segment, which finds the documents that meet a filter.
 
-It is written once with the segment and mapped into memory, so that no search and no generation has
-to build it. Documents are numbered by ascending id. A condition gives a mask over these numbers,
-and masks are combined by numpy.
+For each value of each field, it lists the documents with this value. Documents are numbered by
+ascending id. Each condition of a filter gives a mask over these numbers, and masks are combined.
 
-`conditions.matches_fields` defines what a condition matches. This module finds the same documents
-without looking at each of them.
+The index is written once, together with the segment, and mapped into memory. It finds the same
+documents as `conditions.matches_fields`, but does not look at each document.
 """
 
 from __future__ import annotations
@@ -41,20 +40,25 @@ from model_code.mapped_tensors import map_tensors
 FIELD_INDEX = "fields.safetensors"
 
 KINDS = ("text", "number", "boolean")
-"""Types of a value, in the order of their codes."""
+"""Types of a value. The code of a type is its position in this tuple."""
 
 NO_INSTANT = np.iinfo(np.int64).min
-"""Marks a value that reads as no date."""
+"""Entry of `FieldIndex.instants` for a value that is no date."""
 
 MAX_VALUES_IN_LOOP = 64
-"""Values up to which a loop marks their documents faster than one pass over the field."""
+"""Number of values up to which a loop over the values is faster than an array operation."""
 
 SEPARATOR = b"\xff"
-"""Ends each text in the array of folded texts. No UTF-8 text contains this byte."""
+"""Byte that follows each text in the array of folded texts. No UTF-8 text contains it."""
 
 
 def fields_of_row(fields_json: str, date: str | None) -> dict[str, Any]:
-    """Return the fields that filters ask for; the date of a document is its field `date`."""
+    """Return the fields of a document that filters can name.
+
+    Args:
+        fields_json: Fields of the document as JSON.
+        date: Date of the document. It becomes the field `date`, unless there is such a field.
+    """
     fields: dict[str, Any] = json.loads(fields_json)
     if date and "date" not in fields:
         fields["date"] = date
@@ -63,24 +67,27 @@ def fields_of_row(fields_json: str, date: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class FieldIndex:
-    """The values of all fields of n documents.
+    """The values of all F fields of n documents, as arrays that can be mapped into memory.
 
-    Fields are sorted by name, and the values of a field by type and text. The values of field f
-    are the numbers `field_starts[f]` to `field_starts[f + 1]`. The documents of value v are the
-    entries `starts[v]` to `starts[v + 1]` of `documents`.
+    All V values of all fields are numbered. Fields are sorted by name, and the values of a field by
+    type and text. Field f has the values `field_starts[f]` to `field_starts[f + 1]`. Value v occurs
+    in the documents `documents[starts[v] : starts[v + 1]]`.
 
     Attributes:
         names: Names of the fields as JSON, in UTF-8, uint8.
-        field_starts: First value of each field, then the number of values, shape (F + 1,).
+        field_starts: Number of the first value of each field, and at the end V, shape (F + 1,).
         texts: Texts of all values, one after the other, in UTF-8, uint8.
-        text_starts: Start of each value's text, then the end of the last one, shape (V + 1,).
-        folded: The texts for comparisons in any case, each with `SEPARATOR` behind it, uint8.
-        folded_starts: Start of each value's folded text, then the end, shape (V + 1,).
+        text_starts: Start of each value's text in `texts`, and at the end the length, shape
+            (V + 1,).
+        folded: Texts of all values in folded case, each followed by `SEPARATOR`, uint8.
+        folded_starts: Start of each value's text in `folded`, and at the end the length, shape
+            (V + 1,).
         kinds: Code of each value's type, shape (V,), uint8.
-        numbers: Number that each value is or reads as, else NaN, shape (V,), float64.
-        instants: Microseconds since 1970 that each value reads as, else `NO_INSTANT`, shape (V,).
-        starts: Start of each value's documents, then their number, shape (V + 1,).
-        documents: Numbers of documents, ascending for each value, int32.
+        numbers: Each value as a number, or NaN, shape (V,), float64.
+        instants: Each value as a date in microseconds since 1970, or `NO_INSTANT`, shape (V,).
+        starts: Start of each value's documents in `documents`, and at the end the length, shape
+            (V + 1,).
+        documents: Numbers of the documents of all values, ascending for each value, int32.
         size: Number n of documents, shape (1,).
     """
 
@@ -99,12 +106,12 @@ class FieldIndex:
 
     @classmethod
     def build(cls, rows: Iterable[Mapping[str, Any]]) -> FieldIndex:
-        """Index the fields of documents.
+        """Build the index of the fields of documents.
 
-        A field whose values are all null or empty is known, but has no values.
+        A field whose values are all null or empty is in the index, with no values.
 
         Args:
-            rows: Fields of each document, by ascending id of the documents.
+            rows: Fields of each document. The documents must be sorted by id.
         """
         postings: dict[str, dict[FieldValue, list[int]]] = {}
         size = 0
@@ -114,7 +121,7 @@ class FieldIndex:
                 postings.setdefault(name, {})
             for name, value in iterate_field_values(fields):
                 numbers = postings.setdefault(name, {}).setdefault(value, [])
-                # A list may repeat a value.
+                # A list may contain a value twice. Its document is counted once.
                 if not numbers or numbers[-1] != number:
                     numbers.append(number)
         return cls._from_postings(postings, size)
@@ -152,7 +159,7 @@ class FieldIndex:
         )
 
     def save(self, path: Path) -> None:
-        """Write the index; equal indexes give equal bytes."""
+        """Write the index to a file. Equal indexes give equal bytes."""
         with atomic_write(path) as temporary:
             save_file(
                 {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)},
@@ -161,12 +168,12 @@ class FieldIndex:
 
     @classmethod
     def load(cls, path: Path) -> FieldIndex:
-        """Map an index that `save` wrote."""
+        """Map the index that `save` wrote into memory."""
         return cls(**map_tensors(path))
 
     @cached_property
     def value_ranges(self) -> dict[str, range]:
-        """The numbers of each field's values, by the name of the field."""
+        """Range of the numbers of each field's values, by the name of the field."""
         starts = self.field_starts.tolist()
         ranges = {}
         for i, name in enumerate(json.loads(self.names.tobytes())):
@@ -174,7 +181,7 @@ class FieldIndex:
         return ranges
 
     def value(self, number: int) -> FieldValue:
-        """Return a value by its number."""
+        """Return the value with a number."""
         kind = KINDS[self.kinds[number]]
         text = self._text_bytes(number).decode("utf-8", "surrogatepass")
         if kind == "text":
@@ -182,7 +189,7 @@ class FieldIndex:
         return FieldValue(kind, json.loads(text))
 
     def find(self, condition: Condition) -> np.ndarray:
-        """Return which documents meet a condition, shape (n,), bool."""
+        """Return the mask (n,) of the documents that meet a condition."""
         if isinstance(condition, Not):
             return ~self.find(condition.part)
         if isinstance(condition, AnyOf):
@@ -200,11 +207,14 @@ class FieldIndex:
         return self._find_values(condition)
 
     def count_documents(self, name: str, is_live: np.ndarray) -> dict[FieldValue, int]:
-        """Return the values of a field that live documents have, with their numbers of documents.
+        """Count the documents with each value of a field.
 
         Args:
             name: Name of the field.
-            is_live: Which documents count, shape (n,), bool.
+            is_live: Mask (n,) of the documents to count.
+
+        Returns:
+            Number of documents by value. Values without a document are left out.
         """
         values = self.value_ranges.get(name, range(0))
         first = int(self.starts[values.start])
@@ -217,32 +227,48 @@ class FieldIndex:
         }
 
     def values_of(self, name: str, documents: Sequence[int]) -> list[list[FieldValue]]:
-        """Return the values that each of some documents has in a field.
+        """Return the values of a field for each of some documents.
 
         Args:
             name: Name of the field.
             documents: Numbers of different documents.
+
+        Returns:
+            Values of each document, in the order of `documents`.
         """
         values = self.value_ranges.get(name, range(0))
         starts = self.starts[values.start : values.stop + 1]
         postings = self.documents[starts[0] : starts[-1]]
-        place = np.full(self._documents, -1, np.int32)
-        place[np.asarray(documents, np.int64)] = np.arange(len(documents))
+        # Position in the result of each document of the segment, or -1.
+        result_position = np.full(self._documents, -1, np.int32)
+        result_position[np.asarray(documents, np.int64)] = np.arange(len(documents))
 
         found: list[list[FieldValue]] = [[] for _ in documents]
-        for posting in np.flatnonzero(place[postings] >= 0).tolist():
+        for posting in np.flatnonzero(result_position[postings] >= 0).tolist():
             number = int(np.searchsorted(starts, starts[0] + posting, side="right")) - 1
-            found[place[postings[posting]]].append(self.value(values.start + number))
+            value = self.value(values.start + number)
+            found[result_position[postings[posting]]].append(value)
         return found
 
     def has_values(self, name: str, is_live: np.ndarray) -> bool:
-        """Return whether a live document has a value of a field."""
+        """Return whether a live document has any value of a field.
+
+        Args:
+            name: Name of the field.
+            is_live: Mask (n,) of the live documents.
+        """
         values = self.value_ranges.get(name, range(0))
         documents = self.documents[self.starts[values.start] : self.starts[values.stop]]
         return bool(is_live[documents].any())
 
     def has_text(self, name: str, text: str, is_live: np.ndarray) -> bool:
-        """Return whether a live document has a value of a field that is written so."""
+        """Return whether a live document has a value with a certain text in a field.
+
+        Args:
+            name: Name of the field.
+            text: Text of the value; see `FieldValue.text`.
+            is_live: Mask (n,) of the live documents.
+        """
         for number in self._numbers_with_text(self.value_ranges.get(name, range(0)), text):
             documents = self.documents[self.starts[number] : self.starts[number + 1]]
             if is_live[documents].any():
@@ -264,7 +290,7 @@ class FieldIndex:
         return matches
 
     def _find_values(self, condition: HasValue) -> np.ndarray:
-        """Return which documents have a value that a selector selects."""
+        """Return the mask (n,) of the documents with a value that matches a selector."""
         matches = np.zeros(self._documents, bool)
         values = self.value_ranges.get(condition.field)
         if values is None:
@@ -281,7 +307,13 @@ class FieldIndex:
     def _mark_documents(
         self, matches: np.ndarray, values: range, selected: Collection[int]
     ) -> None:
-        """Set the mask of the documents that have many values of a field."""
+        """Set the mask of all documents that have one of many values of a field.
+
+        Args:
+            matches: Mask (n,) to change.
+            values: Numbers of all values of the field.
+            selected: Numbers of the selected values.
+        """
         is_selected = np.zeros(len(values), bool)
         is_selected[np.fromiter(selected, np.int64, len(selected)) - values.start] = True
         starts = self.starts[values.start : values.stop + 1]
@@ -289,7 +321,7 @@ class FieldIndex:
         matches[self.documents[starts[0] : starts[-1]][of_documents]] = True
 
     def _select(self, values: range, selector: Selector) -> Collection[int]:
-        """Return the numbers of a field's values that a selector selects."""
+        """Return the numbers of the values of a field that match a selector."""
         if isinstance(selector, Range):
             return self._select_range(values, selector)
         if isinstance(selector, TextPattern):
@@ -297,10 +329,10 @@ class FieldIndex:
         return self._select_keys(values, selector)
 
     def _select_range(self, values: range, selector: Range) -> list[int]:
-        """Return the values in a range.
+        """Return the numbers of the values of a field that lie in a range.
 
-        Numbers are stored as float64, to which rounding is monotonic. So only values at a bound
-        need to be compared exactly.
+        Values and bounds are rounded to float64. Rounding keeps their order, so that only values
+        that equal a rounded bound have to be compared exactly.
         """
         slice_ = slice(values.start, values.stop)
         if selector.reading == "number":
@@ -325,9 +357,13 @@ class FieldIndex:
         return (np.flatnonzero(is_inside) + values.start).tolist()
 
     def _select_pattern(self, values: range, selector: TextPattern) -> list[int]:
-        """Return the values whose folded texts begin with a pattern or contain it."""
+        """Return the numbers of the values whose text begins with a pattern or contains it.
+
+        One search in the concatenated texts finds all matches. A separator before the pattern
+        restricts it to the beginnings of texts.
+        """
         pattern = selector.pattern.encode("utf-8", "surrogatepass")
-        # One byte earlier, so that the first text has a separator before it, too.
+        # A separator is put before the first text, because it has none.
         first = int(self.folded_starts[values.start])
         text = SEPARATOR + self.folded[first : self.folded_starts[values.stop]].tobytes()
         if selector.operator == "prefix":
@@ -340,13 +376,13 @@ class FieldIndex:
             number = int(np.searchsorted(self.folded_starts, first + inside, side="right")) - 1
             if KINDS[self.kinds[number]] != "boolean":
                 selected.append(number)
-            # Go on behind the text that matched.
+            # One match per text is enough, so the search continues with the next text.
             next_text = int(self.folded_starts[number + 1]) - first
             position = text.find(pattern, next_text)
         return selected
 
     def _select_keys(self, values: range, selector: Keys) -> set[int]:
-        """Return the values that have one of some keys."""
+        """Return the numbers of the values of a field that have one of some keys."""
         selected: set[int] = set()
         for reading, operand in selector.keys:
             if reading == "text":
@@ -363,12 +399,15 @@ class FieldIndex:
         return selected
 
     def _numbers_with_text(self, values: range, text: str) -> Iterator[int]:
-        """Yield the values of any type that are written so."""
+        """Yield the numbers of the values of a field, of any type, that have a certain text."""
         for kind in KINDS:
             yield from self._numbers_of(values, kind, text)
 
     def _numbers_of(self, values: range, kind: str, text: str) -> Iterator[int]:
-        """Yield the value of one type that is written so, by binary search."""
+        """Yield the number of the value with a certain type and text, if there is one.
+
+        The values of a field are sorted by type and text, so that binary search finds it.
+        """
         wanted = (KINDS.index(kind), text.encode("utf-8", "surrogatepass"))
         low = values.start
         high = values.stop
@@ -395,7 +434,7 @@ def _as_float(value: FieldValue) -> float:
 
 
 def _round_bound(bound: Any, reading: str) -> float | int:
-    """Return a bound as the arrays hold it: a float for numbers, microseconds for instants."""
+    """Round a bound to the type of the arrays: float64 for numbers, int64 for times."""
     if reading == "instant":
         return int(bound)
     try:

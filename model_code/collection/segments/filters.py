@@ -27,12 +27,14 @@ from model_code.collection.segments.conditions import (
 from model_code.collection.segments.field_index import FieldIndex
 from model_code.errors import FreshetError
 
-# Values that an error message lists.
+# Largest number of values that an error message lists.
 MAX_LISTED_VALUES = 8
 
 
 class CollectionFields:
-    """The fields of all documents of a collection that can be found.
+    """The fields of all live documents of a collection, to which filters are applied.
+
+    The documents are in several segments, each with an index of its fields.
 
     >>> rows = [{"package": "numpy"}, {"package": "numpy", "year": 2023}, {"year": 2024}]
     >>> fields = CollectionFields([(FieldIndex.build(rows), np.array([True, True, True]))])
@@ -45,12 +47,13 @@ class CollectionFields:
     def __init__(
         self, segments: Sequence[tuple[FieldIndex, np.ndarray]], known: Iterable[str] = ()
     ) -> None:
-        """Combine segments.
+        """Combine the field indexes of segments.
 
         Args:
-            segments: Index of each segment, and which of its n documents are not removed, shape
-                (n,), bool.
-            known: Further fields, which only documents of earlier segments had.
+            segments: Field index of each segment, and the mask (n,) of its documents that are not
+                removed.
+            known: Names of further fields, which only removed documents had. A filter may name
+                them.
         """
         self.segments = tuple(segments)
         self._known = set(known)
@@ -60,17 +63,18 @@ class CollectionFields:
     def find(self, filters: Filters) -> list[np.ndarray]:
         """Return which documents of each segment meet a filter.
 
-        A word that a person types as `field=word` has to be a value of the field, because otherwise
-        it is a typing error. In a filter object, it just matches no document.
+        In a typed condition `field=word`, the word must be a value of the field. Otherwise it is
+        probably a typing error. In a filter object, an unknown value matches no document.
 
         Args:
-            filters: A filter object, or texts.
+            filters: A filter object, or typed conditions.
 
         Returns:
-            A mask per segment, shape (n,), bool. Removed documents meet no filter.
+            A mask (n,) for each segment. Removed documents meet no filter.
 
         Raises:
-            FreshetError: If no document ever had a field whose values the filter compares.
+            FreshetError: If the filter compares a field that no document ever had, or a typed word
+                is not a value of its field.
             SettingsError: If the filter is malformed.
         """
         condition = parse_filters(filters)
@@ -80,10 +84,12 @@ class CollectionFields:
         return [index.find(condition) & is_live for index, is_live in self.segments]
 
     def require_known(self, names: Iterable[str]) -> None:
-        """Check that documents have fields with these names, or had them once.
+        """Raise an error unless all fields are known.
+
+        A field is known if a document has it, or had it before the document was removed.
 
         Raises:
-            FreshetError: If no document ever had one of the fields. The message lists the others.
+            FreshetError: If a field is not known. The message lists the fields of the documents.
         """
         for name in names:
             if name not in self._known:
@@ -91,11 +97,11 @@ class CollectionFields:
                 raise FreshetError(f"no document has a field {name!r}; fields: {fields}")
 
     def names(self) -> list[str]:
-        """Return the fields that documents have, by name."""
+        """Return the names of the fields that live documents have, sorted."""
         return sorted(name for name in self._known if self._has_values(name))
 
     def count(self, name: str) -> dict[FieldValue, int]:
-        """Return the values of a field, with their numbers of documents."""
+        """Return the values of a field in live documents, each with its number of documents."""
         counts: dict[FieldValue, int] = {}
         for index, is_live in self.segments:
             for value, count in index.count_documents(name, is_live).items():
@@ -106,9 +112,9 @@ class CollectionFields:
         return any(index.has_values(name, is_live) for index, is_live in self.segments)
 
     def _check_typed_words(self, filters: Sequence[str]) -> None:
-        """Check that typed words are values of their fields.
+        """Raise an error if the word in a typed condition `field=word` is no value of the field.
 
-        Numbers and dates are not checked, and neither are fields that no document has any more.
+        Numbers and dates are not checked. Fields that no live document has are not checked either.
         """
         for name, word in _typed_words(filters):
             if any(index.has_text(name, word, is_live) for index, is_live in self.segments):
@@ -121,17 +127,25 @@ class CollectionFields:
 
 
 def commonest(counts: Mapping[FieldValue, int], limit: int) -> dict[str, int]:
-    """Return the values that most documents have, as texts, with their numbers of documents."""
+    """Return the values that most documents have.
+
+    Args:
+        counts: Number of documents by value.
+        limit: Largest number of values to return.
+
+    Returns:
+        Number of documents by the text of the value, the most frequent values first.
+    """
     total: dict[str, int] = {}
     for value, count in counts.items():
-        # A number and a text may be written alike.
+        # The number 2020 and the text "2020" have the same text, so their counts are added.
         total[value.text] = total.get(value.text, 0) + count
     names = sorted(total, key=lambda name: (-total[name], name))
     return {name: total[name] for name in names[:limit]}
 
 
 def _typed_words(filters: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield field and word of each typed `field=word`, but no numbers and no dates."""
+    """Yield field and word of each typed condition `field=word`, except for numbers and dates."""
     for text in filters:
         if text.lstrip().startswith("{"):
             continue
@@ -142,7 +156,7 @@ def _typed_words(filters: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _list_values(counts: Mapping[FieldValue, int]) -> str:
-    """List the most frequent values, and the number of others."""
+    """Return a text that lists the most frequent values and the number of others."""
     listed = ", ".join(commonest(counts, MAX_LISTED_VALUES))
     if len(counts) > MAX_LISTED_VALUES:
         listed += f" and {len(counts) - MAX_LISTED_VALUES} others"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 
 class SharedFolderLock:
-    """A shared lock on a folder.
+    """A shared lock on a folder, which any number of readers can hold at once.
 
-    The folder is not deleted before this object is garbage collected or its process ends.
+    While a reader holds it, `exclusive_lock_if_unused` fails, so that no process deletes the
+    folder. The lock ends when this object is garbage collected or its process ends.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,7 +26,8 @@ class SharedFolderLock:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # The folder may have been deleted and created again before it was locked.
+            # Between the opening and the locking, the folder may have been deleted and created
+            # again. Then the lock is on the deleted folder.
             if not os.path.samestat(os.fstat(handle), os.stat(folder)):
                 raise FileNotFoundError
         except (BlockingIOError, FileNotFoundError):
@@ -36,7 +38,7 @@ class SharedFolderLock:
         self._close_handle = weakref.finalize(self, os.close, handle)
 
     def is_valid(self) -> bool:
-        """Return whether the path still leads to the locked folder, and not to a newer one."""
+        """Return whether the path still leads to the locked folder, not to a newer folder."""
         if not self.folder.is_dir():
             return False
         return os.path.samestat(os.fstat(self._handle), os.stat(self.folder))
@@ -44,10 +46,11 @@ class SharedFolderLock:
 
 @contextmanager
 def exclusive_lock_if_unused(folder: Path) -> Iterator[bool]:
-    """Try to lock a folder exclusively for the duration of the block.
+    """Context manager that tries to lock a folder exclusively, for example to delete it.
 
     Yields:
-        True if no one holds a shared lock on the folder. No one gets one until the block ends.
+        True if the folder is locked now: no reader has a shared lock, and none can get one until
+        the block ends. False if a reader has a shared lock.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,8 +1,9 @@
-"""Known queries that changed after the segments of a generation were written.
+"""Known queries that changed after their documents were indexed.
 
-A segment keeps the queries that its documents arrived with. Feedback comes later, and a query can
-be forgotten. So a generation holds all known queries of the documents concerned, in a file that
-later generations share until it changes.
+A known query is a query that a document is known to answer. A segment, an immutable index of some
+documents, stores the known queries from the time when it was written. Later, users give feedback,
+or ask to forget a query. So a generation, a snapshot of the index, has a file with the current
+known queries of each document whose queries changed.
 """
 
 from __future__ import annotations
@@ -30,47 +31,51 @@ from model_code.text.known_queries import (
 KNOWN_OVERRIDES = "known_overrides.json"
 
 KnownOverrides = Mapping[str, Sequence[KnownQuery]]
-"""All evidence about the queries of some documents, by document id."""
+"""Evidence by document id. It replaces all evidence about these documents in the segments."""
 
 
 class EvidenceHolder(Protocol):
-    """A segment, as far as its known queries matter here."""
+    """An object with known queries of documents, such as a segment."""
 
     @property
     def known_queries(self) -> Mapping[str, Sequence[KnownQuery]]:
-        """Evidence when the segment was written, by document id."""
+        """Evidence from the time when the segment was written, by document id."""
 
 
 @dataclass(frozen=True)
 class LaterEvidence:
-    """What became known about queries after documents were indexed.
+    """Evidence about known queries that arrived after documents were indexed.
 
     Attributes:
-        feedback: Evidence of thumbs.
-        forgotten: Hashes of queries that must not be known; see `query_hash`.
+        feedback: Queries that got thumbs up or down, with their documents.
+        forgotten: Hashes of queries that a person asked to forget; see `query_hash`.
     """
 
     feedback: tuple[KnownQuery, ...] = ()
     forgotten: frozenset[str] = field(default_factory=frozenset)
 
     def __bool__(self) -> bool:
-        """Whether anything became known."""
+        """Return whether there is any evidence."""
         return bool(self.feedback or self.forgotten)
 
 
 def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]:
-    """Turn thumbs into evidence about queries.
+    """Turn thumbs into evidence about known queries.
 
-    One person counts once for a document and a query, whatever its case and punctuation, with the
-    latest thumb. A thumb up adds nothing if only known queries had raised the hit: otherwise a
-    known query would earn itself more weight. A thumb down always counts. Clicks are no evidence,
-    because at a noise of .1 only half of them are right (`experiments/clicks`).
+    - The latest thumb of a person counts for a document and a query. Queries that differ only in
+      case or punctuation are one query.
+    - A thumb up does not count if the hit was shown only because of a known query. Otherwise a
+      known query would increase its own weight.
+    - A thumb down always counts.
+    - Clicks do not count, because at a noise of .1 only half of them are right
+      (`experiments/clicks`).
 
     Args:
-        feedback: All opinions that count.
+        feedback: Opinions of all persons.
 
     Returns:
-        One piece of evidence per document and normalised text whose thumbs do not cancel out.
+        One piece of evidence for each document and query. Its weight is the number of thumbs up
+        minus the number of thumbs down. Weights of 0 are left out.
     """
     latest: dict[tuple[str, str, str], Feedback] = {}
     for opinion in sorted(feedback, key=lambda opinion: (opinion.received, opinion.key)):
@@ -106,17 +111,17 @@ def compute_overrides(
     later: LaterEvidence,
     held_out: frozenset[str],
 ) -> dict[str, list[KnownQuery]]:
-    """Compute all known queries of the documents whose queries changed since they were indexed.
+    """Compute the known queries of all documents whose queries changed since they were indexed.
 
-    The result depends on the documents and on the evidence, not on the order in which they came.
+    Documents and evidence may have arrived in any order. The result is the same.
 
     Args:
-        holders: Each segment, with its documents that can be found.
-        later: What became known later.
-        held_out: Hashes of queries that judge, which are never known.
+        holders: Each segment, with its live documents.
+        later: Evidence that arrived later.
+        held_out: Hashes of the queries of the evaluation splits. They are never known queries.
 
     Returns:
-        Evidence by document id.
+        All evidence about these documents, by document id.
     """
     if not later:
         return {}
@@ -138,7 +143,13 @@ def _documents_with(
     hashes: frozenset[str],
     documents: Container[str],
 ) -> set[str]:
-    """Return the documents that have a query with one of these hashes."""
+    """Return the ids of the documents that have a known query with one of some hashes.
+
+    Args:
+        queries: Known queries by document id.
+        hashes: Hashes of queries; see `query_hash`.
+        documents: Documents to consider.
+    """
     found: set[str] = set()
     for document_id, evidence in queries.items():
         if document_id in documents and any(query_hash(one.text) in hashes for one in evidence):
@@ -147,9 +158,10 @@ def _documents_with(
 
 
 def save_overrides(folder: Path, overrides: KnownOverrides) -> None:
-    """Write the file of a generation; equal overrides give equal bytes.
+    """Write overrides to the folder of a generation. Equal overrides give equal bytes.
 
-    A document without queries keeps an entry, which replaces those of its segment.
+    A document that lost all its queries is written with an empty list, which replaces the queries
+    in its segment.
     """
     rows: dict[str, list[list[Any]]] = {}
     for document_id in sorted(overrides):
@@ -158,7 +170,7 @@ def save_overrides(folder: Path, overrides: KnownOverrides) -> None:
 
 
 def load_overrides(folder: Path) -> dict[str, list[KnownQuery]]:
-    """Read what `save_overrides` wrote."""
+    """Read the overrides that `save_overrides` wrote."""
     overrides: dict[str, list[KnownQuery]] = {}
     for document_id, rows in read_json(folder / KNOWN_OVERRIDES).items():
         overrides[document_id] = [query_from_row(row) for row in rows]

@@ -1,4 +1,4 @@
-"""The places of passages in a hierarchy."""
+"""The positions of passages in the hierarchy, a tree of passage clusters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PLACEMENTS = "placements.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """The places of n passages in a hierarchy.
+    """The nodes of n passages in a hierarchy.
 
     Attributes:
-        paths: Node of each passage at each level, (n, depth) int32, root first.
-        cosines: Cosine of each passage with the centroid of its leaf, (n,) float32.
+        paths: Node of each passage at each level, (n, depth) int32, from the root to the leaf.
+        cosines: Cosine of each passage's vector with the centroid of its leaf, (n,) float32.
     """
 
     paths: np.ndarray
@@ -30,14 +30,14 @@ class Placements:
 
     @classmethod
     def find(cls, tree: Hierarchy, vectors: np.ndarray) -> Placements:
-        """Place passages at the leaves with the nearest centroids.
+        """Assign each passage to the leaf with the nearest centroid.
 
-        Passages that the hierarchy was clustered from keep the leaves of the clustering, which may
-        be others. The caller replaces the paths of these.
+        The clustering may have assigned a passage to another leaf. So the caller must replace the
+        paths of the passages that the hierarchy was clustered from.
 
         Args:
-            tree: Hierarchy to place passages in.
-            vectors: Vectors of the passages, (n, H), of any norm.
+            tree: Hierarchy of passages.
+            vectors: Vectors of the n passages, (n, H), of any norm.
         """
         unit_vectors = normalize_rows(vectors)
         paths = tree.place(unit_vectors)
@@ -46,14 +46,14 @@ class Placements:
         return cls(paths, cosines)
 
     def save(self, folder: Path) -> None:
-        """Write the placements to a folder; equal placements give equal bytes."""
+        """Write the placements to a folder. Equal placements give equal bytes."""
         tensors = {"paths": np.ascontiguousarray(self.paths), "cosines": self.cosines}
         with atomic_write(folder / PLACEMENTS) as path:
             save_file(tensors, path)
 
     @classmethod
     def load(cls, folder: Path) -> Placements:
-        """Map what `save` wrote."""
+        """Map the file that `save` wrote into memory."""
         return cls(**map_tensors(folder / PLACEMENTS))
 
     @classmethod
@@ -65,23 +65,30 @@ class Placements:
         )
 
     def take(self, rows: np.ndarray) -> Placements:
-        """Return the placements of some passages, by their row numbers."""
+        """Return the placements of some passages.
+
+        Args:
+            rows: Row numbers (k,) of the passages.
+        """
         return Placements(self.paths[rows], self.cosines[rows])
 
 
 def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
-    """Return the same hierarchy with the centroids of other vectors of its passages.
+    """Compute the centroids of a hierarchy for other vectors of its passages.
 
-    The centroid of a node is the mean of the unit vectors below it, scaled to unit norm, as in
-    spherical k-means.
+    This is needed if the passages are encoded again with another encoder. The centroid of a node is
+    the mean of the unit vectors of its passages, scaled to unit norm, as in spherical k-means.
 
     Args:
         tree: Hierarchy of N passages.
-        vectors: Vectors of the same passages, (N, H), of any norm.
+        vectors: New vectors of the same passages, (N, H), of any norm.
+
+    Returns:
+        A hierarchy with the same nodes and the new centroids.
     """
     leaf_starts = np.searchsorted(tree.leaves[tree.order], np.arange(len(tree.parents[-1])))
     unit_vectors = normalize_rows(vectors)
-    # Sums of the vectors below each node of a level, first of the leaves: (nodes, H).
+    # `sums` (nodes, H) holds the sum of the vectors below each node of a level, the leaves first.
     sums = np.add.reduceat(unit_vectors[tree.order], leaf_starts, axis=0, dtype=np.float64)
     centroids = [normalize_rows(sums)]
     for parents in tree.parents[:0:-1]:
@@ -93,7 +100,7 @@ def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
 
 
 def normalize_rows(vectors: np.ndarray) -> np.ndarray:
-    """Scale rows to unit norm, in float32; a zero row stays zero.
+    """Scale rows (n, H) to unit norm, in float32. A row of zeros stays zero.
 
     >>> normalize_rows(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
     [[0.0, 1.0], [0.0, 0.0]]

@@ -1,4 +1,8 @@
-"""Files of a segment about its refined documents, whose vectors IncDSI has solved."""
+"""Records of the refined documents of a segment that belongs to a DSI retriever.
+
+A document is called refined if IncDSI solved its vector, so that it is not the plain encoding. See
+`solved` for the records of other retrievers.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +19,22 @@ REFINED, REPRESENTATIVES = "refined.json", "refined.npy"
 
 @dataclass(frozen=True, eq=False)
 class RefinedDocuments:
-    """The refined documents of a segment, in their order.
+    """The refined documents of a segment.
 
     Attributes:
-        statuses: Name of the refinement status of each document, by document id.
-        queries: Representative query z (H,) float32 of each document with one vector, by document
-            id: the mean of the query vectors that should find the document.
+        statuses: Name of a `Status` for each document of the segment, by document id.
+        queries: Representative query z (H,) float32 of each refined document, by document id. It is
+            the mean of the vectors of texts that should find the document.
     """
 
     statuses: dict[str, str] = field(default_factory=dict)
     queries: dict[str, np.ndarray] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write the files, if any document was refined; equal values give equal bytes."""
+        """Write the records to the folder of the segment. Equal records give equal bytes.
+
+        No file is written if there are no records.
+        """
         if not self.statuses:
             return
         write_json(folder / REFINED, {"documents": list(self.queries), "statuses": self.statuses})
@@ -37,7 +44,7 @@ class RefinedDocuments:
 
     @classmethod
     def load(cls, folder: Path) -> RefinedDocuments:
-        """Read what `save` wrote; the result is empty if no document was refined."""
+        """Read the records from the folder of a segment. They are empty if there is no file."""
         if not (folder / REFINED).is_file():
             return cls()
         content = read_json(folder / REFINED)
@@ -47,10 +54,10 @@ class RefinedDocuments:
 
     @classmethod
     def join(cls, segments: Sequence[tuple[Path, Container[str]]]) -> RefinedDocuments:
-        """Join the refined documents of several segments.
+        """Read and join the records of several segments, for the segment that they are merged to.
 
         Args:
-            segments: Folder of each segment, and its documents that are kept.
+            segments: Folder of each segment, and the documents whose records are kept.
         """
         statuses: dict[str, str] = {}
         queries: dict[str, np.ndarray] = {}

@@ -1,7 +1,10 @@
-"""Segments: folders of indexed documents, which many generations share.
+"""Segments: immutable folders, each with an index of some documents.
 
-The base segment holds the documents of a build. Further segments hold documents that were added
-later. A segment is written once, and merged with others into a new one.
+The base segment holds the documents that the retriever was built from. Each further segment holds
+documents that were added later. A segment is never changed. Instead, a generation, which is a
+snapshot of the whole index, lists its segments and the documents that are removed from them. So
+many generations share the same segments. Small segments are merged into a new one from time to
+time.
 """
 
 from __future__ import annotations
@@ -59,22 +62,23 @@ if TYPE_CHECKING:
     from model_code.retrieval.relevance_floor import RelevanceFloor
 
 NOTHING_JUDGED: Mapping[str, Sequence[KnownQuery]] = MappingProxyType({})
-"""Judgements of a build that has none."""
+"""Default of `new_passages`: the build has no judgements."""
 
 
 class LoadedSegment:
-    """A segment in memory: its retriever and the documents of its passages.
+    """An open segment: its retriever in memory, and access to its documents on the disk.
 
-    Texts stay on the disk. What only some callers need is read on first use and kept, so the folder
-    is locked: it is not deleted before this object is garbage collected.
+    Data that only some callers need is read from the folder on first use. Therefore the folder is
+    locked: it cannot be deleted before this object is garbage collected.
 
     Attributes:
         folder: Folder of the segment.
-        retriever: Retriever over the segment's passages.
-        rows: Document of each passage, in the order of `placements`.
-        number: Number of the generation that the segment belongs to; None while it is written.
+        retriever: Retriever over the passages of the segment.
+        rows: Document id of each passage, in the order of the index.
+        number: Number of the generation that the segment was written for. None while the segment is
+            being written.
         lock: Shared lock on the folder.
-        base: Base segment that was searched with it first; None for a base segment.
+        base: Base segment with which this one was opened. None if this is a base segment.
     """
 
     def __init__(
@@ -84,7 +88,13 @@ class LoadedSegment:
         rows: IdMap,
         base: BaseSegment | None = None,
     ) -> None:
-        """Lock the folder.
+        """Lock the folder of a segment.
+
+        Args:
+            folder: Folder of the segment.
+            retriever: Retriever over the passages of the segment.
+            rows: Document id of each passage, in the order of the index.
+            base: Base segment, unless this is one.
 
         Raises:
             FileNotFoundError: If the folder was deleted meanwhile.
@@ -97,19 +107,23 @@ class LoadedSegment:
         self.number = int(folder.name) if folder.name.isdigit() else None
 
     def follow(self, folder: Path) -> None:
-        """Record that the folder was renamed; its open files stay open."""
+        """Use another path after the folder was renamed. Files that are open stay open.
+
+        Args:
+            folder: New path of the folder. Its name is the number of a generation.
+        """
         self.folder = folder
         self.lock.folder = folder
         self.number = int(folder.name)
 
     @property
     def documents(self) -> Path:
-        """The file of the documents."""
+        """Path of the file that holds the documents."""
         return self.folder / DOCUMENTS
 
     @cached_property
     def document_file(self) -> DocumentFile:
-        """Lookup of single documents."""
+        """Reader of single documents by their ids."""
         return DocumentFile(self.documents)
 
     @cached_property
@@ -117,7 +131,7 @@ class LoadedSegment:
         """The dense retriever, or the dense component of a fusion.
 
         Raises:
-            FreshetError: If the retriever has none.
+            FreshetError: If the retriever has no dense component.
         """
         if self.retriever.dense is None:
             raise FreshetError(f"a {self.kind} retriever makes no vectors of queries")
@@ -130,13 +144,13 @@ class LoadedSegment:
 
     @cached_property
     def kind(self) -> str:
-        """The retriever's kind."""
+        """Kind of the retriever, such as "dense" or "fused"."""
         name: str = read_json(self.folder / INDEX / MANIFEST)["kind"]
         return name
 
     @cached_property
     def placements(self) -> Placements:
-        """Places of the passages in the hierarchy."""
+        """Node of each passage in the hierarchy, the tree of passage clusters."""
         return Placements.load(self.folder)
 
     @cached_property
@@ -146,9 +160,10 @@ class LoadedSegment:
 
     @cached_property
     def known_queries(self) -> dict[str, list[KnownQuery]]:
-        """Evidence for queries of the segment's documents when it was written, by document id.
+        """Evidence about known queries from the time when the segment was written, by document id.
 
-        Judgements of the build count for a document that was updated since.
+        It comes from the rows of the documents, and from judgements of the build if the document
+        replaces a document of the build. Later feedback is not included.
         """
         known = row_queries(self.documents)
         if self.base is not None:
@@ -160,28 +175,36 @@ class LoadedSegment:
 
     @cached_property
     def field_index(self) -> FieldIndex:
-        """Index of the documents' fields, whose numbers follow `sorted_ids`."""
+        """Index of the documents' fields. It numbers the documents in the order of `sorted_ids`."""
         from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex
 
         return FieldIndex.load(self.folder / FIELD_INDEX)
 
     @property
     def may_expire(self) -> bool:
-        """Whether a document may have the field `expires`."""
+        """Whether some document may have the field `expires`, a date after which it is hidden."""
         return any_document_expires(self.documents)
 
     def values_of(self, field: str, document_ids: Sequence[str]) -> list[list[FieldValue]]:
-        """Return the values that each of some documents of the segment has in a field."""
+        """Return the values of a field for each of some documents of the segment.
+
+        Args:
+            field: Name of the field.
+            document_ids: Ids of documents in the segment.
+        """
         numbers = [bisect_left(self.sorted_ids, document_id) for document_id in document_ids]
         return self.field_index.values_of(field, numbers)
 
 
 class BaseSegment(LoadedSegment):
-    """The segment of a build, with the encoder and the hierarchy that all segments use.
+    """The segment of the documents that the retriever was built from.
+
+    All other segments use the encoder and the hierarchy of the base segment.
 
     Attributes:
-        tree: Hierarchy in which all passages are placed.
-        floor: Relevance floor of the retriever, once a search has needed it.
+        tree: Hierarchy of passages, which also classifies the passages of other segments.
+        floor: Relevance floor of the retriever, the fit below which a hit is probably no answer.
+            None before the first search that needs it.
     """
 
     floor: RelevanceFloor | None = None
@@ -194,11 +217,11 @@ class BaseSegment(LoadedSegment):
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> BaseSegment:
-        """Load a base segment.
+        """Open a base segment.
 
         Args:
-            folder: Folder of the generation that is a build.
-            fingerprint: Fingerprint of its encoder, from the manifest.
+            folder: Folder of the segment.
+            fingerprint: Fingerprint that the encoder must have, from the manifest of the folder.
 
         Raises:
             FingerprintMismatch: If the encoder has another fingerprint.
@@ -214,22 +237,26 @@ class BaseSegment(LoadedSegment):
 
     @cached_property
     def build_queries(self) -> CorpusQueries:
-        """Known queries of the build, and the queries that judge."""
+        """Known queries of the build, and hashes of the queries of its evaluation splits."""
         path = self.folder / KNOWN_QUERIES
         return CorpusQueries.load(path) if path.is_file() else CorpusQueries()
 
     @cached_property
     def known_queries(self) -> dict[str, list[KnownQuery]]:
-        """Evidence for queries of the build's documents, by document id.
+        """Evidence about known queries of the build's documents, by document id.
 
-        A build without a file of known queries knows those of its rows.
+        If the build has no file of known queries, the queries in the rows of its documents are
+        used.
         """
         if not (self.folder / KNOWN_QUERIES).is_file():
             return row_queries(self.documents)
         return self.build_queries.by_document()
 
     def judged_queries(self, document_id: str) -> list[KnownQuery]:
-        """Return the evidence that judgements of the build give about a document."""
+        """Return the queries that judgements of the build assign to a document.
+
+        The result is empty for documents that are not in the build.
+        """
         if document_id not in self.rows:
             return []
         queries = self.known_queries.get(document_id, ())
@@ -237,25 +264,33 @@ class BaseSegment(LoadedSegment):
 
     @cached_property
     def topics(self) -> list[list[str]]:
-        """Names of the hierarchy's nodes, level by level; empty if the build named none."""
+        """Names of the hierarchy's nodes, level by level. Empty if the build did not name them."""
         path = self.folder / HIERARCHY / TOPICS
         return read_json(path) if path.is_file() else []
 
 
 def open_segment(base: BaseSegment, folder: Path) -> LoadedSegment:
-    """Load an added segment, whose vectors are of the encoder of `base`."""
+    """Open a segment of added documents.
+
+    Args:
+        base: Base segment. Its encoder made the vectors of the segment.
+        folder: Folder of the segment.
+    """
     retriever = base.retriever.reopen(folder / INDEX)
     return LoadedSegment(folder, retriever, read_id_map(folder / PASSAGES), base)
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentView:
-    """A segment as one generation sees it: without the documents that are removed by then.
+    """A segment with the changes that one generation records about it.
+
+    Documents of the segment that are not removed are called live.
 
     Attributes:
-        segment: The segment.
-        removed: Ids of its removed documents.
-        known: All known queries of its documents whose queries changed, by document id.
+        segment: The segment, which is the same for all generations.
+        removed: Ids of the documents that are removed in this generation.
+        known: Evidence about known queries by document id, for documents whose queries changed
+            after the segment was written. It replaces the evidence in the segment.
     """
 
     segment: LoadedSegment
@@ -264,11 +299,16 @@ class SegmentView:
 
     @cached_property
     def searchable(self) -> RetrieverSegment:
-        """The segment as retrievers take it to search several segments together."""
+        """The segment in the form in which retrievers search several segments together."""
         return RetrieverSegment(self.segment.retriever, self.segment.rows, self.removed, self.known)
 
     def with_known(self, overrides: KnownOverrides) -> SegmentView:
-        """Return the view with the known queries of those documents that it holds."""
+        """Return this view with changed known queries of its live documents.
+
+        Args:
+            overrides: Evidence about known queries by document id. Documents of other segments are
+                ignored.
+        """
         known: dict[str, Sequence[KnownQuery]] = {}
         for document_id, queries in overrides.items():
             if document_id in self:
@@ -278,10 +318,12 @@ class SegmentView:
     def known_queries(
         self, document_ids: Collection[str] | None = None
     ) -> Iterator[tuple[str, Sequence[KnownQuery]]]:
-        """Yield documents that can be found, with the evidence for their queries.
+        """Yield live documents with the evidence about their known queries.
+
+        Documents without evidence are left out.
 
         Args:
-            document_ids: Documents to yield; None means all documents.
+            document_ids: Ids of the documents to yield. None means all documents.
         """
         own = self.segment.known_queries
         if document_ids is None:
@@ -292,12 +334,12 @@ class SegmentView:
                 yield document_id, queries
 
     def __contains__(self, document_id: object) -> bool:
-        """Return whether the segment holds the document, and it is not removed."""
+        """Return whether the segment holds the document as a live one."""
         return document_id in self.segment.rows.rows_by_document and document_id not in self.removed
 
     @cached_property
     def is_live(self) -> np.ndarray:
-        """Which documents are not removed, by ascending id, shape (n,), bool."""
+        """Mask of the live documents, by ascending id, shape (n,), bool."""
         ids = self.segment.sorted_ids
         is_live = np.ones(len(ids), bool)
         for document_id in self.removed:
@@ -306,23 +348,23 @@ class SegmentView:
 
     @cached_property
     def documents(self) -> int:
-        """Number of documents that can be found."""
+        """Number of live documents."""
         return len(self.segment.rows.rows_by_document) - len(self.removed)
 
     @property
     def passages(self) -> int:
-        """Number of passages that can be found."""
+        """Number of passages of live documents."""
         return len(self.segment.rows) - len(self.segment.rows.rows_of(self.removed))
 
     def ids_after(self, after: str) -> Iterator[str]:
-        """Yield the documents that can be found with ids above `after`, ascending."""
+        """Yield the ids of live documents that are larger than `after`, ascending."""
         ids = self.segment.sorted_ids
         for position in range(bisect_right(ids, after), len(ids)):
             if ids[position] not in self.removed:
                 yield ids[position]
 
     def document_ids(self) -> list[str]:
-        """Return the documents that can be found, by ascending id."""
+        """Return the ids of all live documents, ascending."""
         return sorted(set(self.segment.rows.document_ids) - self.removed)
 
 
@@ -333,17 +375,17 @@ def write_segment(
     text: TextRules,
     refine: Refine | None,
 ) -> LoadedSegment:
-    """Encode, index and place documents in a new segment.
+    """Write a new segment: encode documents, index them, and find their nodes in the hierarchy.
 
     Args:
-        folder: Folder of the segment.
+        folder: Folder to write to.
         base: Base segment, whose encoder and hierarchy are used.
         puts: Documents with different ids.
-        text: Rules by which the documents are cut into passages.
-        refine: Replaces the encodings by other vectors; None keeps them.
+        text: Rules by which documents are cut into passages.
+        refine: Function that replaces encodings by other vectors. None keeps the encodings.
 
     Returns:
-        The segment, loaded.
+        The new segment, opened.
     """
     held_out: frozenset[str] = frozenset()
     if any(document.queries for document in puts):
@@ -367,14 +409,18 @@ def new_passages(
     held_out: frozenset[str] = frozenset(),
     judged: Mapping[str, Sequence[KnownQuery]] = NOTHING_JUDGED,
 ) -> NewPassages:
-    """Cut documents with different ids into passages, in their order.
+    """Cut documents into passages, and collect their headlines and known queries.
 
     Args:
-        puts: The documents.
-        text: Rules by which they are cut.
-        refine: Replaces the encodings by other vectors; None keeps them.
-        held_out: Hashes of queries that judge. They are not known, whoever brings them.
-        judged: Evidence of the build's judgements by document id.
+        puts: Documents with different ids.
+        text: Rules by which documents are cut into passages.
+        refine: Function that replaces encodings by other vectors. None keeps the encodings.
+        held_out: Hashes of the queries of the evaluation splits. They are left out of the known
+            queries, also if a row contains them, because they would make the evaluation too good.
+        judged: Queries that judgements of the build assign to documents, by document id.
+
+    Returns:
+        Passages in the order of `puts`.
     """
     document_ids: list[str] = []
     texts: list[str] = []
@@ -396,13 +442,13 @@ def new_passages(
 
 
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
-    """Merge segments into a new one, without their removed documents.
+    """Write a new segment with the live documents of several segments.
 
-    Everything is copied; nothing is encoded or placed again.
+    Vectors and all other data are copied, so that nothing is encoded again.
 
     Args:
         folder: Folder of the new segment.
-        views: Segments to merge; at least one of them holds a document that can be found.
+        views: Segments to merge. At least one of them must have a live document.
     """
     views = [view for view in views if view.documents]
     for view in views:

@@ -1,4 +1,8 @@
-"""Files of a segment about the documents whose vectors were solved for the queries they bring."""
+"""Records of the documents of a segment whose vectors IncDSI solved for their queries.
+
+IncDSI finds a vector for a new document, so that the document is found by its queries, and older
+documents keep their queries. Such a document is called solved.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,17 @@ SOLVED, QUERY_VECTORS = "solved.json", "solved.npy"
 
 @dataclass(frozen=True)
 class SolvedQuery:
-    """A query that a solved document brings.
+    """A query that the vector of a document was solved for.
 
     Attributes:
-        text: The query.
-        own_score: Score of the document for it, after its vector was solved.
-        highest_bm25: Largest BM25 score of any document for it, by which shares are divided.
+        text: Text of the query.
+        own_score: Fused score of the document for the query, with its solved vector.
+        highest_bm25: Largest BM25 score of any document for the query. The fused score divides BM25
+            scores by it.
         rank_before: Rank of the document with its encoding, from 1.
         rank_after: Rank of the document with its solved vector, from 1.
-        limit: Score that the solution asked the document to reach.
+        limit: Fused score that the document should reach: that of the best other document, plus
+            the margin.
     """
 
     text: str
@@ -37,12 +43,13 @@ class SolvedQuery:
 
 @dataclass(frozen=True)
 class Member:
-    """A known query of an older document that the solution took into account.
+    """A constraint of a solved vector: a known query that an older document should keep.
 
     Attributes:
-        document_id: The older document.
-        text: The known query.
-        limit: Largest inner product with the query's vector that is not charged, margin apart.
+        document_id: Id of the older document.
+        text: Text of the known query.
+        limit: Largest inner product of the solved vector and the query's vector with which the
+            older document still ranks higher.
     """
 
     document_id: str
@@ -52,17 +59,18 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class SolvedDocument:
-    """How the vector of a document was solved.
+    """The record of a document whose vector was solved.
 
     Attributes:
-        document_id: The document.
-        status: Name of its status; see `model_code.drift.statuses.Status`.
-        queries: The queries that it brings.
-        vectors: Vector of each query, shape (m, H), float32.
-        members: Known queries of older documents in the solution.
-        old_outranked_before: Number of known queries for which the encoding outranks their own
-            document.
-        old_outranked_after: The same number for the solved vector.
+        document_id: Id of the document.
+        status: Name of a `model_code.drift.statuses.Status`.
+        queries: The m queries that the vector was solved for.
+        vectors: Vectors of these queries, shape (m, H), float32.
+        members: Constraints that the solver took into account.
+        old_outranked_before: Number of known queries of older documents for which this document
+            would rank higher with its encoding.
+        old_outranked_after: Number of known queries of older documents for which this document
+            ranks higher with its solved vector.
     """
 
     document_id: str
@@ -76,12 +84,19 @@ class SolvedDocument:
 
 @dataclass(frozen=True, eq=False)
 class SolvedDocuments:
-    """The solved documents of a segment, by document id."""
+    """The records of a segment's solved documents.
+
+    Attributes:
+        documents: Records by document id.
+    """
 
     documents: dict[str, SolvedDocument] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write the files, if any document was solved; equal values give equal bytes."""
+        """Write the records to the folder of the segment. Equal records give equal bytes.
+
+        No file is written if there are no records.
+        """
         if not self.documents:
             return
         rows: list[dict[str, Any]] = []
@@ -102,7 +117,7 @@ class SolvedDocuments:
 
     @classmethod
     def load(cls, folder: Path) -> SolvedDocuments:
-        """Read what `save` wrote; the result is empty if no document was solved."""
+        """Read the records from the folder of a segment. They are empty if there is no file."""
         if not (folder / SOLVED).is_file():
             return cls()
         vectors = np.load(folder / QUERY_VECTORS, mmap_mode="r")
@@ -121,10 +136,10 @@ class SolvedDocuments:
 
     @classmethod
     def join(cls, segments: Sequence[tuple[Path, Container[str]]]) -> SolvedDocuments:
-        """Join the solved documents of several segments.
+        """Read and join the records of several segments, for the segment that they are merged to.
 
         Args:
-            segments: Folder of each segment, and its documents that are kept.
+            segments: Folder of each segment, and the documents whose records are kept.
         """
         documents: dict[str, SolvedDocument] = {}
         for folder, kept in segments:
@@ -136,15 +151,17 @@ class SolvedDocuments:
 
 @dataclass(frozen=True)
 class SolvedSummary:
-    """What IncDSI did for a set of documents.
+    """Counts that show the effect of IncDSI on a set of solved documents.
 
     Attributes:
         documents: Number of solved documents.
-        queries: Number of queries that they bring.
-        answered_before: Queries whose document ranks among the first ten with its encoding.
-        answered_after: Queries whose document ranks among the first ten with its solved vector.
-        old_outranked_before: Known queries of older documents that the encodings outrank.
-        old_outranked_after: Known queries of older documents that the solved vectors outrank.
+        queries: Number of their queries.
+        answered_before: Number of queries whose document ranks high enough with its encoding.
+        answered_after: Number of queries whose document ranks high enough with its solved vector.
+        old_outranked_before: Number of known queries of older documents for which a document would
+            rank higher with its encoding.
+        old_outranked_after: Number of known queries of older documents for which a document ranks
+            higher with its solved vector.
     """
 
     documents: int = 0
@@ -156,11 +173,11 @@ class SolvedSummary:
 
     @classmethod
     def of(cls, documents: Sequence[SolvedDocument], k: int = 10) -> SolvedSummary:
-        """Sum up solved documents.
+        """Count the queries of solved documents.
 
         Args:
-            documents: The documents.
-            k: Largest rank at which a query counts as answered.
+            documents: Records of the documents.
+            k: A query counts as answered if its document has at most this rank.
         """
         queries = [query for document in documents for query in document.queries]
         return cls(
@@ -173,7 +190,7 @@ class SolvedSummary:
         )
 
     def sentence(self) -> str:
-        """Return the summary as one sentence.
+        """Return the summary as text for the user.
 
         >>> SolvedSummary(2, 5, 3, 5, 0, 1).sentence().split(". ")[0]
         'IncDSI refined 2 documents: 5 of their 5 queries find them, 3 before'
