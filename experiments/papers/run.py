@@ -76,27 +76,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = tomllib.loads(options.settings.read_text(encoding="utf-8"))
     experiment = Experiment(settings, options.data.resolve(), options.cache.resolve())
     file = options.output / RESULT
-    result = read_json(file) if file.is_file() else {"references": {}, "rows": {}}
-
-    def save() -> None:
-        write_json(file, result)
-        if (options.output / "README.md").is_file():
-            # Reading the file again gives the tables the order of the file.
-            write_tables(options.output, result_tables(settings, read_json(file)))
 
     for part in options.parts or settings["parts"]:
         for row in rows_of(part, settings["parts"][part]):
+            result = read_result(file)
             if seconds_spent(result, part) > 60 * options.minutes:
                 print(f"{part}: {options.minutes:g} minutes are over, the remaining rows wait")
                 break
             if experiment.is_measured(row, result):
                 continue
             if row.corpus not in result["references"]:
-                result["references"][row.corpus] = experiment.measure_references(row.corpus)
-            result["rows"][row.key] = experiment.measure(row)
-            save()
-            print(row.key, result["rows"][row.key]["test"], flush=True)
-    save()
+                references = experiment.measure_references(row.corpus)
+                add_to_result(file, "references", row.corpus, references)
+            measured = experiment.measure(row)
+            add_to_result(file, "rows", row.key, measured)
+            print(row.key, measured["test"], flush=True)
+
+    if (options.output / "README.md").is_file():
+        write_tables(options.output, result_tables(settings, read_result(file)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,6 +105,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="another settings file")
     parser.add_argument("--output", type=Path, default=HERE, help="folder of result and page")
     return parser
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """Return the results so far."""
+    if not file.is_file():
+        return {"references": {}, "rows": {}}
+    result: dict[str, Any] = read_json(file)
+    return result
+
+
+def add_to_result(file: Path, table: str, key: str, measured: Mapping[str, Any]) -> None:
+    """Write one entry. The file is read again, because another process may have written it."""
+    result = read_result(file)
+    result[table][key] = measured
+    write_json(file, result)
 
 
 def rows_of(part: str, settings: Mapping[str, Any]) -> Iterator[Row]:

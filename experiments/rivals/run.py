@@ -42,17 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cache = options.cache.resolve()
     experiment = Experiment(settings, data, cache)
     file = options.output / RESULT
-    result = read_json(file) if file.is_file() else {}
+
+    def read_result() -> dict[str, Any]:
+        return read_json(file) if file.is_file() else {}
 
     def keep(corpus: str, system: str, measured: Mapping[str, Any]) -> None:
+        # The file is read again, because another process may have written it.
+        result = read_result()
         result.setdefault(corpus, {})[system] = measured
         write_json(file, result)
         if (options.output / "README.md").is_file():
-            write_tables(options.output, result_table(read_json(file)))
+            write_tables(options.output, result_table(result))
         print(corpus, system, measured["test"], flush=True)
 
     for name in settings["corpora"]:
-        measured = result.get(name, {})
+        measured = read_result().get(name, {})
         if "bm25" not in measured:
             references = experiment.measure_references(name)
             for system in ("bm25", "zero_shot"):
