@@ -225,6 +225,7 @@ class Experiment:
             "encoder": parse(EncoderSettings, self.settings["encoder"], "encoder"),
             "hierarchy": HierarchySettings(branching=settings["branching"]),
             "index": INDEX,
+            "known_queries.use": False,
             "retriever": parse_retriever(group, shared, f"parts.{row.part}.{row.name}"),
             "seed": row.seed,
         }

@@ -72,6 +72,7 @@ training = {{log_every = 5}}
 [parts.hce.retrievers]
 contrastive = {{hierarchy_weight = 0.0}}
 hce = {{hierarchy_weight = 1.0, centroid_learning_rate = 0.0}}
+svdr = {{kind = "lexical", hierarchy_weight = 0.0, lexical = {{search = "full"}}}}
 """
 
 
@@ -112,7 +113,7 @@ def test_rows_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     again = run_experiment(tmp_path)
 
     assert again == result
-    assert list(result["rows"]) == ["hce/forest/contrastive/0", "hce/forest/hce/0"]
+    assert [key.split("/")[2] for key in result["rows"]] == ["contrastive", "hce", "svdr"]
     row = result["rows"]["hce/forest/hce/0"]
     assert row["steps"] == 2
     assert "hierarchy_1" in row["first_losses"]
@@ -120,6 +121,7 @@ def test_rows_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = tomllib.loads((tmp_path / "settings.toml").read_text())
     assert result_tables(settings, result) in page
     assert ", one training |" in page
+    assert "| forest | svdr.beta | 1 |" in page
     assert not list((tmp_path / "cache" / "rows").iterdir())
 
 
