@@ -28,12 +28,13 @@ BENCHES: Mapping[str, str] = {
     "freshness": "benchmarks.freshness",
     "hostile": "benchmarks.hostile",
     "filters": "benchmarks.filters",
+    "peers": "benchmarks.peers.bench",
 }
 # Benchmarks that accept each option.
 OWNERS = {
     "kills": ("faults",),
     "seconds": ("freshness", "hostile"),
-    "passages": ("filters", "freshness", "hostile"),
+    "passages": ("filters", "freshness", "hostile", "peers"),
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
@@ -57,7 +58,7 @@ def bench(
     ] = None,
     passages: Annotated[
         int | None,
-        typer.Option(min=100, help="filters, freshness, hostile: size of the collection."),
+        typer.Option(min=100, help="filters, freshness, hostile, peers: size of the collection."),
     ] = None,
     large: Annotated[
         bool,

@@ -1,0 +1,1 @@
+"""Other search engines on the same documents, vectors and queries."""

@@ -1,0 +1,268 @@
+"""Compare Freshet with other engines: building, searching, filtering and adding.
+
+All engines hold the same synthetic documents with the same vectors. Times are processor seconds of
+one thread, and the engines take turns, so that other work on the machine counts little. Encoding a
+query is left out for all, because it is the same. Encoding an added document is left out, too.
+
+Freshet does more for a search than its peers here: it also compares the words' vectors (late
+interaction), runs a second pass with feedback, and returns snippets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.encoding import BASE, mixed_texts
+from benchmarks.filters import PERCENTAGES, document_fields
+from benchmarks.live_service import RETRIEVER, make_project, random_tokens
+from benchmarks.measurement import row_below, skipped
+from benchmarks.peers.engines import ENGINES, Engine, K, PeerDocument, PeerQuery
+from benchmarks.search import clustered_vectors
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveIndex
+from model_code.encoding.encoder import Encoder
+from model_code.project import Project
+from model_code.retrieval.index_settings import IndexSettings
+
+WORDS_PER_TEXT = 40
+WORDS_PER_QUERY = 6
+# Size of the build whose cost is left out.
+FEW_DOCUMENTS = 20
+# Documents that are added one by one.
+ADDED = 10
+# Searches after the first one that follows an addition.
+REPEATED_SEARCHES = 3
+
+# Milliseconds of each measurement, by what was measured.
+Samples = dict[str, list[float]]
+
+
+@dataclass
+class Inputs:
+    """What all engines are given.
+
+    Attributes:
+        documents: The documents of the built index.
+        added: Documents that are added later.
+        queries: The queries.
+    """
+
+    documents: Sequence[PeerDocument]
+    added: Sequence[PeerDocument]
+    queries: Sequence[PeerQuery]
+
+
+@dataclass
+class Measured:
+    """Measurements of one engine.
+
+    Attributes:
+        samples: Milliseconds by what was measured.
+        reason: Why something was not measured.
+    """
+
+    samples: Samples = field(default_factory=dict)
+    reason: str = ""
+
+    def add(self, what: str, milliseconds: float) -> None:
+        """Add one measurement."""
+        self.samples.setdefault(what, []).append(milliseconds)
+
+    def median(self, what: str) -> float | None:
+        """Return the median of what was measured; None if it was not."""
+        values = self.samples.get(what)
+        return float(np.median(values)) if values else None
+
+
+def rows(
+    passages: int = 10_000, queries: int = 30, base: str | Path = BASE, rounds: int = 3
+) -> list[dict[str, Any]]:
+    """Measure Freshet beside every peer that is installed.
+
+    Args:
+        passages: Number of documents.
+        queries: Number of queries.
+        base: Encoder of Freshet, whose dimension all vectors have.
+        rounds: Runs of every query.
+    """
+    encoder = Encoder.load(base, for_search=True)
+    inputs = make_inputs(passages, queries, encoder)
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        ours = OurIndex(Path(folder), inputs, base)
+        for name, engine_class in ENGINES.items():
+            missing = missing_modules(engine_class)
+            if missing:
+                results.append(skipped(name, f"{', '.join(missing)} not installed"))
+                continue
+            peer_folder = Path(folder) / name
+            peer_folder.mkdir()
+            results.extend(compare(ours, engine_class(), peer_folder, inputs, rounds))
+    return results
+
+
+def missing_modules(engine_class: type[Engine]) -> list[str]:
+    """Return the modules of an engine that are not installed."""
+    return [name for name in engine_class.modules if importlib.util.find_spec(name) is None]
+
+
+def make_inputs(passages: int, queries: int, encoder: Encoder) -> Inputs:
+    """Return synthetic documents around centres, and queries for some of them."""
+    count = passages + ADDED
+    texts = [" ".join(text.split()[:WORDS_PER_TEXT]) for text in mixed_texts(count)]
+    vectors, _ = clustered_vectors(count, encoder.dimension, 1)
+    vectors = np.asarray(vectors, np.float32)
+    documents = []
+    for number, fields in enumerate(document_fields(count)):
+        document = PeerDocument(
+            f"base.{number:07d}", texts[number], vectors[number], fields["percent"]
+        )
+        documents.append(document)
+
+    asked = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[:queries]]
+    query_vectors = encoder.encode(asked)
+    asked_queries = [
+        PeerQuery(text, np.asarray(vector, np.float32))
+        for text, vector in zip(asked, query_vectors, strict=True)
+    ]
+    return Inputs(documents[:passages], documents[passages:], asked_queries)
+
+
+class OurIndex:
+    """Freshet's live index of the documents.
+
+    Attributes:
+        build_milliseconds: Processor time of the build, without encoding.
+    """
+
+    def __init__(self, folder: Path, inputs: Inputs, base: str | Path) -> None:
+        # What a build costs whatever its size, above all the encoder, is left out. The first build
+        # imports the libraries.
+        few = inputs.documents[:FEW_DOCUMENTS]
+        _build(folder / "first", few, base)
+        fixed = _milliseconds(lambda: _build(folder / "few", few, base))
+        building = _milliseconds(lambda: _build(folder / "freshet", inputs.documents, base))
+        self.build_milliseconds = building - fixed
+
+        project = Project(folder / "freshet")
+        self._searcher = Searcher.open(project.live, RETRIEVER).ready()
+        self._index = LiveIndex(project, RETRIEVER)
+        self._encoder = Encoder.load(base, for_search=True)
+
+    def search(self, query: PeerQuery, percentage: int | None) -> float:
+        """Return the milliseconds of a search less those of encoding its query."""
+        filters = () if percentage is None else {"percent": percentage}
+        searching = _milliseconds(lambda: self._searcher.search(query.text, K, filters))
+        return searching - self._encoding([query.text])
+
+    def add(self, document: PeerDocument, query: PeerQuery) -> float:
+        """Return the milliseconds of adding a document, and of what the next search waits for.
+
+        Encoding is left out, and so is the search itself.
+        """
+        row = {
+            "id": f"added {document.document_id}",
+            "text": document.text,
+            "fields": {"percent": list(document.percent)},
+        }
+
+        def receive_and_open() -> None:
+            self._index.receive([row], "bench")
+            self._index.apply()
+            self._searcher = self._searcher.renewed()
+
+        adding = _milliseconds(receive_and_open) - self._encoding([document.text])
+        return adding + _waiting(lambda: self._searcher.search(query.text, K))
+
+    def _encoding(self, texts: list[str]) -> float:
+        return _milliseconds(lambda: self._encoder.encode_with_tokens(texts))
+
+
+def _build(folder: Path, documents: Sequence[PeerDocument], base: str | Path) -> None:
+    """Build a project with a live index of documents."""
+    texts = [document.text for document in documents]
+    vectors = np.stack([document.vector for document in documents])
+    make_project(
+        folder,
+        base,
+        len(documents),
+        texts,
+        (vectors, random_tokens(texts, vectors.shape[1])),
+        feedback=0.3,
+        fields=[{"percent": list(document.percent)} for document in documents],
+        settings=IndexSettings(),
+    )
+
+
+def compare(
+    ours: OurIndex, engine: Engine, folder: Path, inputs: Inputs, rounds: int
+) -> list[dict[str, Any]]:
+    """Measure one peer and Freshet in turns, and return their rows.
+
+    Raises:
+        AssertionError: If a hit of the peer does not match the filter.
+    """
+    our_times = Measured()
+    peer_times = Measured()
+    our_times.add("build", ours.build_milliseconds)
+    peer_times.add("build", _milliseconds(lambda: engine.build(folder, inputs.documents)))
+
+    members = {document.document_id: document.percent for document in inputs.documents}
+    for percentage in (None, *PERCENTAGES):
+        what = "search" if percentage is None else f"filter of {percentage} %"
+        warm = inputs.queries[0]
+        ours.search(warm, percentage)
+        engine.search(warm, percentage)
+        for query in list(inputs.queries) * rounds:
+            our_times.add(what, ours.search(query, percentage))
+            start = time.process_time()
+            hits = engine.search(query, percentage)
+            peer_times.add(what, 1000 * (time.process_time() - start))
+            if percentage is not None and any(percentage not in members[hit] for hit in hits):
+                raise AssertionError(f"{engine.name} returned a document beyond the filter")
+
+    if engine.adds:
+        for document in inputs.added:
+            our_times.add("add", ours.add(document, inputs.queries[0]))
+            peer_times.add("add", _add_and_search(engine, document, inputs.queries[0]))
+    return _rows(engine.name, len(inputs.documents), our_times, peer_times)
+
+
+def _add_and_search(engine: Engine, document: PeerDocument, query: PeerQuery) -> float:
+    """Return the milliseconds of adding a document, and of what the next search waits for."""
+    adding = _milliseconds(lambda: engine.add(document))
+    return adding + _waiting(lambda: engine.search(query, None))
+
+
+def _waiting(search: Callable[[], object]) -> float:
+    """Return the milliseconds by which a first search is slower than the fastest of the next."""
+    first = _milliseconds(search)
+    fastest = min(_milliseconds(search) for _ in range(REPEATED_SEARCHES))
+    return max(0.0, first - fastest)
+
+
+def _rows(name: str, passages: int, ours: Measured, peer: Measured) -> list[dict[str, Any]]:
+    results = []
+    for what in ours.samples | dict.fromkeys(["add"], []):
+        our_value = ours.median(what)
+        peer_value = peer.median(what)
+        label = f"{name}, {passages:,} documents: {what}, ms"
+        if our_value is None or peer_value is None:
+            results.append(skipped(label, "the peer cannot add to a built index"))
+        else:
+            results.append(row_below(label, our_value, peer_value))
+    return results
+
+
+def _milliseconds(task: Callable[[], object]) -> float:
+    start = time.process_time()
+    task()
+    return 1000 * (time.process_time() - start)

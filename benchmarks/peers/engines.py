@@ -1,0 +1,357 @@
+"""Peers: engines that people use for hybrid search, each with its own words, vectors and filters.
+
+Every engine keeps texts, vectors and the field `percent`, and fuses words and vectors with its own
+means, or with reciprocal rank fusion where it has none. An engine is measured if its libraries are
+installed.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+K = 10
+# Candidates of words and of vectors that are fused.
+DEPTH = 100
+RRF_CONSTANT = 60
+# Neighbours of a node, and candidates while building and searching, of HNSW graphs.
+HNSW_NEIGHBOURS = 32
+HNSW_BUILD_DEPTH = 100
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class PeerDocument:
+    """A document as engines store it.
+
+    Attributes:
+        document_id: Id.
+        text: Text.
+        vector: Unit vector, (H,) float32.
+        percent: The shares of documents, in percent, that the document belongs to.
+    """
+
+    document_id: str
+    text: str
+    vector: np.ndarray
+    percent: Sequence[int]
+
+
+@dataclass(frozen=True)
+class PeerQuery:
+    """A query with its unit vector (H,) float32."""
+
+    text: str
+    vector: np.ndarray
+
+
+class Engine(ABC):
+    """An engine with documents.
+
+    Attributes:
+        name: Name in tables.
+        modules: Modules that must be installed.
+        adds: Whether documents can be added to a built index.
+    """
+
+    name: ClassVar[str]
+    modules: ClassVar[Sequence[str]]
+    adds: ClassVar[bool] = True
+
+    @abstractmethod
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents.
+
+        Args:
+            folder: Empty folder for the files of the index.
+            documents: The documents.
+        """
+
+    @abstractmethod
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the `K` best documents.
+
+        Args:
+            query: The query.
+            percentage: Only documents that belong to this share; None for all.
+        """
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document, so that the next search finds it."""
+        raise NotImplementedError(f"{self.name} cannot add documents to a built index")
+
+
+def fuse_ranks(*rankings: Iterable[str]) -> list[str]:
+    """Return the ids of the `K` best documents by reciprocal rank fusion.
+
+    >>> fuse_ranks(["a", "b"], ["b", "c"])
+    ['b', 'a', 'c']
+    """
+    scores: dict[str, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, document_id in enumerate(ranking, start=1):
+            scores[document_id] += 1 / (RRF_CONSTANT + rank)
+    ordered = sorted(scores, key=lambda document_id: -scores[document_id])
+    return ordered[:K]
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return _WORD.findall(text.lower())
+
+
+class FaissWithBm25s(Engine):
+    """FAISS HNSW for vectors and bm25s for words. bm25s cannot add documents."""
+
+    name = "FAISS HNSW + bm25s"
+    modules = ("faiss", "bm25s")
+    adds = False
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        import bm25s
+        import faiss
+
+        self._ids = [document.document_id for document in documents]
+        vectors = np.stack([document.vector for document in documents])
+        self._graph = faiss.IndexHNSWFlat(
+            vectors.shape[1], HNSW_NEIGHBOURS, faiss.METRIC_INNER_PRODUCT
+        )
+        self._graph.hnsw.efConstruction = HNSW_BUILD_DEPTH
+        self._graph.add(vectors)
+        self._words = bm25s.BM25()
+        self._words.index(
+            [split_words(document.text) for document in documents], show_progress=False
+        )
+        self._members: dict[int, np.ndarray] = {}
+        for percentage in {share for document in documents for share in document.percent}:
+            belongs = [percentage in document.percent for document in documents]
+            self._members[percentage] = np.array(belongs)
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        import faiss
+
+        parameters = faiss.SearchParametersHNSW(efSearch=DEPTH)
+        mask = None
+        if percentage is not None:
+            mask = self._members[percentage]
+            # The selector must live as long as the parameters.
+            selector = faiss.IDSelectorBatch(np.flatnonzero(mask))
+            parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=DEPTH)
+        _, rows = self._graph.search(query.vector[None], DEPTH, params=parameters)
+        by_vectors = [self._ids[row] for row in rows[0].tolist() if row >= 0]
+
+        depth = min(DEPTH, len(self._ids))
+        weights = None if mask is None else mask.astype(np.float32)
+        rows, scores = self._words.retrieve(
+            [split_words(query.text)], k=depth, show_progress=False, weight_mask=weights
+        )
+        by_words = [
+            self._ids[row] for row, score in zip(rows[0], scores[0], strict=True) if score > 0
+        ]
+        return fuse_ranks(by_vectors, by_words)
+
+
+class QdrantLocal(Engine):
+    """Qdrant's local mode: dense vectors and sparse ones with IDF."""
+
+    name = "Qdrant (local)"
+    modules = ("qdrant_client",)
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        from qdrant_client import QdrantClient, models
+
+        self._client = QdrantClient(path=str(folder))
+        self._terms: dict[str, int] = {}
+        self._points = 0
+        self._client.create_collection(
+            "documents",
+            vectors_config={
+                "dense": models.VectorParams(
+                    size=len(documents[0].vector), distance=models.Distance.DOT
+                )
+            },
+            sparse_vectors_config={
+                "words": models.SparseVectorParams(modifier=models.Modifier.IDF)
+            },
+        )
+        for start in range(0, len(documents), 1000):
+            self._upsert(documents[start : start + 1000])
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        from qdrant_client import models
+
+        condition = None
+        if percentage is not None:
+            match = models.MatchValue(value=percentage)
+            condition = models.Filter(must=[models.FieldCondition(key="percent", match=match)])
+        branches = [
+            models.Prefetch(
+                query=query.vector.tolist(), using="dense", limit=DEPTH, filter=condition
+            ),
+            models.Prefetch(
+                query=self._sparse(query.text), using="words", limit=DEPTH, filter=condition
+            ),
+        ]
+        answer = self._client.query_points(
+            "documents",
+            prefetch=branches,
+            query=models.FusionQuery(fusion=models.Fusion.RRF),
+            limit=K,
+        )
+        return [point.payload["id"] for point in answer.points if point.payload]
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document."""
+        self._upsert([document])
+
+    def _upsert(self, documents: Sequence[PeerDocument]) -> None:
+        from qdrant_client import models
+
+        points = []
+        for document in documents:
+            payload = {
+                "id": document.document_id,
+                "text": document.text,
+                "percent": list(document.percent),
+            }
+            vectors: dict[str, Any] = {
+                "dense": document.vector.tolist(),
+                "words": self._sparse(document.text),
+            }
+            points.append(models.PointStruct(id=self._points, vector=vectors, payload=payload))
+            self._points += 1
+        self._client.upsert("documents", points)
+
+    def _sparse(self, text: str) -> Any:
+        from qdrant_client import models
+
+        counts = Counter(split_words(text))
+        numbers = [self._terms.setdefault(word, len(self._terms)) for word in counts]
+        return models.SparseVector(indices=numbers, values=[float(n) for n in counts.values()])
+
+
+class LanceHybrid(Engine):
+    """LanceDB: a table with a full-text index, searched in its hybrid way."""
+
+    name = "LanceDB"
+    modules = ("lancedb",)
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        import lancedb
+
+        shares = sorted({share for document in documents for share in document.percent})
+        self._shares = shares
+        database = lancedb.connect(str(folder))
+        self._table = database.create_table("documents", [self._row(row) for row in documents])
+        self._table.create_fts_index("text")
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        search = self._table.search(query_type="hybrid").vector(query.vector)
+        search = search.text(" ".join(split_words(query.text))).distance_type("dot").limit(K)
+        if percentage is not None:
+            search = search.where(f"percent_{percentage} = true", prefilter=True)
+        return [row["id"] for row in search.to_list()]
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document."""
+        self._table.add([self._row(document)])
+
+    def _row(self, document: PeerDocument) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "id": document.document_id,
+            "text": document.text,
+            "vector": document.vector,
+        }
+        for share in self._shares:
+            row[f"percent_{share}"] = share in document.percent
+        return row
+
+
+class TantivyWithUsearch(Engine):
+    """tantivy for words and usearch for vectors. usearch has no filter, so it returns more."""
+
+    name = "tantivy + usearch"
+    modules = ("tantivy", "usearch")
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        import tantivy
+        from usearch.index import Index
+
+        schema = tantivy.SchemaBuilder()
+        schema.add_text_field("id", stored=True, tokenizer_name="raw")
+        schema.add_text_field("text")
+        schema.add_integer_field("percent", indexed=True)
+        self._words = tantivy.Index(schema.build(), path=str(folder))
+        self._vectors = Index(
+            ndim=len(documents[0].vector),
+            metric="ip",
+            connectivity=HNSW_NEIGHBOURS,
+            expansion_add=HNSW_BUILD_DEPTH,
+            expansion_search=DEPTH,
+        )
+        self._documents: list[PeerDocument] = []
+        self._write(documents)
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        import tantivy
+
+        words = " ".join(split_words(query.text))
+        parsed = self._words.parse_query(words, ["text"])
+        depth = DEPTH
+        if percentage is not None:
+            term = tantivy.Query.term_query(self._words.schema, "percent", percentage)
+            required = [(tantivy.Occur.Must, parsed), (tantivy.Occur.Must, term)]
+            parsed = tantivy.Query.boolean_query(required)
+            depth = min(len(self._documents), DEPTH * 100 // percentage)
+        searcher = self._words.searcher()
+        hits = searcher.search(parsed, DEPTH).hits
+        by_words = [searcher.doc(address)["id"][0] for _, address in hits]
+
+        rows = self._vectors.search(query.vector, depth).keys.tolist()
+        near = [self._documents[row] for row in rows]
+        if percentage is not None:
+            near = [document for document in near if percentage in document.percent]
+        return fuse_ranks((document.document_id for document in near[:DEPTH]), by_words)
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document."""
+        self._write([document])
+
+    def _write(self, documents: Sequence[PeerDocument]) -> None:
+        import tantivy
+
+        writer = self._words.writer()
+        for document in documents:
+            row = tantivy.Document()
+            row.add_text("id", document.document_id)
+            row.add_text("text", document.text)
+            for share in document.percent:
+                row.add_integer("percent", share)
+            writer.add_document(row)
+        writer.commit()
+        writer.wait_merging_threads()
+        self._words.reload()
+        keys = np.arange(len(self._documents), len(self._documents) + len(documents))
+        self._vectors.add(keys, np.stack([document.vector for document in documents]))
+        self._documents.extend(documents)
+
+
+ENGINES: Mapping[str, type[Engine]] = {
+    engine.name: engine for engine in (FaissWithBm25s, QdrantLocal, LanceHybrid, TantivyWithUsearch)
+}
