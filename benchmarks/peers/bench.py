@@ -163,13 +163,14 @@ class OurIndex:
         searching = _milliseconds(lambda: self._searcher.search(query.text, K, filters))
         return searching - self._encoding([query.text])
 
-    def add(self, document: PeerDocument, query: PeerQuery) -> float:
+    def add(self, document: PeerDocument, query: PeerQuery, peer: str) -> float:
         """Return the milliseconds of adding a document, and of what the next search waits for.
 
-        Encoding is left out, and so is the search itself.
+        Encoding is left out, and so is the search itself. The id contains the name of the peer, so
+        that the document is new beside each of them.
         """
         row = {
-            "id": f"added {document.document_id}",
+            "id": f"{peer}, {document.document_id}",
             "text": document.text,
             "fields": {"percent": list(document.percent)},
         }
@@ -231,7 +232,7 @@ def compare(
 
     if engine.adds:
         for document in inputs.added:
-            our_times.add("add", ours.add(document, inputs.queries[0]))
+            our_times.add("add", ours.add(document, inputs.queries[0], engine.name))
             peer_times.add("add", _add_and_search(engine, document, inputs.queries[0]))
     return _rows(engine.name, len(inputs.documents), our_times, peer_times)
 

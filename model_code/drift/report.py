@@ -173,6 +173,8 @@ def observe(
     for measure in MEASURES.values():
         values = getattr(arrivals, measure.input)
         reason = _reason_to_skip(calibration, measure, values)
+        if values is None:
+            reason = arrivals.unscored.get(measure.input, NO_VALUES)
         if reason is not None:
             yield SkippedMeasure(measure.name, reason, scope)
         else:

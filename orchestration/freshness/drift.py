@@ -7,9 +7,10 @@ follows. The check does not train: it only requests a pilot or a retrain as a ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import ceil
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,8 +41,11 @@ from model_code.project import Project, file_lock
 from orchestration import parameters
 from orchestration.freshness import probes
 from orchestration.freshness.drift_reference import (
+    MAX_SCORED_ARRIVALS,
     PROTECTED_DEPTH,
     load_calibration,
+    load_reference,
+    reasons_not_to_score,
     remaining_share,
     score_protected_queries,
 )
@@ -128,12 +132,18 @@ def _measure_and_decide(
         ledger, settings.drift.window, generation.watermark, ledger_view.cursor.trained
     )
 
-    reader = BatchReader(searcher, settings, ledger_view)
-    newest_arrivals = reader.read_arrivals(newest)
+    reference = load_reference(project, searcher, settings)
+    unscored = reasons_not_to_score(searcher, reference, settings)
+    reader = BatchReader(searcher, settings, ledger_view, unscored)
+    newest_arrivals = reader.read_arrivals(newest, MAX_SCORED_ARRIVALS)
     min_documents = 1 if dry_run else settings.drift.minimum_batch
     if newest_arrivals.documents < min_documents:
         return None
-    batches = [reader.read_arrivals(events) for events in earlier]
+    # The newest batch completes the window.
+    earlier = earlier[-(settings.drift.window - 1) :] if settings.drift.window > 1 else []
+    batches = []
+    for events in earlier:
+        batches.append(reader.read_arrivals(events, ceil(MAX_SCORED_ARRIVALS / len(earlier))))
     batches.append(newest_arrivals)
 
     calibration = load_calibration(project, searcher, settings, batches, reader.arrived_answers)
@@ -203,18 +213,31 @@ def batches_to_measure(
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Reads the arrivals of event ranges from a live collection."""
+    """Reads the arrivals of event ranges from a live collection.
+
+    Attributes:
+        searcher: The live collection.
+        settings: All settings of the project.
+        ledger_view: The ledger at the generation of the collection.
+        unscored: Kinds of scores that are not measured, with the reason, see `Arrivals.unscored`.
+    """
 
     searcher: Searcher
     settings: Parameters
     ledger_view: LedgerView
+    unscored: Mapping[str, str] = field(default_factory=dict)
 
-    def read_arrivals(self, events: EventRange) -> Arrivals:
+    def read_arrivals(self, events: EventRange, max_scored: int) -> Arrivals:
         """Read the new and changed documents of an event range, and score how well they are found.
 
         Documents that were removed or replaced since then are left out, and so are documents that
         are live as the retriever was trained with them. New documents are compared with old ones,
         and changed documents with their former versions.
+
+        Args:
+            events: The event range.
+            max_scored: Number of documents to score, of each kind of score. A larger batch is
+                sampled.
         """
         arrivals = self._new_arrivals(events)
         ids = [event.document_id for event in arrivals]
@@ -222,15 +245,23 @@ class BatchReader:
         changed = [document_id for document_id in ids if document_id in self._trained]
         vectors, texts = self._read_vectors_and_texts(new)
 
+        quality = None
+        if "quality" not in self.unscored:
+            quality = self._pseudo_query_scores(texts, max_scored)
+        asked = None
+        if "asked" not in self.unscored:
+            asked = self._arrived_query_scores(arrivals, max_scored)
+
         refinement_statuses = [self._statuses[id_] for id_ in ids if id_ in self._statuses]
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
-            quality=self._pseudo_query_scores(texts),
-            asked=self._arrived_query_scores(arrivals),
+            quality=quality,
+            asked=asked,
             statuses=tuple(refinement_statuses),
+            unscored=self.unscored,
             changed_documents=len(changed),
-            changed=self._score_changed(changed),
+            changed=self._score_changed(changed, max_scored),
         )
 
     @cached_property
@@ -259,17 +290,18 @@ class BatchReader:
                 arrivals.append(event)
         return arrivals
 
-    def _pseudo_query_scores(self, texts: dict[str, str]) -> np.ndarray | None:
-        sample = {document_id: texts[document_id] for document_id in self._sample_ids(texts)}
+    def _pseudo_query_scores(self, texts: Mapping[str, str], max_scored: int) -> np.ndarray | None:
+        sampled_ids = self._sample_ids(texts, max_scored)
+        sample = {document_id: texts[document_id] for document_id in sampled_ids}
         return self._score(probes.generate_questions(sample, self.settings.drift.seed))
 
-    def _score_changed(self, document_ids: Sequence[str]) -> PairedScores:
+    def _score_changed(self, document_ids: Sequence[str], max_scored: int) -> PairedScores:
         """Score changed documents by pseudo-queries of their former and of their present version.
 
         The former version is searched for among the documents that were trained with, where it was.
         A document counts if both versions are long enough for a query.
         """
-        sample = self._sample_ids(document_ids)
+        sample = self._sample_ids(document_ids, max_scored)
         seed = self.settings.drift.seed
         former_texts = _read_texts(self.searcher.base.documents, sample)
         present_texts: dict[str, str] = {}
@@ -302,7 +334,9 @@ class BatchReader:
             crowding(ranks_before, share),
         )
 
-    def _arrived_query_scores(self, arrivals: Sequence[Event]) -> np.ndarray | None:
+    def _arrived_query_scores(
+        self, arrivals: Sequence[Event], max_scored: int
+    ) -> np.ndarray | None:
         """Score documents by the queries that they arrived with.
 
         As with judged queries, any document that arrived with a query answers it. A vector that was
@@ -318,7 +352,7 @@ class BatchReader:
                 queries[event.document_id] = arrived_queries
 
         questions = []
-        sample = self._sample_ids(queries)
+        sample = self._sample_ids(queries, max_scored)
         for document_id in sample:
             for query in queries[document_id]:
                 questions.append(Question(document_id, query, self.arrived_answers[query]))
@@ -344,10 +378,10 @@ class BatchReader:
             return False
         return bool(refined_statuses([status]))
 
-    def _sample_ids(self, document_ids: Iterable[str]) -> list[str]:
-        """Sample as many documents as a report measures. Searching for more would be wasted."""
+    def _sample_ids(self, document_ids: Iterable[str], limit: int) -> list[str]:
+        """Sample as many documents as are scored. Searching for more would be wasted."""
         drift = self.settings.drift
-        return probes.sample_texts(document_ids, drift.largest_batch, drift.seed)
+        return probes.sample_texts(document_ids, min(limit, drift.largest_batch), drift.seed)
 
     def _score(self, questions: Sequence[Question]) -> np.ndarray | None:
         if not questions:

@@ -28,6 +28,9 @@ from orchestration.parameters import Parameters
 
 # Old documents whose queries are searched for each report, per kind of query.
 MAX_SCORED_DOCUMENTS = 600
+# New documents that are scored for each report, per kind of query: the most that can be compared
+# with the scored old ones.
+MAX_SCORED_ARRIVALS = MAX_SCORED_DOCUMENTS // MIN_REFERENCE_RATIO
 # Protected queries, which are searched for each report.
 MAX_PROTECTED_QUERIES = 300
 # The depth of the rankings of protected queries. Growth also moves documents at ranks beyond those
@@ -55,10 +58,7 @@ def load_calibration(
         arrived_answers: See `probes.old_document_scores`.
     """
     folder = _calibration_folder(project, searcher, settings)
-    reference_folder = folder / "reference"
-    if not (reference_folder / MANIFEST).is_file():
-        build_reference(project, searcher, settings).save(reference_folder)
-    reference = DriftReference.load(reference_folder)
+    reference = load_reference(project, searcher, settings)
 
     pseudo_query_scores = [batch.quality for batch in batches]
     made_questions: Sequence[Question] = ()
@@ -75,6 +75,39 @@ def load_calibration(
         asked=probes.old_document_scores(searcher, asked_questions, arrived_answers),
     )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
+
+
+def load_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
+    """Load the reference of the live retriever, and make it if there is none."""
+    folder = _calibration_folder(project, searcher, settings) / "reference"
+    if not (folder / MANIFEST).is_file():
+        build_reference(project, searcher, settings).save(folder)
+    return DriftReference.load(folder)
+
+
+def reasons_not_to_score(
+    searcher: Searcher, reference: DriftReference, settings: Parameters
+) -> dict[str, str]:
+    """Return the kinds of scores for which too few old documents have queries, with the reason.
+
+    Scores of new documents could not be compared then, and searching for them takes a while.
+
+    Returns:
+        Reasons by names of attributes of `Arrivals`.
+    """
+    needed = MIN_REFERENCE_RATIO * settings.drift.minimum_batch
+    questions_by_input = {"quality": reference.questions.made, "asked": reference.questions.asked}
+
+    reasons = {}
+    for input_name, questions in questions_by_input.items():
+        asked_documents = {question.document_id for question in questions}
+        compared = sum(document_id in searcher.views[0] for document_id in asked_documents)
+        if compared < needed:
+            reasons[input_name] = (
+                f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x "
+                f"drift.minimum_batch = {needed}"
+            )
+    return reasons
 
 
 def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> bool:

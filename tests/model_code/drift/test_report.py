@@ -196,6 +196,13 @@ def test_changed_documents_as_hard_as_before_are_no_harm(calibrated: Calibration
     assert "changed_quality" not in exceeded_names(report)
 
 
+def test_reason_for_missing_scores_is_reported(calibrated: Calibration) -> None:
+    batch = replace(arrivals(1), quality=None, unscored={"quality": "nothing to compare with"})
+    report = make_report(calibrated, [batch], 30)
+
+    assert reasons_to_skip(report)["new_quality"] == "nothing to compare with"
+
+
 def test_changed_documents_count(calibrated: Calibration) -> None:
     report = make_report(calibrated, [changed(BEFORE, BEFORE)], 30)
 
@@ -236,7 +243,7 @@ def test_concatenated_batches_keep_their_values() -> None:
 
 def test_all_inputs_are_concatenated() -> None:
     field_names = {field.name for field in fields(Arrivals)}
-    joined_otherwise = {"fingerprint", "statuses", "changed_documents", "changed"}
+    joined_otherwise = {"fingerprint", "statuses", "unscored", "changed_documents", "changed"}
 
     assert field_names - joined_otherwise == set(INPUTS)
 

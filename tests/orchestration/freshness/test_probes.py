@@ -13,7 +13,9 @@ from model_code.collection.ledger.tasks import EventRange
 from model_code.corpus.tables import Judgements
 from model_code.drift.reference import Question
 from orchestration import parameters
+from orchestration.freshness import drift as drift_module
 from orchestration.freshness.drift import BatchReader, check_drift
+from orchestration.freshness.drift_reference import MAX_SCORED_ARRIVALS
 from orchestration.freshness.policy import Action
 from orchestration.freshness.probes import (
     document_scores,
@@ -47,7 +49,7 @@ def read_arrivals(project, events):
     settings = parameters.load(project.params_file)
     searcher = Searcher.open(project.live)
     reader = BatchReader(searcher, settings, LiveIndex(project).ledger_view)
-    return reader.read_arrivals(EventRange(1, events))
+    return reader.read_arrivals(EventRange(1, events), MAX_SCORED_ARRIVALS)
 
 
 def quality_measures(check):
@@ -227,7 +229,7 @@ def skip_reason(project, name):
 def test_nothing_is_compared_without_arrived_queries(project):
     add(project, documents(SEA, 24, "more", 1))
 
-    assert skip_reason(project, "asked_quality") == "no values were given"
+    assert skip_reason(project, "asked_quality").startswith("the reference has 0, fewer than")
 
 
 def test_nothing_is_compared_without_judged_queries(project, unrefined):
@@ -236,6 +238,24 @@ def test_nothing_is_compared_without_judged_queries(project, unrefined):
 
     reason = "the reference has 0, fewer than 3 x drift.minimum_batch = 60"
     assert skip_reason(project, "asked_quality") == reason
+
+
+def test_documents_of_earlier_batches_share_the_searches(project, monkeypatch):
+    monkeypatch.setattr(drift_module, "MAX_SCORED_ARRIVALS", 20)
+    limits = []
+    read = BatchReader.read_arrivals
+
+    def read_arrivals(reader, events, max_scored):
+        limits.append(max_scored)
+        return read(reader, events, max_scored)
+
+    monkeypatch.setattr(BatchReader, "read_arrivals", read_arrivals)
+    for seed in range(1, 5):
+        add(project, documents(SEA, 24, f"batch-{seed}", seed))
+        limits.clear()
+        check_drift(project)
+
+    assert limits == [20, 7, 7, 7]
 
 
 def test_only_measured_documents_are_scored(project, unrefined):
