@@ -1,14 +1,16 @@
 """Boosts: fields that raise the scores of a search, such as recency and popularity.
 
-A boost adds to the score of a document a share of the spread of the scores, which is the difference
-between the best and the last document of the window. So it means the same for every retriever,
-whatever its scores are:
+A search boosts the documents of its window, which are the best documents of the ranking. A boost
+changes the score of a document to
 
     score + weight * spread * strength
 
-The strength of a date is 1 now, and halves with every `half_life`. The strength of a number x is
-x / (x + pivot), which is 1/2 at the pivot and never exceeds 1. A document without a value has
-strength 0.
+The spread is the difference between the scores of the first and the last document of the window.
+Therefore a weight has the same effect for every retriever, whatever the size of its scores.
+
+The strength of a date is 1 for the present, and halves with every `half_life` of its age. The
+strength of a number x is x / (x + pivot), which is 1/2 at the pivot and never exceeds 1. A document
+without a value has strength 0.
 """
 
 from __future__ import annotations
@@ -25,13 +27,19 @@ from model_code.collection.segments.conditions import FieldValue
 from model_code.errors import SettingsError
 from model_code.settings import require
 
+# Weight of a boost without one. It adds at most 0.3 of the spread.
 DEFAULT_WEIGHT = 0.3
+
+# Largest weight that a search accepts.
 MAX_WEIGHT = 100.0
+
 DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*([hdwy])")
 DURATION_SECONDS = {"h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
 KEYS = ("half_life", "pivot", "weight")
 EXAMPLE = '{"date": {"half_life": "30d"}} or {"downloads": {"weight": 0.2}}'
 MICROSECONDS = 1_000_000
+
+# Numbers from this size on are ignored, because sums with them could exceed the range of a float.
 MAX_NUMBER = 1e300
 
 
@@ -41,9 +49,10 @@ class Boost:
 
     Attributes:
         field: Name of the field.
-        weight: Largest share of the spread of the scores that is added.
-        half_life_seconds: Age at which a date has half the strength. None for numbers.
-        pivot: Number with half the strength; None means the median of the window's documents.
+        weight: Largest share of the spread that the boost adds.
+        half_life_seconds: Age in seconds at which a date has strength 1/2. None for numbers.
+        pivot: Number that has strength 1/2. None means the median of the positive numbers in the
+            window.
     """
 
     field: str
@@ -55,7 +64,7 @@ class Boost:
         """Return the strength of each document, from 0 to 1.
 
         Args:
-            values: The values that each document has in the field. The strongest counts.
+            values: Values of the field, for each document. The strongest value counts.
             now: The present time.
         """
         if self.half_life_seconds is not None:
@@ -72,12 +81,12 @@ class Boost:
         if not instants or self.half_life_seconds is None:
             return 0.0
         age_seconds = now.timestamp() - max(instants) / MICROSECONDS
-        # A date in the future is as strong as now.
+        # A date in the future counts as the present.
         return 0.5 ** (max(age_seconds, 0.0) / self.half_life_seconds)
 
 
 def _largest_number(values: Sequence[FieldValue]) -> float:
-    """Return the largest number of some values, or 0. Numbers that no float holds do not count."""
+    """Return the largest number among some values, or 0. Very large numbers are ignored."""
     numbers: list[float] = []
     for value in values:
         number = value.number
@@ -92,22 +101,22 @@ def add_boosts(
     values: Sequence[Sequence[Sequence[FieldValue]]],
     now: datetime | None = None,
 ) -> list[list[float]]:
-    """Return what each boost adds to the score of each document.
+    """Compute the amount that each boost adds to the score of each document.
 
     Args:
-        boosts: The boosts (b).
-        scores: Scores (n) of the window, best first.
-        values: For each boost and each document, the values of its field.
-        now: The present time; None asks the clock.
+        boosts: The b boosts.
+        scores: Scores of the n documents of the window, best first.
+        values: For each boost and each document, the values of the boost's field.
+        now: The present time. None uses the clock.
 
     Returns:
-        Additions (b, n).
+        Amounts (b, n).
     """
     if not scores:
         return [[] for _ in boosts]
     spread = scores[0] - scores[-1]
     if spread <= 0:
-        # All scores are equal, so that the boosts alone order the documents.
+        # All scores are equal. Any positive spread lets the boosts decide the order.
         spread = 1.0
     present = datetime.now(UTC) if now is None else now
     additions: list[list[float]] = []
@@ -170,7 +179,16 @@ def _parse_boost(name: str, settings: Any) -> Boost:
 
 
 def _read_positive(name: str, key: str, value: Any) -> float:
-    """Return a number above 0."""
+    """Return a setting of a boost as a number above 0.
+
+    Args:
+        name: Field of the boost, for the error message.
+        key: Name of the setting, for the error message.
+        value: Value of the setting.
+
+    Raises:
+        SettingsError: If the value is no number above 0.
+    """
     is_readable = isinstance(value, int | float | str) and not isinstance(value, bool)
     try:
         number = float(value) if is_readable else math.nan
@@ -184,7 +202,15 @@ def _read_positive(name: str, key: str, value: Any) -> float:
 
 
 def _read_duration(name: str, value: Any) -> float:
-    """Return the seconds of a duration such as 30d."""
+    """Return a duration such as "30d" in seconds.
+
+    Args:
+        name: Field of the boost, for the error message.
+        value: The duration.
+
+    Raises:
+        SettingsError: If the value is no duration above 0.
+    """
     match = DURATION.fullmatch(str(value).strip())
     seconds = 0.0
     if match is not None:

@@ -1,4 +1,4 @@
-"""Copy a finished build into a new generation."""
+"""Copy the artifacts of a finished build to a new generation, a snapshot of the live index."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from model_code.text.passages import TextRules
 
 @dataclass(frozen=True)
 class BuildArtifacts:
-    """Where the parts of a finished build lie.
+    """Paths of the artifacts of a finished build.
 
     Attributes:
         encoder: Folder of the encoder.
         index: Folder of the index.
-        documents: The file `documents.parquet` of the corpus.
+        documents: File `documents.parquet` of the corpus.
         hierarchy: Folder of the hierarchy.
-        known_queries: File of the known queries; None if the build knows none.
+        known_queries: File of the known queries. None if the build has no such file.
     """
 
     encoder: Path
@@ -60,25 +60,25 @@ def add_build(
     cursor: LedgerCursor,
     choose: Callable[[Sequence[Generation]], Generation | None],
 ) -> Generation:
-    """Add a finished build as a generation, which is not current yet.
+    """Add a finished build as a new generation, which is not searched yet.
 
-    All files are copied, so that no later build changes what is searched.
+    All files are copied, so that a later build cannot change the generation.
 
     Args:
         store: Generations of the retriever.
-        artifacts: Parts of the build.
-        provenance: What the manifest says about the build, such as its model version.
-        text: Rules by which the build cut documents into passages. Without them, no document can
-            be added later.
-        cursor: Ledger cursor up to which the build holds all documents.
-        choose: Gets the existing generations of the same build, oldest first, and returns the one
-            to use instead of a new one, or None.
+        artifacts: Artifacts of the build.
+        provenance: Origin of the build for the manifest, such as its model version.
+        text: Rules by which the build cut documents into passages. None if they are unknown. Then
+            no document can be added later.
+        cursor: Part of the ledger that the build contains.
+        choose: Function that can select an existing generation instead of a new one. It gets the
+            generations of the same build, oldest first, and returns one of them or None.
 
     Returns:
-        The new generation, or the chosen one.
+        The new generation, or the generation that `choose` selected.
 
     Raises:
-        FreshetError: If the parts do not belong together; then nothing is changed.
+        FreshetError: If the artifacts do not belong together. Nothing is changed then.
     """
     with store.staging_dir() as folder:
         facts = copy_build(folder, artifacts, text)
@@ -97,20 +97,23 @@ def add_build(
 
 
 def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) -> dict[str, Any]:
-    """Copy the parts of a build into a folder, and return entries for the manifest.
+    """Copy the artifacts of a build to a folder.
 
-    Only documents in the index are copied. The hierarchy gets the centroids of the index's own
-    vectors.
+    Documents of the corpus that are not in the index are left out. The centroids of the hierarchy
+    are computed from the vectors of the index, because another encoder may have made the hierarchy.
 
     Args:
-        folder: Empty folder.
-        artifacts: Parts of the build.
-        text: Rules by which the build cut documents into passages; None if unknown.
+        folder: Empty folder to write to.
+        artifacts: Artifacts of the build.
+        text: Rules by which the build cut documents into passages. None if they are unknown.
+
+    Returns:
+        Entries for the manifest of the folder.
 
     Raises:
-        FingerprintMismatch: If the encoder is not the one that made the vectors.
-        FreshetError: If a document is missing in the corpus, the hierarchy places another number
-            of passages, or the documents were cut by other rules.
+        FingerprintMismatch: If another encoder made the vectors of the index.
+        FreshetError: If the corpus does not have a document of the index, the hierarchy has another
+            number of passages, or the documents were cut by other rules.
     """
     hierarchy = artifacts.hierarchy
     for name in (DOCUMENT_IDS, SUMMARY, TENSORS):
@@ -122,7 +125,7 @@ def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) 
         shutil.copyfile(artifacts.known_queries, folder / KNOWN_QUERIES)
     (folder / HIERARCHY).mkdir()
     shutil.copyfile(hierarchy / DOCUMENT_IDS, folder / PASSAGES)
-    # Topics are optional: without them, hits name none.
+    # Names of topics are optional. Without them, hits have no topics.
     if (hierarchy / TOPICS).is_file():
         shutil.copyfile(hierarchy / TOPICS, folder / HIERARCHY / TOPICS)
 
@@ -150,13 +153,16 @@ def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) 
 
 
 def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int) -> None:
-    """Require that hierarchy and index have the same documents and passages.
+    """Raise an error unless hierarchy and index have equal numbers of documents and passages.
 
     Args:
-        source: Folder of the hierarchy.
-        placed: Number of passages that the hierarchy places.
-        passages: Document of each of these passages.
+        source: Folder of the hierarchy, for the error message.
+        placed: Number of passages in the tree of the hierarchy.
+        passages: Document of each passage, as the hierarchy lists them.
         documents: Number of documents in the index.
+
+    Raises:
+        FreshetError: If the numbers differ.
     """
     if placed != len(passages) or passages.documents != documents:
         raise FreshetError(
@@ -166,7 +172,13 @@ def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int)
 
 
 def _write_hierarchy(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None:
-    """Write the hierarchy with the centroids of `vectors` (N, H), and the passages' placements."""
+    """Write the hierarchy, and the node of each passage in it.
+
+    Args:
+        folder: Folder of the generation.
+        tree: Hierarchy of N passages.
+        vectors: Vectors (N, H) of the index, from which the centroids are computed.
+    """
     if len(vectors) != len(tree.leaves):
         raise FreshetError(
             f"the hierarchy places {len(tree.leaves)} passages, but the index holds "
@@ -174,15 +186,24 @@ def _write_hierarchy(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None
         )
     recentered = recenter_hierarchy(tree, vectors)
     recentered.save(folder / HIERARCHY)
-    # Passages keep the leaves of the clustering, which need not be the nearest ones.
+    # The paths come from the clustering. So a passage may have another leaf than the nearest one.
     cosines = Placements.find(recentered, vectors).cosines
     Placements(recentered.paths(), cosines).save(folder)
 
 
 def _check_text_rules(folder: Path, passages: IdMap, text: TextRules) -> None:
-    """Require that the rules give each document its number of passages in the build.
+    """Raise an error unless the rules give each document as many passages as the build has.
 
-    Documents that are added later are cut by these rules, and have to be cut alike.
+    Documents that are added later are cut by these rules. They must be cut like the documents of
+    the build.
+
+    Args:
+        folder: Folder with the documents file.
+        passages: Document of each passage of the build.
+        text: Rules to check.
+
+    Raises:
+        FreshetError: If a document gets another number of passages.
     """
     counts = Counter(passages.document_ids)
     columns = read_columns(folder / DOCUMENTS, "document_id", "text")

@@ -1,7 +1,7 @@
-"""Search a generation with the encodings of documents in place of their solved vectors.
+"""Evaluate a generation without the vectors that IncDSI solved.
 
-IncDSI solves a vector so that queries find the document. So these queries say nothing about how
-well documents like it are found, and must not judge a search with the solved vector.
+IncDSI solves the vector of a document so that certain queries find it. If such a query is used for
+an evaluation, the result is too good. So the solved vectors are replaced by plain encodings.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from model_code.text.known_queries import KnownQuery
 def judging_segments(
     searcher: Searcher, held_out: frozenset[str], folder: Path
 ) -> list[RetrieverSegment]:
-    """Return the segments to search when some queries judge.
+    """Return the segments to search in an evaluation, without knowledge of its queries.
 
-    The generation may be older than the corpus that the queries belong to, and may know them. Then
-    they are no words of documents, and vectors that were solved with one of them are replaced by
-    encodings.
+    The generation can be older than the judgements. So it can contain a query of the evaluation as
+    a known query of a document. The returned segments leave such queries out of the words of
+    documents. Vectors that were solved with such a query are replaced by encodings.
 
     Args:
-        searcher: The generation.
-        held_out: Hashes of the queries that judge; see `query_hash`.
-        folder: Empty folder for the encodings, which must exist as long as the segments are used.
+        searcher: Searcher of the generation.
+        held_out: Hashes of the queries of the evaluation; see `query_hash`.
+        folder: Empty folder for the encodings. It must exist as long as the segments are used.
     """
     segments = searcher.segments_without(held_out)
     document_ids = documents_solved_with(searcher.generation, hashes=held_out)
@@ -42,13 +42,16 @@ def with_encodings(
     document_ids: Collection[str],
     folder: Path,
 ) -> list[RetrieverSegment]:
-    """Return segments in which some documents have their encodings.
+    """Replace the vectors of some documents by their encodings.
 
     Args:
-        searcher: The generation.
-        segments: Its segments.
-        document_ids: The documents.
-        folder: Empty folder for the encodings, which must exist as long as the segments are used.
+        searcher: Searcher of the generation.
+        segments: Segments of the generation.
+        document_ids: Ids of the documents whose vectors are replaced.
+        folder: Empty folder for the encodings. It must exist as long as the segments are used.
+
+    Returns:
+        The segments without these documents, and a further segment with their encodings.
     """
     documents = searcher.documents(document_ids)
     if not documents:

@@ -1,4 +1,9 @@
-"""A generation: an immutable folder with what it added, and a manifest that names the rest."""
+"""Generations: immutable snapshots of a retriever's index.
+
+A generation lists the segments that a search reads, and the documents that are removed from them. A
+segment is an index of some documents. The folder of a generation contains only new files. Its
+manifest names the earlier generations whose files it shares.
+"""
 
 from __future__ import annotations
 
@@ -40,33 +45,37 @@ OTHER_FORMAT_REMEDY = (
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation, whose folder is never written to again.
+    """A generation. Its folder never changes after it was written.
 
-    The folder of a build holds encoder, index, documents and hierarchy. The folder of an addition
-    holds index and documents of the added documents. A generation that removed documents has a file
-    `removed.json`, and one that changed known queries a file `known_overrides.json`.
+    The folder of a build has an encoder, an index, documents and a hierarchy. The folder of an
+    addition has a segment: the index and the documents that were added. A folder can also have the
+    files `removed.json`, the removed documents of all segments, and `known_overrides.json`, the
+    known queries that changed later.
 
-    Besides the attributes below, the manifest holds: the format; `parent`, the number of the
-    generation that this one was made from, or None; `documents` and `passages`, the numbers of all
-    that can be found; `text`, the rules by which documents are cut into passages, or None if
-    unknown; `provenance`, which tells where the generation comes from; and a checksum of each file
-    in the folder.
+    The manifest has the following entries besides the attributes below:
+
+    - the number of its format
+    - `parent`: number of the generation that this one was made from, or None
+    - `documents` and `passages`: numbers of live documents and of their passages
+    - `text`: rules by which documents are cut into passages, or None if they are unknown
+    - `provenance`: origin of the generation
+    - a checksum of each file in the folder
 
     Attributes:
         folder: Folder of the generation.
-        manifest: Content of its manifest.
+        manifest: Content of the manifest.
         number: Number of the generation, from 0.
-        retriever: Retriever that the generation belongs to.
-        fingerprint: Fingerprint of the encoder that made the vectors and has to encode queries.
-        base: Number of the generation that holds the base segment: encoder, hierarchy and the
-            documents of the build.
-        build: Number of the generation as which the build was opened.
-        segments: Numbers of the generations whose added documents are searched, oldest first.
-        removed: Number of the generation whose `removed.json` applies; None if no document is
+        retriever: Name of the retriever.
+        fingerprint: Fingerprint of the encoder that made the vectors and must encode queries.
+        base: Number of the generation whose folder has the base segment: the documents of the
+            build, with encoder and hierarchy.
+        build: Number of the generation that the build was copied to.
+        segments: Numbers of the generations whose folders have the added segments, oldest first.
+        removed: Number of the generation whose `removed.json` applies. None if no document is
             removed.
-        known: Number of the generation whose `known_overrides.json` applies; None if no known
-            query changed since the segments were written.
-        cursor: Ledger position up to which the generation holds all documents.
+        known: Number of the generation whose `known_overrides.json` applies. None if no known query
+            changed after the segments were written.
+        cursor: Part of the ledger that the generation contains.
     """
 
     folder: Path
@@ -114,7 +123,7 @@ class Generation:
 
     @property
     def watermark(self) -> int:
-        """Id of the last ledger event that the generation holds; 0 before the first event."""
+        """Id of the last ledger event that the generation contains. 0 if it contains none."""
         return self.cursor.position.event
 
     @property
@@ -122,7 +131,7 @@ class Generation:
         """The rules by which documents are cut into passages.
 
         Raises:
-            FreshetError: If the build did not record them, so that no document can be added.
+            FreshetError: If the build did not record the rules. Then no document can be added.
         """
         if self.manifest["text"] is None:
             raise FreshetError(
@@ -133,7 +142,7 @@ class Generation:
 
     @property
     def needs(self) -> frozenset[int]:
-        """Numbers of all generations whose folders this one reads, its own included."""
+        """Numbers of all generations whose folders this one reads, including its own number."""
         numbers = {self.number, self.base, *self.segments}
         for shared in (self.removed, self.known):
             if shared is not None:
@@ -142,9 +151,10 @@ class Generation:
 
     @property
     def complete(self) -> bool:
-        """Whether all folders that it reads exist.
+        """Whether all folders that this generation reads exist.
 
-        Garbage collection leaves of some generations only the folders that newer ones share.
+        Garbage collection deletes folders of old generations, but keeps folders that newer
+        generations share. So the folder of an old generation may exist although it is incomplete.
         """
         return all((self.sibling(number) / MANIFEST).is_file() for number in self.needs)
 
@@ -155,10 +165,12 @@ class Generation:
         return self.folder.with_name(f"{number:06d}")
 
     def verify(self) -> None:
-        """Compare the files in the generation's own folder with their checksums.
+        """Compare the files in the folder of this generation with their checksums.
+
+        Files of other generations that this one shares are not compared; see `verify_all`.
 
         Raises:
-            Damaged: If a file differs; the message names the first one.
+            Damaged: If a file differs. The message names the first such file.
         """
         verify_checksums(self.folder, self.manifest, REPAIR)
 
@@ -172,9 +184,10 @@ class Generation:
             self._read_needed(number).verify()
 
     def verify_documents(self) -> None:
-        """Compare only the files that tell which documents there are with their checksums.
+        """Compare the files that define the live documents with their checksums.
 
-        Call this before texts are copied out of the generation.
+        These are the documents of each segment and the list of removed documents. It takes less
+        time than `verify_all`. Call this before you copy documents out of the generation.
 
         Raises:
             Damaged: If a folder is missing or a file differs.
@@ -198,13 +211,15 @@ class Generation:
 
 @dataclass(frozen=True)
 class verify_checksums_on_error(AbstractContextManager[None]):
-    """Context manager that explains an error by a damaged file, if there is one.
+    """Context manager that finds damaged files after an error.
 
-    Libraries fail in many ways on a truncated file. Checksums take long to compare, so they are
-    only compared after an error. Errors that explain themselves are left alone.
+    Libraries raise many kinds of errors for a truncated file. If the block raises one, the
+    checksums of the generation are compared, and `Damaged` replaces the error if a file differs.
+    Checksums are not compared without an error, because that takes long. A `FreshetError` is not
+    replaced, because it explains itself.
 
     Attributes:
-        generation: Generation that is read in the block.
+        generation: Generation that the block reads.
     """
 
     generation: Generation
@@ -217,17 +232,15 @@ class verify_checksums_on_error(AbstractContextManager[None]):
 
 
 Removed = dict[int, frozenset[str]]
-"""Ids of removed documents, by the number of the segment that holds them."""
+"""Ids of the removed documents of each segment, by the number of the segment."""
 
 
 def removed_by_segment(generation: Generation) -> Removed:
-    """Return the removed documents of each segment that a generation searches, base first.
-
-    Args:
-        generation: Generation whose segments are listed.
+    """Return the removed documents of each segment of a generation.
 
     Returns:
-        One entry for each segment, also if nothing is removed from it.
+        Removed ids by the number of the segment, the base segment first. There is an entry for each
+        segment, also if nothing is removed from it.
     """
     removed_ids: dict[str, list[str]] = {}
     if generation.removed is not None:
@@ -240,7 +253,11 @@ def removed_by_segment(generation: Generation) -> Removed:
 
 
 def known_overrides(generation: Generation) -> dict[str, list[KnownQuery]]:
-    """Return all known queries of the documents whose queries changed, by document id."""
+    """Return the known queries that changed after their documents were indexed.
+
+    Returns:
+        All evidence about the queries of each such document, by document id.
+    """
     if generation.known is None:
         return {}
     with verify_checksums_on_error(generation):
@@ -254,7 +271,7 @@ def document_rows(
 
     Args:
         generation: Generation to read.
-        ids: Documents to look up. Documents that cannot be found are left out.
+        ids: Ids of the documents. Documents that are not live are left out.
         columns: Columns to read besides the id.
 
     Returns:
@@ -272,37 +289,42 @@ def document_rows(
 
 
 def may_expire(generation: Generation) -> bool:
-    """Return whether a document of a generation may have the field `expires`."""
+    """Return whether some document of a generation may have the field `expires`."""
     numbers = removed_by_segment(generation)
     return any(any_document_expires(generation.sibling(number) / DOCUMENTS) for number in numbers)
 
 
 def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
-    """Write `removed.json`; equal sets give equal bytes."""
+    """Write `removed.json` to the folder of a generation. Equal sets give equal bytes."""
     removed_ids = {str(number): sorted(removed[number]) for number in sorted(removed)}
     write_json(folder / REMOVED, removed_ids, lines=False)
 
 
 def trained_documents(generation: Generation) -> set[str]:
-    """Return the ids of the documents in the build, which are all that training has seen."""
+    """Return the ids of the documents in the build. Training has seen no other documents."""
     base = generation.sibling(generation.base)
     (ids,) = read_columns(base / DOCUMENTS, "document_id")
     return set(ids)
 
 
 def added_since_training(generation: Generation) -> set[str]:
-    """Return the ids of documents that can be found and that training has not seen."""
+    """Return the ids of the live documents that training has not seen."""
     with verify_checksums_on_error(generation):
         return document_hashes(generation).keys() - trained_documents(generation)
 
 
 def document_hashes(generation: Generation) -> dict[str, str]:
-    """Return the content hash of each document that can be found, by document id."""
+    """Return the content hash of each live document, by document id."""
     return dict(live_rows(generation, "document_id", "content_hash"))
 
 
 def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]]:
-    """Yield these columns of each document that can be found; the first has to be the id."""
+    """Yield a row for each live document of a generation.
+
+    Args:
+        generation: Generation to read.
+        *columns: Columns of the rows. The first one must be `document_id`.
+    """
     for number, removed in removed_by_segment(generation).items():
         values = read_columns(generation.sibling(number) / DOCUMENTS, *columns)
         for row in zip(*values, strict=True):

@@ -1,6 +1,7 @@
-"""Change what a retriever searches: every change builds a new generation.
+"""Make changes of documents searchable, by building a new generation.
 
-A change becomes visible when the pointer to the current generation is replaced.
+A generation is an immutable snapshot of the index. It becomes visible to searches when the pointer
+to the current generation is replaced.
 """
 
 from __future__ import annotations
@@ -46,28 +47,28 @@ from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
 
 NO_QUERIES: Mapping[str, Collection[str]] = MappingProxyType({})
-"""Solves no document for other queries than those of its row."""
+"""Default of `solve_for`: no document gets other queries than those of its row."""
 
-# Folder of a new segment that is merged with others at once.
+# Name of the folder of a new segment that is merged with other segments immediately.
 UNMERGED = "fresh"
 
-# Names in a manifest. A source with arbitrary field names must not make it grow forever.
+# Largest number of field names in a manifest. It limits the manifest if a source has very many
+# different field names.
 MAX_KNOWN_FIELDS = 10_000
 
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """What became of applied changes.
+    """The result of applying changes. All lists of ids are ascending.
 
     Attributes:
         generation: Generation that is current afterwards.
-        added: Ids of the added documents, ascending.
-        updated: Ids of the updated documents, ascending.
-        deleted: Ids of the deleted documents, ascending.
-        unchanged: Ids of the documents whose content was equal, ascending.
-        before: Number of documents that could be found before.
-        solved_again: Ids of the documents whose vectors were solved again, while their contents are
-            equal, ascending.
+        added: Ids of the added documents.
+        updated: Ids of the updated documents.
+        deleted: Ids of the deleted documents.
+        unchanged: Ids of the documents that a change left as they were.
+        before: Number of live documents before the changes.
+        solved_again: Ids of the documents with unchanged content whose vectors were solved again.
     """
 
     generation: Generation
@@ -85,20 +86,21 @@ class ApplyResult:
 
 
 Guard = Callable[[Searcher, ApplyResult], None]
-"""Called with a searcher of a generation before it becomes current; raises to refuse it."""
+"""Function that checks a generation before it becomes current. It raises an error to refuse it."""
 
 WriteSegment = Callable[[Path, BaseSegment, Sequence[Document], TextRules], LoadedSegment]
+"""Function that writes a new segment to a folder; see `write_segment`."""
 
 LoadedSegments = Callable[[], dict[int, LoadedSegment]]
-"""Returns segments that other searchers have in memory, by number, so that they are shared."""
+"""Function that returns the segments that other searchers have opened, by number, to share them."""
 
 
 def merge_count(sizes: Sequence[int], most: int) -> int:
-    """Return how many of the newest segments to merge; 0 if there are at most `most`.
+    """Return how many of the newest segments to merge.
 
-    The newest two are merged, and older ones as long as each is at most as large as what is merged
-    already. So a document is copied only if its segment at least doubles, or if it is among the
-    newest.
+    If there are more than `most` segments, the two newest are merged. An older segment is merged
+    too if it is at most as large as all newer segments together. So a document is copied rarely:
+    the segment of an older document at least doubles each time.
 
     >>> merge_count([1, 1, 1], most=3), merge_count([9, 1, 1, 1], most=3)
     (0, 3)
@@ -106,8 +108,11 @@ def merge_count(sizes: Sequence[int], most: int) -> int:
     4
 
     Args:
-        sizes: Numbers of documents in the segments, oldest first.
-        most: Largest number of segments that are left unmerged.
+        sizes: Number of documents in each segment, oldest first.
+        most: Largest number of segments that need no merge.
+
+    Returns:
+        Number of segments to merge, at least 2, or 0 if no merge is needed.
     """
     if len(sizes) <= most:
         return 0
@@ -120,25 +125,27 @@ def merge_count(sizes: Sequence[int], most: int) -> int:
 
 
 class GenerationDraft:
-    """The segments of the next generation, while its folder is written.
+    """The segments of a new generation whose folder is being written.
 
     Attributes:
-        folder: Staging folder of the generation.
-        current: Generation that it is made from.
+        folder: Folder in which the generation is written.
+        current: Generation that the new one is made from.
         root: Base segment, with encoder and hierarchy.
-        base: The base segment as the new generation sees it.
-        segments: Added segments that are shared with older generations, oldest first.
-        fresh: Segment in the new generation's own folder; None if there is none.
-        known: All known queries of the documents whose queries changed, by document id.
+        base: View of the base segment, with the documents that the new generation removes.
+        segments: Views of added segments that the new generation shares with older ones, oldest
+            first.
+        fresh: View of the segment in the folder of the new generation. None if it adds no segment.
+        known: Known queries of each document whose queries changed after it was indexed, by
+            document id.
     """
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
-        """Start with the segments of a searcher; segments without any documents left are dropped.
+        """Start with the segments of a generation. Segments without live documents are dropped.
 
         Args:
-            folder: Empty staging folder.
+            folder: Empty folder in which the new generation is written.
             searcher: Searcher of the generation to start from.
-            removed: All removed documents of each segment.
+            removed: Removed documents of each segment in the new generation.
         """
         views: list[SegmentView] = []
         for view in searcher.views:
@@ -158,21 +165,26 @@ class GenerationDraft:
         """Write a segment of new documents, and merge segments if there are too many.
 
         Args:
-            puts: Documents of the segment.
-            write: Writes the segment.
-            most: Largest number of added segments, the new one included.
+            puts: Documents of the new segment.
+            write: Function that writes a segment.
+            most: Largest number of added segments, including the new one.
         """
         sizes = [view.documents for view in self.segments]
         merged = merge_count([*sizes, len(puts)], most)
         target = self.folder / UNMERGED if merged else self.folder
         self.fresh = SegmentView(write(target, self.root, puts, self.current.text))
         if merged:
-            # The fresh segment is one of those to merge.
+            # The fresh segment is merged in any case. `merge` needs the number of the others.
             self.merge(merged - 1)
             shutil.rmtree(target)
 
     def merge(self, newest: int) -> None:
-        """Merge the `newest` shared segments and the fresh one into a new fresh segment."""
+        """Merge segments to a new segment in the folder of the generation.
+
+        Args:
+            newest: Number of the newest shared segments to merge. The fresh segment is merged with
+                them if there is one.
+        """
         first_merged = len(self.segments) - newest
         merged = self.segments[first_merged:]
         if self.fresh is not None:
@@ -184,14 +196,14 @@ class GenerationDraft:
             self.fresh = SegmentView(open_segment(self.root, self.folder))
 
     def manifest_facts(self, number: int, later: LaterEvidence) -> dict[str, Any]:
-        """Return the manifest's entries about segments and counts.
+        """Return the entries of the manifest about segments, and write the files that they name.
 
-        `removed.json` and `known_overrides.json` are written if they differ from those that the
-        current generation uses.
+        `removed.json` and `known_overrides.json` are only written if their content differs from the
+        files of the current generation. Otherwise the manifest names the older files.
 
         Args:
             number: Number of the new generation.
-            later: What became known about queries after their documents were indexed.
+            later: Evidence about known queries that arrived after documents were indexed.
         """
         shared = [self.base, *self.segments]
         views = list(shared)
@@ -219,9 +231,10 @@ class GenerationDraft:
         return facts
 
     def _known_fields(self) -> list[str]:
-        """Return the fields of removed documents whose segments are not searched any more.
+        """Return the names of fields that only removed documents of dropped segments had.
 
-        A filter by such a field matches nothing, while an unknown field is an error.
+        The manifest remembers them, so that a filter may still name them. It matches nothing then.
+        A filter with an unknown field is an error.
         """
         kept = {view.segment.number for view in [self.base, *self.segments]}
         names = set(self.current.manifest.get("known_fields", ()))
@@ -231,10 +244,14 @@ class GenerationDraft:
         return sorted(names)[:MAX_KNOWN_FIELDS]
 
     def _write_removed(self, shared: Sequence[SegmentView], number: int) -> int | None:
-        """Return the number of the generation whose `removed.json` applies to the new one.
+        """Write `removed.json` if needed, and return the number of the generation that has it.
 
-        The file of the current generation still applies if no more documents are removed. It may
-        also list segments that are not searched any more.
+        If no further documents are removed, the file of the current generation is used again. It
+        may list segments that the new generation has dropped. Readers ignore them.
+
+        Args:
+            shared: Views of the segments that are shared with older generations.
+            number: Number of the new generation.
         """
         before = {view.segment.number: view.removed for view in self._views_before}
         removed = {view.segment.number: view.removed for view in shared if view.removed}
@@ -244,7 +261,13 @@ class GenerationDraft:
         return self.current.removed if removed else None
 
     def _write_overrides(self, number: int) -> int | None:
-        """Return the number of the generation whose known queries apply to the new one."""
+        """Write `known_overrides.json` if needed, and return the generation that has it.
+
+        If the known queries are those of the current generation, its file is used again.
+
+        Args:
+            number: Number of the new generation.
+        """
         if not self.known:
             return None
         if self.known == known_overrides(self.current):
@@ -254,43 +277,45 @@ class GenerationDraft:
 
 
 class GenerationBuilder:
-    """Changes what one retriever searches. Only one builder may work at a time.
+    """Builds the generations of one retriever. Only one builder may work at a time.
 
-    Encoder and segments stay in memory between calls.
+    Encoder and segments stay in memory between calls, so that later changes are fast.
     """
 
     solves_vectors = False
-    """Whether vectors are solved for queries that feedback brings."""
+    """Whether this builder solves vectors of documents again after feedback."""
 
     _write_segment = staticmethod(write_segment)
 
     def __init__(
         self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8
     ) -> None:
-        """Use the generations of a retriever.
+        """Prepare to build generations of a retriever.
 
         Args:
-            live: Folder of all live collections.
+            live: Folder of the live collections of all retrievers.
             retriever: Name of the retriever.
-            refine: Replaces the encodings of new documents by other vectors; None keeps them.
-            max_segments: Largest number of added segments, each of which a search looks through.
-                If there are more, the newest are merged.
+            refine: Function that replaces the encodings of new documents by other vectors. None
+                keeps the encodings.
+            max_segments: Largest number of added segments. More segments make searches slower, so
+                the newest are merged if there are more.
         """
         self.collection = GenerationStore(live, retriever)
         self.refine = refine
         self.max_segments = max_segments
         self.loaded: LoadedSegments = dict
-        # Returns what became known about queries after their documents were indexed.
+        # Function that returns evidence about known queries that arrived after indexing.
         self.later_evidence: Callable[[], LaterEvidence] = LaterEvidence
-        # A generation to change instead of the current one, such as a build that is opened.
+        # Generation to change instead of the current one, such as a build that becomes live.
         self.opened: Generation | None = None
         self._searcher: Searcher | None = None
 
     @property
     def searcher(self) -> Searcher:
-        """Searcher of the generation that changes are made to.
+        """Searcher of the generation that changes start from.
 
-        Segments that were loaded before, here or by others, are shared.
+        It is replaced if the current generation has changed. Segments that this builder or other
+        searchers have opened are not opened again.
         """
         generation = self.opened or self.collection.current()
         if self._searcher is None or self._searcher.generation != generation:
@@ -301,13 +326,13 @@ class GenerationBuilder:
         return self._searcher
 
     def prepare(self) -> None:
-        """Load everything that the first change needs."""
+        """Open the segments that the first change needs, so that it is fast."""
         _ = self.searcher
 
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
-        """Return the documents whose vectors should be solved for other queries than they are.
+        """Find the documents whose vectors must be solved again because of feedback.
 
-        Only builders that solve vectors find any.
+        This builder does not solve vectors, so it finds none. Subclasses override the method.
 
         Args:
             pending: Last pending change of each document, by document id.
@@ -326,27 +351,28 @@ class GenerationBuilder:
         rewritten: Collection[str] = (),
         solve_for: Mapping[str, Collection[str]] = NO_QUERIES,
     ) -> ApplyResult:
-        """Make changes searchable in a new current generation.
+        """Make changes searchable: build a generation and make it the current one.
 
-        If nothing changes, a new generation is made only if its cursor differs.
+        If no document changes and the cursor is equal, no generation is built.
 
         Args:
-            changes: Changes in their order; only the last one of each document counts.
-            cursor: Ledger cursor of the new generation.
-            provenance: Where the changes come from.
-            guard: Called before the generation becomes current. If it raises, the generation is
-                deleted.
-            rewritten: See `NetChanges.compute`.
-            solve_for: Hashes of the queries that vectors are solved for, by document id. These
-                documents are written also if their contents are equal. All other documents are
-                solved for the queries of their rows.
+            changes: Changes in their order. Only the last change of each document counts.
+            cursor: Part of the ledger that the new generation contains.
+            provenance: Origin of the changes, for the manifest.
+            guard: Function that checks the generation before it becomes current. If it raises an
+                error, the generation is deleted.
+            rewritten: Ids of documents that count as updated also if their content is unchanged;
+                see `NetChanges.compute`.
+            solve_for: Hashes of the queries to solve vectors for, by document id. These documents
+                are written also if their content is unchanged. The vectors of all other documents
+                are solved for the queries of their rows.
 
         Returns:
-            Ids of the documents by what happened to them, and the current generation.
+            The current generation, and the documents that changed.
 
         Raises:
             FreshetError: If the retriever is not live, or its build does not record how documents
-                are cut into passages; then nothing is changed.
+                are cut into passages. Nothing is changed then.
         """
         searcher = self.searcher
         current = searcher.generation
@@ -378,10 +404,10 @@ class GenerationBuilder:
     def compact(self, cursor: LedgerCursor | None = None) -> Generation:
         """Merge all added segments into one, without their removed documents.
 
-        Rankings stay equal, since vectors are copied and not computed again.
+        This makes searches faster. Rankings do not change, because vectors are copied.
 
         Args:
-            cursor: Ledger cursor of the new generation; None keeps that of the current one.
+            cursor: Ledger cursor of the new generation. None copies it from the current one.
 
         Returns:
             The new generation, or the current one if there is nothing to merge.
@@ -399,10 +425,12 @@ class GenerationBuilder:
             return self.collection.set_current(self._searcher.generation)
 
     def update_known_queries(self, cursor: LedgerCursor) -> Generation:
-        """Make changes of known queries searchable that no change of a document brings along.
+        """Make changed known queries searchable, without changing a document.
+
+        `apply` does this as well, but only together with changes of documents.
 
         Args:
-            cursor: Ledger cursor of the new generation.
+            cursor: Part of the ledger that the new generation contains.
 
         Returns:
             The new generation, or the current one if no known query changed.
@@ -424,14 +452,15 @@ class GenerationBuilder:
         """Delete old generations, except for folders that a searcher has open.
 
         Args:
-            keep: See `GenerationStore.unneeded_generations`.
-            registered: See `GenerationStore.unneeded_generations`.
+            keep: Number of newest generations to keep; see `GenerationStore.unneeded_generations`.
+            registered: Numbers of further generations to keep.
 
         Returns:
-            Numbers of the deleted generations.
+            Numbers of the deleted generations, ascending.
         """
         if self._searcher is not None:
-            # An older searcher may have folders open that are to be deleted.
+            # The searcher of an older generation has folders open, which could not be deleted. The
+            # property `searcher` replaces it by a searcher of the current generation.
             self._searcher = self.searcher
         return self.collection.collect_garbage(keep, registered)
 
@@ -443,14 +472,14 @@ class GenerationBuilder:
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
     ) -> Searcher:
-        """Build a generation that is not current yet, and return a searcher of it.
+        """Build a generation, and return a searcher of it. It is not current yet.
 
         Args:
             searcher: Searcher of the generation to start from.
-            removed: All removed documents of each segment.
-            puts: Documents to add; None merges all added segments instead.
-            cursor: Ledger cursor of the new generation.
-            provenance: Provenance of the new generation.
+            removed: Removed documents of each segment in the new generation.
+            puts: Documents to add. None merges all added segments instead.
+            cursor: Part of the ledger that the new generation contains.
+            provenance: Origin of the new generation, for the manifest.
         """
         parent = searcher.generation.number
         with self.collection.staging_dir(after=parent) as folder:

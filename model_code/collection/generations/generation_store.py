@@ -1,12 +1,15 @@
 """The generations of a retriever on disk, with a pointer to the current one.
 
-    live/current                              name of the default retriever
-    live/RETRIEVER/current                    number of the current generation, which only rises
-    live/RETRIEVER/generations/000000/...     immutable
+A generation is an immutable snapshot of the index.
 
-The pointer is replaced atomically, and only after the whole generation is on the disk. So readers
-see the old generation or the new one, and never a mixture, also after a crash. A generation with a
-larger number than the current one was never searched. The next writer deletes it.
+    live/current                              name of the default retriever
+    live/RETRIEVER/current                    number of the current generation
+    live/RETRIEVER/generations/000000/...     folder of a generation, which never changes
+
+The pointer is a small file. It is replaced atomically, after all files of the new generation are on
+the disk. So readers see the old generation or the new one, and never a mixture, even after a crash.
+The number of the current generation only rises. A generation with a larger number comes from an
+interrupted writer and was never searched. The next writer deletes it.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ from model_code.settings import require
 
 LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
 
-# Prefixes of folders that are being written or deleted.
+# Name prefixes of folders that are being written, and of folders that are being deleted.
 MAKING, REMOVING = ".making.", ".removing."
 
-# Keys of the provenance that belong to one generation, and are not copied to later ones.
+# Keys of the provenance that describe only one generation. Later generations do not copy them.
 OWN_PROVENANCE_KEYS = ("model_version", "stage_key", "mlflow_run", "events")
 
-# Keys of the manifest that a generation shares with the generation that is published again.
+# Keys of the manifest that are copied when an older generation is published again.
 COPIED_KEYS = (
     "base",
     "build",
@@ -50,13 +53,16 @@ COPIED_KEYS = (
 
 
 class GenerationStore:
-    """The generations of one retriever, with any number of readers and one writer at a time."""
+    """The generations of one retriever on disk.
+
+    Any number of processes may read them. Only one may write at a time.
+    """
 
     def __init__(self, live: Path, retriever: str) -> None:
-        """Use the generations below a folder; nothing is read or written yet.
+        """Use the generations of a retriever. Nothing is read or written yet.
 
         Args:
-            live: Folder of all live collections.
+            live: Folder of the live collections of all retrievers.
             retriever: Name of the retriever.
         """
         self.live = live
@@ -77,15 +83,15 @@ class GenerationStore:
         return generations
 
     def next_number(self) -> int:
-        """Return the number of the next generation."""
+        """Return the number for a new generation, which is larger than all existing numbers."""
         numbers = [int(name) for name in self._folder_names() if name.isdigit()]
         return max(numbers, default=-1) + 1
 
     def current_number(self) -> int | None:
-        """Return the number of the generation that is searched, or None if there is none.
+        """Return the number of the current generation, or None if there is none.
 
         Raises:
-            Damaged: If the pointer is truncated, since it could name another generation.
+            Damaged: If the pointer is truncated. It could name a wrong generation then.
         """
         pointer = self.folder / CURRENT
         if not pointer.is_file():
@@ -96,7 +102,7 @@ class GenerationStore:
         return int(text)
 
     def current(self) -> Generation:
-        """Return the generation that is searched.
+        """Return the current generation, which searches use.
 
         Raises:
             FreshetError: If the retriever is not live, or the generation has another format.
@@ -133,7 +139,9 @@ class GenerationStore:
     def set_current(self, generation: Generation) -> Generation:
         """Make a generation the current one, and return it.
 
-        The generation must be whole: it was just made, or its checksums were compared.
+        Args:
+            generation: Generation whose files are known to be undamaged, because it was just made
+                or its checksums were compared.
         """
         write_text(self.folder / CURRENT, f"{generation.number}\n")
         return generation
@@ -146,15 +154,15 @@ class GenerationStore:
         The new generation shares all files with the older one.
 
         Args:
-            generation: Generation to publish again.
-            cursor: Ledger cursor of the new generation.
+            generation: Older generation to publish.
+            cursor: Part of the ledger that the new generation contains.
             provenance: Entries to add to the provenance of the older generation.
 
         Returns:
             The new generation.
 
         Raises:
-            Damaged: If a file of the generation is damaged; then nothing is changed.
+            Damaged: If a file of the older generation is damaged. Nothing is changed then.
         """
         generation.verify_all()
         facts = {key: generation.manifest[key] for key in COPIED_KEYS}
@@ -166,15 +174,16 @@ class GenerationStore:
 
     @contextmanager
     def staging_dir(self, after: int | None = None) -> Iterator[Path]:
-        """Create an empty folder for a new generation, on the disk of the other generations.
+        """Context manager that creates an empty folder in which a new generation is written.
 
-        What an interrupted writer left is deleted first. The folder is deleted at the end of the
-        block, unless `commit` has made it a generation. Its files reach the disk in `commit`, all
-        at once.
+        The folder is on the same disk as the other generations, so that `commit` can rename it.
+        Leftovers of interrupted writers are deleted first. At the end of the block the folder is
+        deleted, unless `commit` has turned it into a generation. To save time, files are not forced
+        to the disk one by one, but all at once in `commit`.
 
         Args:
-            after: Number of a generation that is not current yet, and that the new one continues.
-                It is not deleted as a leftover.
+            after: Number of a generation that is not current yet and from which the new one is
+                made. It is not deleted as a leftover.
 
         Yields:
             The folder.
@@ -191,13 +200,15 @@ class GenerationStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def remove_uncommitted(self, after: int | None = None) -> None:
-        """Delete what interrupted writers left: generations that were never current, and others.
+        """Delete leftovers of interrupted writers.
+
+        These are unfinished folders, and generations that never became current.
 
         Args:
-            after: Number of a generation to keep although it is not current yet.
+            after: Number of a generation to keep, although it is not current yet.
 
         Raises:
-            FreshetError: If a leftover generation has another format; then nothing is deleted.
+            FreshetError: If a leftover generation has another format. Nothing is deleted then.
         """
         numbers = [number for number in (self.current_number(), after) if number is not None]
         last_kept = max(numbers, default=-1)
@@ -223,13 +234,15 @@ class GenerationStore:
         cursor: LedgerCursor,
         parent: int | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest of a new generation, whose files are finished, and return it.
+        """Write the manifest of a new generation, and return its content.
+
+        Call this after all other files are written, because the manifest has their checksums.
 
         Args:
-            folder: Staging folder of the generation.
+            folder: Folder from `staging_dir`.
             facts: Entries of the manifest.
-            cursor: Ledger cursor of the generation.
-            parent: Number of the generation that it was made from; None for a build.
+            cursor: Part of the ledger that the generation contains.
+            parent: Number of the generation that it was made from. None for a build.
         """
         content = {
             **facts,
@@ -240,13 +253,16 @@ class GenerationStore:
         return write_manifest(folder, FORMAT, content)
 
     def find_copies(self, manifest: Mapping[str, Any]) -> list[Generation]:
-        """Return the intact generations of the build that has the files of a manifest.
+        """Find the undamaged generations that come from the same build.
+
+        So a build that is opened again needs no second copy of its files.
 
         Args:
-            manifest: Manifest of a build, whose checksums and text rules are compared.
+            manifest: Manifest of the build. Builds are equal if checksums and text rules are equal.
 
         Returns:
-            All generations of the same build whose files are all undamaged, oldest first.
+            Generations of the build and all generations made from them, oldest first. Generations
+            with missing or damaged files are left out.
         """
         generations = self.generations()
         same_builds: set[int] = set()
@@ -262,10 +278,10 @@ class GenerationStore:
         return [generation for generation in copies if generation.needs <= intact]
 
     def commit(self, folder: Path, number: int) -> Generation:
-        """Turn a staging folder with its manifest into a generation.
+        """Turn a finished folder into a generation, by forcing it to the disk and renaming it.
 
         Args:
-            folder: Folder from `staging_dir`.
+            folder: Folder from `staging_dir`, with its manifest.
             number: Number from `next_number`.
 
         Returns:
@@ -280,10 +296,15 @@ class GenerationStore:
     def unneeded_generations(self, keep: int, registered: Collection[int] = ()) -> list[Generation]:
         """Return the generations that garbage collection may delete, oldest first.
 
+        The current generation is never among them. Generations whose folders are read by a kept
+        generation are not among them either.
+
         Args:
-            keep: Number of newest generations that stay, at least 1.
-            registered: Numbers of further generations that stay. The current generation always
-                stays, and so does what the others read.
+            keep: Number of newest generations to keep, at least 1.
+            registered: Numbers of further generations to keep.
+
+        Raises:
+            SettingsError: If `keep` is less than 1.
         """
         require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
         generations = self.generations()
@@ -296,14 +317,15 @@ class GenerationStore:
         return [generation for generation in generations if generation.number not in needed]
 
     def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
-        """Delete `unneeded_generations`, except for folders that are being read and their needs.
+        """Delete old generations, except for folders that a reader has open.
 
-        The newest is deleted first. A generation reads folders of older ones only, so that none is
-        left without what it needs, wherever the process is interrupted.
+        If a reader has a generation open, all folders that this generation reads stay as well. The
+        newest generation is deleted first. A generation reads only its own folder and folders of
+        older ones. So an interruption leaves no generation without a folder that it reads.
 
         Args:
-            keep: See `unneeded_generations`.
-            registered: See `unneeded_generations`.
+            keep: Number of newest generations to keep; see `unneeded_generations`.
+            registered: Numbers of further generations to keep.
 
         Returns:
             Numbers of the deleted generations, ascending.
@@ -327,7 +349,8 @@ class GenerationStore:
     def delete(self, folder: Path) -> None:
         """Delete the folder of a generation.
 
-        A crash leaves it whole, or in a state that the next writer deletes.
+        The folder is renamed first. If the deletion is interrupted, the next writer recognises it
+        by its name and deletes the rest.
         """
         renamed = folder.with_name(f"{REMOVING}{folder.name}")
         folder.rename(renamed)
@@ -342,7 +365,7 @@ class GenerationStore:
 
 
 def inherited_provenance(generation: Generation) -> dict[str, Any]:
-    """Return the provenance that generations made from this one inherit."""
+    """Return the part of a generation's provenance that generations made from it copy."""
     provenance: dict[str, Any] = {}
     for key, value in generation.manifest["provenance"].items():
         if key not in OWN_PROVENANCE_KEYS:
@@ -356,7 +379,7 @@ def retrievers(live: Path) -> list[str]:
 
 
 def default_retriever(live: Path) -> str:
-    """Return the retriever that is searched by default.
+    """Return the name of the retriever that is searched by default.
 
     Raises:
         FreshetError: If nothing is live.
@@ -375,7 +398,11 @@ def default_retriever(live: Path) -> str:
 
 
 def set_default_retriever(live: Path, retriever: str) -> None:
-    """Search a retriever by default.
+    """Make a live retriever the one that is searched by default.
+
+    Args:
+        live: Folder of the live collections of all retrievers.
+        retriever: Name of the retriever.
 
     Raises:
         FreshetError: If the retriever is not live.
@@ -385,7 +412,10 @@ def set_default_retriever(live: Path, retriever: str) -> None:
 
 
 def intact_folders(generations: Iterable[Generation]) -> set[int]:
-    """Return the numbers of the undamaged folders among all that these generations read."""
+    """Return the numbers of all undamaged folders that some generations read.
+
+    Each folder is checked once, also if several generations share it.
+    """
     folders = {each.sibling(number) for each in generations for number in each.needs}
     intact: set[int] = set()
     for folder in folders:
@@ -396,5 +426,5 @@ def intact_folders(generations: Iterable[Generation]) -> set[int]:
 
 
 def _is_same_build(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two manifests have the same files and the same text rules."""
+    """Return whether two manifests of builds have equal checksums and equal text rules."""
     return manifest["checksums"] == other["checksums"] and manifest["text"] == other["text"]

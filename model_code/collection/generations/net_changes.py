@@ -12,14 +12,15 @@ from model_code.text.documents import STATUSES, Change, Document, status_of
 
 @dataclass
 class NetChanges:
-    """Net effect of a batch of changes.
+    """The net effect of a batch of changes.
 
     Attributes:
         puts: Documents to write, by ascending id.
-        ids: Ids of all documents in the batch by status (see `STATUSES`), ascending.
-        removed: Documents that are removed from each segment, once the changes are made.
-        solved_again: Ids of the documents that are written only to solve their vectors again,
-            ascending. They have no status.
+        ids: Ids of the changed and unchanged documents by status (see `STATUSES`), ascending.
+        removed: Removed documents of each segment after the changes. An updated document is removed
+            from the segment that has its earlier content.
+        solved_again: Ids of the documents with unchanged content that are written only to solve
+            their vectors again, ascending. They are not in `ids`.
     """
 
     puts: list[Document]
@@ -43,10 +44,10 @@ class NetChanges:
         Args:
             changes: Changes in their order.
             views: Segments of the generation.
-            rewritten: Documents that count as updated also if their content is equal, because
-                they changed in between.
-            solved_again: Documents that are written also if their content is equal, so that their
-                vectors are solved again.
+            rewritten: Ids of documents that count as updated also if their content is unchanged.
+                An example are documents that were changed and changed back.
+            solved_again: Ids of documents that are written also if their content is unchanged, so
+                that their vectors are solved again.
         """
         last_changes = {change.document_id: change for change in changes}
         puts: list[Document] = []
@@ -78,10 +79,10 @@ class NetChanges:
 
 
 def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -> list[Change]:
-    """Return the changes that change a document when all are made one after the other.
+    """Return the changes without those that have no effect, such as a put of equal content.
 
-    Unlike the net effect, the result keeps changes that a later one undoes or overwrites. IncDSI
-    needs them, since a vector depends on the documents that exist when it is computed.
+    Unlike `NetChanges`, the result keeps changes that a later change undoes or overwrites. IncDSI
+    needs them, because a vector depends on the documents that exist when it is computed.
 
     Args:
         changes: Changes in their order.
@@ -103,7 +104,7 @@ def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -
 
 
 def _find_owner(views: Sequence[SegmentView], document_id: str) -> SegmentView | None:
-    """Return the segment that holds a document, or None."""
+    """Return the segment that holds a live document, or None."""
     for view in reversed(views):
         if document_id in view:
             return view

@@ -1,8 +1,8 @@
-"""Options of a search beside its text, and the order that they put its documents in.
+"""Options of a search, and functions that sort, group and count its documents.
 
-`sort`, `group_by`, `boost` and `facets` look at the `window` best documents of the ranking. A
-semantic retriever ranks every document, so an order of all of them would say nothing about the
-query.
+Sorting, grouping, boosts and facets use only the window, the best documents of the ranking. A dense
+retriever ranks every document. If all of them were sorted by a field, the first hits would have
+nothing to do with the query.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from model_code.collection.segments.conditions import FieldValue, Filters
 from model_code.retrieval.protocol import Ranking
 from model_code.settings import require
 
+# Number of best documents in the window, by default and at most.
 DEFAULT_WINDOW = 100
 MAX_WINDOW = 1000
 
 FieldReader = Callable[[str, Sequence[str]], Sequence[Sequence[FieldValue]]]
-"""(field, document ids) -> the values that each document has in the field."""
+"""Function that takes a field and document ids, and returns the values of each document."""
 
 SortKey = tuple[int, Any]
-"""Order of the value's type, and the value."""
+"""Number of the value's type, which decides first, and the value."""
 
 
 @dataclass(frozen=True)
@@ -32,26 +33,27 @@ class QueryOptions:
     """Options of a search.
 
     Attributes:
-        k: Number of hits of a page.
+        k: Number of hits on a page.
         filters: Conditions on fields; see `model_code.collection.segments.conditions`.
-        explain: Whether to add to each hit what its score is made of.
+        explain: Whether to add to each hit the parts that its score consists of.
         offset: Number of hits to skip.
         window: Number of best documents that are sorted, grouped, boosted and counted.
-        sort: Fields to sort by; a leading "-" sorts descending. Documents without a value come
-            last. Without fields, hits are ordered by their scores.
-        group_by: Field of which only the best document per value is returned. Documents without a
-            value are all returned.
+        sort: Fields to sort by. A leading "-" sorts descending. Documents without a value come
+            last. Without fields, hits are sorted by their scores.
+        group_by: Field to group by. Only the best document of each value is returned. All documents
+            without a value are returned.
         facets: Fields whose values are counted.
         boost: Fields that raise scores; see `model_code.collection.generations.boosts`.
         syntax: Whether phrases, excluded words and words of the title are conditions; see
-            `model_code.text.query_syntax`. Otherwise they are text.
+            `model_code.text.query_syntax`. If False, they are searched as text.
         typos: Whether one typo is tolerated in longer words that no document contains.
         prefix: Whether the last word may be unfinished.
-        floor: Whether hits are compared with the relevance floor.
-        min_score: Lowest score of a hit. None: no limit.
-        diversity: How much similar documents are moved down, from 0 (not at all) to 1; see
+        floor: Whether to mark hits below the relevance floor, which are probably no answers.
+        min_score: Lowest score of a hit. None sets no limit.
+        diversity: How far similar documents move down, from 0 (not at all) to 1; see
             `model_code.retrieval.diversity`.
         rerank: Whether the best documents are reranked, if the project has a reranker.
+        boosts: The parsed `boost`.
 
     Raises:
         SettingsError: If a value is out of range, or a boost is malformed.
@@ -100,7 +102,7 @@ class QueryOptions:
 
     @property
     def reorders(self) -> bool:
-        """Whether the window is put in another order than that of the ranking."""
+        """Whether an option changes the order of the window, so that it is not that of scores."""
         reorders_by_fields = self.sort or self.boosts or self.group_by is not None
         return bool(reorders_by_fields or self.diversity)
 
@@ -110,10 +112,12 @@ class QueryOptions:
         last = self.offset + self.k
         if self.reorders:
             return self.window
-        return max(last, self.window) if self.facets else last
+        if self.facets:
+            return max(last, self.window)
+        return last
 
     def fields(self) -> list[str]:
-        """Return the fields that must be known."""
+        """Return all fields that the options name, except for filters."""
         names = [name.removeprefix("-") for name in self.sort]
         names.extend(self.facets)
         names.extend(boost.field for boost in self.boosts)
@@ -123,12 +127,18 @@ class QueryOptions:
 
 
 def sort_ranking(ranking: Ranking, sort: Sequence[str], read: FieldReader) -> Ranking:
-    """Return the documents of a ranking, sorted by fields; equal ones keep their order.
+    """Sort the documents of a ranking by fields.
 
-    Of several values of a document, the least counts, or the greatest if descending.
+    Documents with equal values keep their order. If a document has several values of a field, the
+    smallest one counts, or the largest one if the order is descending.
+
+    Args:
+        ranking: Documents with scores.
+        sort: Fields, the most important first. A leading "-" sorts descending.
+        read: Reads values of fields.
     """
     ordered = list(ranking)
-    # Python's sort is stable, so the last field is sorted by first.
+    # Python's sort is stable. Sorting by the least important field first gives the right order.
     for name in reversed(sort):
         is_descending = name.startswith("-")
         ids = [document_id for document_id, _ in ordered]
@@ -148,7 +158,10 @@ def sort_ranking(ranking: Ranking, sort: Sequence[str], read: FieldReader) -> Ra
 
 
 def _sort_key(value: FieldValue) -> SortKey:
-    """Return a key that orders values of all types: numbers, dates, texts, false and true."""
+    """Return a sort key that compares values of all types.
+
+    Numbers come before dates, then texts, then false and true.
+    """
     if value.number is not None:
         return 0, value.number
     if value.instant is not None:
@@ -159,9 +172,15 @@ def _sort_key(value: FieldValue) -> SortKey:
 
 
 def group_ranking(ranking: Ranking, group_by: str, read: FieldReader) -> Ranking:
-    """Return the first document of each value of a field. A document counts by its first value.
+    """Keep the first document for each value of a field.
 
-    Documents without a value are all kept.
+    If a document has several values, its first value counts. All documents without a value are
+    kept.
+
+    Args:
+        ranking: Documents with scores.
+        group_by: The field.
+        read: Reads values of fields.
     """
     values = read(group_by, [document_id for document_id, _ in ranking])
     seen: set[FieldValue] = set()
@@ -181,13 +200,13 @@ def count_facets(
     """Count the documents with each value of some fields.
 
     Args:
-        document_ids: Documents to count.
+        document_ids: Ids of the documents to count.
         facets: The fields.
-        read: Reads values.
-        limit: Largest number of values of a field; the most frequent ones are returned.
+        read: Reads values of fields.
+        limit: Largest number of values per field. The most frequent values are returned.
 
     Returns:
-        By field and value, as text, the number of documents, the most frequent first.
+        For each field, the number of documents by the text of the value, the most frequent first.
     """
     counts: dict[str, dict[str, int]] = {}
     for name in facets:

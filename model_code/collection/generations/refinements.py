@@ -1,4 +1,7 @@
-"""What IncDSI did for the documents of a generation."""
+"""Read the records about documents of a generation whose vectors IncDSI solved.
+
+IncDSI solves the vector of a document so that the document is found by its queries.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ from model_code.corpus.known_queries import query_hash
 
 
 def solved_documents(generation: Generation) -> list[SolvedDocument]:
-    """Return the documents solved for their queries that can be found, oldest segment first.
+    """Return the records of all live documents that were solved for their queries.
+
+    Records of older segments come first.
 
     Raises:
-        Damaged: If a file of the solved documents is damaged.
+        Damaged: If a file of records is damaged.
     """
     removed = removed_by_segment(generation)
     found: list[SolvedDocument] = []
@@ -32,10 +37,12 @@ def solved_documents(generation: Generation) -> list[SolvedDocument]:
 
 
 def refinement_statuses(generation: Generation) -> dict[str, str]:
-    """Return the name of the `Status` of each refined document that can be found, by id.
+    """Return the name of the `Status` of each live document with a record, by document id.
+
+    The status tells whether the vector meets all constraints.
 
     Raises:
-        Damaged: If a file of the refined documents is damaged.
+        Damaged: If a file of records is damaged.
     """
     removed = removed_by_segment(generation)
     found: dict[str, str] = {}
@@ -53,17 +60,22 @@ def refinement_statuses(generation: Generation) -> dict[str, str]:
 def summarize_refinements(
     generation: Generation, document_ids: Collection[str] | None = None
 ) -> SolvedSummary | None:
-    """Sum up what IncDSI did for documents that can be found; None if it solved none of them.
+    """Count how many queries find their document before and after IncDSI solved its vector.
 
     Args:
         generation: The generation.
-        document_ids: The documents; None means all of them.
+        document_ids: Ids of the documents to count. None means all live documents.
+
+    Returns:
+        The counts. None if none of the documents was solved.
     """
     documents = solved_documents(generation)
     if document_ids is not None:
         wanted = set(document_ids)
         documents = [document for document in documents if document.document_id in wanted]
-    return SolvedSummary.of(documents) if documents else None
+    if not documents:
+        return None
+    return SolvedSummary.of(documents)
 
 
 def documents_solved_with(
@@ -72,13 +84,20 @@ def documents_solved_with(
     texts: Collection[str] = (),
     hashes: Collection[str] = (),
 ) -> list[str]:
-    """Return the documents whose vectors depend on known queries, ascending.
+    """Return the ids of the documents whose solved vectors depend on given known queries.
+
+    A solved vector depends on the queries of its document, and on known queries of older documents
+    that were constraints.
 
     Args:
         generation: The generation.
-        document_ids: Documents with all their known queries.
-        texts: Known queries of any documents, whatever their case and punctuation.
-        hashes: The same by hash; see `query_hash`.
+        document_ids: Ids of older documents. Vectors that depend on any of their known queries are
+            found.
+        texts: Texts of known queries. Case and punctuation do not matter.
+        hashes: Hashes of further known queries; see `query_hash`.
+
+    Returns:
+        Document ids, ascending.
     """
     owners = set(document_ids)
     wanted = {query_hash(text) for text in texts}.union(hashes)

@@ -1,6 +1,8 @@
-"""Search the documents of a live generation: open it once, then search it in memory.
+"""Search a generation, an immutable snapshot of the live index.
 
-Only the folders of live generations are read, never `artifacts/`.
+A `Searcher` opens the indexes of a generation once and then searches them in memory. It reads only
+the folder of the live collection, never the artifacts of builds. So a build in progress does not
+affect searches.
 """
 
 from __future__ import annotations
@@ -63,12 +65,13 @@ if TYPE_CHECKING:
     from model_code.retrieval.bm25_index import Bm25Index
     from model_code.retrieval.reranker import Reranker
 
-# Values of a field that a search counts.
+# Largest number of values that a facet returns, the most frequent ones.
 MAX_FACET_VALUES = 20
-# Documents whose words make the random queries of the relevance floor. Neighbours are read at once.
+# The relevance floor is learned from random queries, made of words of 8 x 32 documents. The
+# documents are read in runs of neighbours, which is faster than reading them one by one.
 FLOOR_RUNS = 8
 FLOOR_RUN_LENGTH = 32
-# Beginning of a document that is the query for documents like it.
+# Number of characters of a document that are the query when similar documents are searched.
 MAX_LIKE_CHARACTERS = 1000
 MILLISECONDS = 1000.0
 # Name of the reranker's score in an explanation.
@@ -76,39 +79,42 @@ RERANKER = "reranker"
 
 
 SHOWN_HITS = 10
-"""Hits that a user of the search is assumed to see."""
+"""Number of hits that a user is assumed to see on a page."""
 
 MAX_FEEDBACK_RANK = 100
-"""Rank of a hit beyond which feedback on it looks no deeper for the document."""
+"""Largest depth of the search that checks whether a hit is only due to known queries."""
 
 
 class Searcher:
-    """One generation in memory, which it searches for as long as it lives.
+    """Searches one generation.
 
-    Indexes and hierarchy are in memory, texts on the disk. What only some searches need, such as
-    fields, is read by the first of them and kept.
+    Indexes and hierarchy are in memory. Texts are read from the disk. Data that only some searches
+    need, such as the index of fields, is opened by the first such search.
+
+    A searcher always searches the same generation. `renewed` returns a searcher of the current one.
 
     Attributes:
-        live: Folder of all live collections.
+        live: Folder of the live collections of all retrievers.
         generation: The generation.
-        base: Its base segment.
-        views: Its segments, base first.
+        base: Base segment, which holds the documents of the build.
+        views: All segments of the generation with their removed documents, the base segment first.
+        reranker: Model that reorders the best documents. None if the project has none.
     """
 
     def __init__(
         self, live: Path, generation: Generation, loaded: Mapping[int, LoadedSegment]
     ) -> None:
-        """Load the segments of a generation.
+        """Open the segments of a generation.
 
         Args:
-            live: Folder of all live collections.
+            live: Folder of the live collections of all retrievers.
             generation: Generation to search.
-            loaded: Segments in memory by number, which are shared. Those whose folders were
-                deleted or replaced are loaded again.
+            loaded: Segments that are open already, by number. They are used again, unless their
+                folders were deleted or replaced.
 
         Raises:
             Damaged: If a file is damaged.
-            FingerprintMismatch: If the encoder is not the one that made the vectors.
+            FingerprintMismatch: If another encoder made the vectors.
         """
         self.live = live
         self.generation = generation
@@ -134,17 +140,17 @@ class Searcher:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """Retriever over all segments, which is put together on first use."""
+        """Retriever that searches all segments together. It is created on first use."""
         segments = [view.searchable for view in self.views]
         return type(self.base.retriever).join_segments(segments)
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
-        """Load the current generation of a retriever.
+        """Open the current generation of a retriever.
 
         Args:
-            live: Folder of all live collections.
-            retriever: Name of the retriever; None means the default one.
+            live: Folder of the live collections of all retrievers.
+            retriever: Name of the retriever. None means the default retriever.
 
         Raises:
             FreshetError: If the retriever is not live.
@@ -153,10 +159,11 @@ class Searcher:
         return _open_current(live, retriever or default_retriever(live), {})
 
     def renewed(self) -> Searcher:
-        """Return a searcher of the current generation, which is this one if nothing changed.
+        """Return a searcher of the current generation. It is this searcher if nothing changed.
 
-        It shares all segments with this one. Generations are compared by their manifests, since
-        numbers start again after a live collection was deleted.
+        A new searcher uses the segments that are open already. Generations are compared by their
+        manifests, not by their numbers, because numbers start from 0 again after a live collection
+        was deleted.
         """
         store = GenerationStore(self.live, self.generation.retriever)
         if store.current() == self.generation:
@@ -166,13 +173,16 @@ class Searcher:
         return renewed
 
     def ready(self) -> Self:
-        """Put together what every search needs, so that the first search does not wait for it."""
+        """Create everything that a search needs, so that the first search is fast."""
         _ = self.relevance_floor
         return self
 
     @property
     def relevance_floor(self) -> RelevanceFloor:
-        """Floor of the retriever. It is learned once per base segment."""
+        """Relevance floor: the fit below which a hit is probably no answer.
+
+        It is learned from random queries, once per base segment.
+        """
         if self.base.floor is None:
             ids = self.ids_after("", self.document_count)
             documents = self.documents(spread_runs(ids, FLOOR_RUNS, FLOOR_RUN_LENGTH))
@@ -182,7 +192,7 @@ class Searcher:
 
     @property
     def parts(self) -> dict[int, LoadedSegment]:
-        """Loaded segments by number. They never change, so searchers and threads share them."""
+        """Open segments by number. They never change, so searchers and threads can share them."""
         return {view.segment.number: view.segment for view in self.views}
 
     def search(
@@ -194,25 +204,28 @@ class Searcher:
     def search_batch(
         self, texts: Sequence[str], k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[list[Hit]]:
-        """Search for several texts at once, which are taken literally; see `search_pages`."""
+        """Search for several texts at once, without query syntax and typo tolerance.
+
+        See `search_pages` for a search with all options.
+        """
         options = QueryOptions(
             k=k, filters=filters, explain=explain, syntax=False, typos=False, floor=False
         )
         return [page.hits for page in self.search_pages(texts, options)]
 
     def search_pages(self, texts: Sequence[str], options: QueryOptions) -> list[SearchResult]:
-        """Search for several texts at once, which are encoded together.
+        """Search for several texts at once, which is faster than one by one.
 
         Args:
             texts: Queries.
-            options: Options that all queries share.
+            options: Options of all queries.
 
         Returns:
-            A page of hits for each text. There are fewer than k if fewer documents match.
+            A page for each text, with fewer than k hits if fewer documents match.
 
         Raises:
             SettingsError: If a text is empty, or an option is malformed.
-            FreshetError: If no document ever had a field that the options name.
+            FreshetError: If the options name a field that no document ever had.
         """
         require_queries(texts)
         with verify_checksums_on_error(self.generation):
@@ -243,16 +256,17 @@ class Searcher:
             return pages
 
     def search_like(self, document_id: str, options: QueryOptions) -> SearchResult:
-        """Search for documents that resemble a document, which is left out.
+        """Search for documents that are similar to a given document.
 
-        The title and the beginning of its text are the query, so that every retriever can do this.
+        The query is the title and the beginning of the text of the given document. This works with
+        every kind of retriever. The given document is left out of the result.
 
         Args:
-            document_id: Id of the document.
+            document_id: Id of the given document.
             options: Options of the search. `syntax`, `typos` and `prefix` have no effect.
 
         Raises:
-            FreshetError: If no document with this id can be found, or an option names a field that
+            FreshetError: If there is no live document with this id, or an option names a field that
                 no document ever had.
         """
         with verify_checksums_on_error(self.generation):
@@ -261,19 +275,19 @@ class Searcher:
             text = f"{document.title}\n{document.text}".strip()[:MAX_LIKE_CHARACTERS]
             query = self.retriever.encode_queries([text])
             shown_text = document.title or text
-            # The relevance floor is learned from queries, and a document is none.
+            # The relevance floor is learned from queries, and does not apply to a whole document.
             unmarked = replace(options, floor=False)
             return self._search_encoded(self.retriever, query, shown_text, unmarked, document_id)
 
     def search_vector(self, vector: Sequence[float], options: QueryOptions) -> SearchResult:
-        """Search for the passages that are nearest to a vector of the encoder.
+        """Search for the documents whose passages are nearest to a vector.
 
         Args:
-            vector: Vector (H,) of any length above 0.
+            vector: Vector (H,) of the encoder, of any norm above 0.
             options: Options of the search. `syntax`, `typos` and `prefix` have no effect.
 
         Raises:
-            SettingsError: If the vector has another dimension, or is not finite, or is 0.
+            SettingsError: If the vector has another dimension, is not finite, or is 0.
             FreshetError: If the retriever has no vectors.
         """
         dense = self.retriever.dense
@@ -294,14 +308,14 @@ class Searcher:
         options: QueryOptions,
         excluded: str | None = None,
     ) -> SearchResult:
-        """Return the page of one encoded query.
+        """Search for one encoded query, and return the page of hits.
 
         Args:
             retriever: Retriever that encoded the query.
             query: The encoded query.
             text: Text whose words the snippets show.
             options: Options of the search.
-            excluded: A document to leave out.
+            excluded: Id of a document to leave out of the result, or None.
         """
         if options.fields():
             self._fields.require_known(options.fields())
@@ -309,7 +323,7 @@ class Searcher:
         matching = self.document_count if allowed is None else len(allowed)
         depth = options.depth
         if excluded is not None:
-            # The excluded document may be among the best ones.
+            # One more document is needed if the excluded document is in the ranking.
             depth += 1
         ranking: Ranking = []
         if matching:
@@ -336,22 +350,31 @@ class Searcher:
         return parse_query(text, flags)
 
     def _type_query(self, query: ParsedQuery, text: str, options: QueryOptions) -> TypedQuery:
-        """Return a query as retrievers take it.
+        """Return a query in the form that retrievers search, with its last word completed.
 
         Args:
-            query: The query without its syntax.
-            text: The query as typed. A last word in quotes is finished.
+            query: The query, parsed.
+            text: The query as the user typed it. If its last word is in quotes, it is finished.
             options: Options of the search.
         """
         is_unfinished = options.prefix and query.text.endswith(text[-1:])
-        searched_text = self._complete(query.text) if is_unfinished else query.text
+        searched_text = query.text
+        if is_unfinished:
+            searched_text = self._complete(query.text)
         return TypedQuery(searched_text, query.text, is_unfinished, options.typos)
 
     def _complete(self, text: str) -> str:
-        """Return a text whose last word is completed if no document contains it.
+        """Complete the last word of a text, if no document contains it.
 
-        Encoders know words, but hardly their beginnings. The word of the first document that has
-        the most frequent completion is taken.
+        Encoders need complete words: the vector of the beginning of a word says little. The BM25
+        index knows only stems, and returns the most frequent stem that begins like the last word.
+        The complete word is read from the first document with this stem.
+
+        Args:
+            text: Text with an unfinished last word.
+
+        Returns:
+            The text with the completed word. The text itself if there is no completion.
         """
         index = self.retriever.keyword_index
         if index is None:
@@ -382,7 +405,15 @@ class Searcher:
     def _meeting(
         self, query: ParsedQuery, allowed: Collection[str] | None
     ) -> Collection[str] | None:
-        """Return the allowed documents that meet a query's conditions; None allows all."""
+        """Return the documents that meet the conditions of a query, such as phrases.
+
+        Args:
+            query: The query, parsed.
+            allowed: Documents that meet the filters. None means all documents.
+
+        Returns:
+            Ids of the documents. None means all documents.
+        """
         if not query.conditions:
             return allowed
         documents = self._document_ids if allowed is None else set(allowed)
@@ -396,19 +427,24 @@ class Searcher:
 
     @property
     def _title_and_text_index(self) -> Bm25Index | None:
-        """The BM25 index of titles and texts. None without BM25, or if it has no titles."""
+        """BM25 index of titles and texts. None without BM25, or if its passages lack titles."""
         has_titles = bool(self.generation.manifest["text"]) and self.generation.text.include_title
-        return self.retriever.keyword_index if has_titles else None
+        if not has_titles:
+            return None
+        return self.retriever.keyword_index
 
     def _rank(
         self, queries: Any, depth: int, allowed_sets: Sequence[Collection[str] | None]
     ) -> list[Ranking]:
-        """Return the best documents for each query.
+        """Return a ranking for each query.
+
+        Queries that may find the same documents are searched together. Otherwise they are searched
+        one by one.
 
         Args:
             queries: Encoded queries.
-            depth: Number of documents.
-            allowed_sets: Documents that each query may find; None allows all.
+            depth: Number of documents in a ranking.
+            allowed_sets: For each query, the documents that it may find. None means all documents.
         """
         if not allowed_sets:
             return []
@@ -423,10 +459,10 @@ class Searcher:
         return rankings
 
     def matching(self, filters: Filters) -> AllowedDocuments:
-        """Return the documents that meet a filter, expired ones as well.
+        """Return the documents that meet a filter, including expired documents.
 
         Raises:
-            FreshetError: If no document ever had a field whose values the filter compares.
+            FreshetError: If the filter compares a field that no document ever had.
             SettingsError: If the filter is malformed.
         """
         return self._allow(self._fields.find(filters))
@@ -439,10 +475,12 @@ class Searcher:
         return self.matching({EXPIRES: {"<=": now}})
 
     def matching_documents(self, filters: Filters) -> AllowedDocuments | None:
-        """Return the documents that meet a filter and are not expired; None for all.
+        """Return the documents that meet a filter and are not expired.
+
+        None means all documents, which retrievers search faster than a set of documents.
 
         Raises:
-            FreshetError: If no document ever had a field whose values the filter compares.
+            FreshetError: If the filter compares a field that no document ever had.
             SettingsError: If the filter is malformed.
         """
         expired = self.expired_documents()
@@ -470,7 +508,21 @@ class Searcher:
     def _rerank(
         self, reranker: Reranker, retriever: Retriever, text: str, query: Any, ranking: Ranking
     ) -> Ranking:
-        """Return the best documents of a ranking in the order of the reranker, with its scores."""
+        """Rerank the best documents of a ranking.
+
+        The reranker, a cross-encoder, reads the query together with the best passage of each
+        document.
+
+        Args:
+            reranker: The reranker.
+            retriever: Retriever that encoded the query.
+            text: Text of the query.
+            query: The encoded query.
+            ranking: Ranking of the retriever.
+
+        Returns:
+            The first `reranker.depth` documents with the reranker's scores, best first.
+        """
         document_ids = [document_id for document_id, _ in ranking[: reranker.depth]]
         documents = self.documents(document_ids)
         passages: list[str] = []
@@ -493,19 +545,19 @@ class Searcher:
         matching: int,
         options: QueryOptions,
     ) -> SearchResult:
-        """Return the page of a ranking.
+        """Apply all options to a ranking, and return the page of hits.
 
         Args:
             retriever: Retriever that encoded the query and ranked the documents.
-            text: Text of the query.
-            query: The encoded text.
+            text: Text of the query. Empty if the query is a vector.
+            query: The encoded query.
             ranking: The `options.depth` best documents.
-            matching: Number of documents that match the filters.
+            matching: Number of documents that meet the filters.
             options: Options of the search.
         """
         if options.min_score is not None:
             ranking = [entry for entry in ranking if entry[1] >= options.min_score]
-        # A short ranking holds every document that the retriever finds.
+        # If the ranking is shorter than asked for, it has all documents that the retriever finds.
         total = len(ranking) if len(ranking) < self._depth(options) else matching
         rerank_ms = None
         contributions: dict[str, list[TokenMatch]] = {}
@@ -551,12 +603,13 @@ class Searcher:
         options: QueryOptions,
         contributions: dict[str, list[TokenMatch]],
     ) -> Ranking:
-        """Return a ranking with the boosts added to its scores.
+        """Add boosts to the scores of a ranking, and sort it again.
 
         Args:
-            ranking: The ranking.
+            ranking: Documents with scores.
             options: Options of the search.
-            contributions: The parts of each document's score, to which the boosts are added.
+            contributions: Parts of each document's score, by document id. The boosts are appended
+                to them, for the explanation.
         """
         document_ids = [document_id for document_id, _ in ranking]
         scores = [score for _, score in ranking]
@@ -575,7 +628,14 @@ class Searcher:
         return boosted
 
     def _diversify(self, ranking: Ranking, diversity: float) -> Ranking:
-        """Move documents down that resemble better ones."""
+        """Move documents down that are similar to documents above them.
+
+        Similarity is computed from vectors, or from common terms if the retriever has no vectors.
+
+        Args:
+            ranking: Documents with scores.
+            diversity: How far they move, from 0 to 1.
+        """
         document_ids = [document_id for document_id, _ in ranking]
         if not document_ids:
             return ranking
@@ -595,34 +655,35 @@ class Searcher:
     def field_values_of(
         self, field: str, document_ids: Sequence[str]
     ) -> list[Sequence[FieldValue]]:
-        """Return the values that each of some documents has in a field."""
-        places: dict[LoadedSegment, list[int]] = {}
-        for place, document_id in enumerate(document_ids):
+        """Return the values of a field for each of some documents, in their order."""
+        positions_by_segment: dict[LoadedSegment, list[int]] = {}
+        for position, document_id in enumerate(document_ids):
             segment = self.view_of(document_id).segment
-            places.setdefault(segment, []).append(place)
+            positions_by_segment.setdefault(segment, []).append(position)
 
         values: list[Sequence[FieldValue]] = [()] * len(document_ids)
-        for segment, segment_places in places.items():
-            ids = [document_ids[place] for place in segment_places]
-            for place, found in zip(segment_places, segment.values_of(field, ids), strict=True):
-                values[place] = found
+        for segment, positions in positions_by_segment.items():
+            ids = [document_ids[position] for position in positions]
+            found_values = segment.values_of(field, ids)
+            for position, found in zip(positions, found_values, strict=True):
+                values[position] = found
         return values
 
     @cached_property
     def document_count(self) -> int:
-        """Number of documents that can be found."""
+        """Number of live documents, including expired ones."""
         return sum(view.documents for view in self.views)
 
     @property
     def can_explain(self) -> bool:
-        """Whether a search can explain what a score is made of."""
+        """Whether the retriever can explain the parts that a score consists of."""
         return self.retriever.can_explain
 
     def view_of(self, document_id: str) -> SegmentView:
-        """Return the segment that holds a document.
+        """Return the segment that holds a live document.
 
         Raises:
-            FreshetError: If no document with this id can be found.
+            FreshetError: If there is no live document with this id.
         """
         for view in reversed(self.views):
             if document_id in view:
@@ -633,7 +694,7 @@ class Searcher:
 
     @cached_property
     def _fields(self) -> CollectionFields:
-        # Imported when needed, as most searches have no filter.
+        # The import is inside because it takes time and most searches have no filter.
         from model_code.collection.segments.filters import CollectionFields
 
         segments = [(view.segment.field_index, view.is_live) for view in self.views]
@@ -647,10 +708,13 @@ class Searcher:
         return document_ids
 
     def field_values(self, limit: int) -> dict[str, dict[str, int]]:
-        """Return the most frequent values of each field, with their numbers of documents.
+        """Count the documents with each value of each field.
 
         Args:
-            limit: Largest number of values of a field.
+            limit: Largest number of values per field. The most frequent values are returned.
+
+        Returns:
+            For each field, the number of documents by the text of the value.
         """
         from model_code.collection.segments.filters import commonest
 
@@ -658,7 +722,7 @@ class Searcher:
         return {name: commonest(fields.count(name), limit) for name in fields.names()}
 
     def documents(self, document_ids: Collection[str]) -> dict[str, Document]:
-        """Return documents by their ids; those that cannot be found are left out."""
+        """Read live documents by their ids. Other ids are left out of the result."""
         documents: dict[str, Document] = {}
         for view in self.views:
             ids = [document_id for document_id in document_ids if document_id in view]
@@ -670,23 +734,26 @@ class Searcher:
 
     @cached_property
     def plain_retriever(self) -> Retriever:
-        """The same search in which known queries do not count as words.
+        """Retriever that ignores known queries, which BM25 indexes as words of their documents.
 
-        A query that a document arrived with says nothing about the search if it finds the document
-        by its own words.
+        With these words, a known query finds its document in any case. So this retriever shows
+        whether the document would be found without them.
         """
         return self.retriever.without_known_words()
 
     def is_raised_by_known_queries(self, text: str, document_id: str, rank: int) -> bool:
         """Return whether a hit was shown only because of known queries of documents.
 
-        Without them, the document is not among the first hits: neither without their words, nor
-        with the encoding of a document whose vector was solved for this query.
+        It was if one of two changes moves the document out of the first hits:
+
+        - The vector of the document was solved for this query, and is replaced by its encoding.
+        - BM25 ignores the words of known queries.
 
         Args:
-            text: The query.
-            document_id: Document that the hit showed.
-            rank: Rank of the hit, from 1.
+            text: Text of the query.
+            document_id: Id of the document that the hit showed.
+            rank: Rank of the hit, from 1. The first hits are at least `SHOWN_HITS` and at most
+                `MAX_FEEDBACK_RANK`.
         """
         depth = min(max(rank, SHOWN_HITS), MAX_FEEDBACK_RANK)
         solved_query = self._solved_query(text, document_id)
@@ -698,7 +765,10 @@ class Searcher:
         return document_id not in dict(ranking)
 
     def _solved_query(self, text: str, document_id: str) -> SolvedQuery | None:
-        """Return how a document was solved for a query; None if it was not."""
+        """Return the record of a query that a document's vector was solved for.
+
+        None if the vector was not solved, or not for this query.
+        """
         view = next((view for view in self.views if document_id in view), None)
         if view is None:
             return None
@@ -713,13 +783,13 @@ class Searcher:
         return None
 
     def segments_without(self, held_out: frozenset[str]) -> list[RetrieverSegment]:
-        """Return the segments to search when some queries judge, which must not be known then.
+        """Return the segments without certain known queries, for an evaluation with these queries.
 
-        The queries of a corpus can judge although this generation knows them, since it may be older
-        than the corpus.
+        This generation may be older than the judgements. So it can contain a query of the
+        evaluation as a known query of a document, which would make the result too good.
 
         Args:
-            held_out: Hashes of the queries that judge; see `query_hash`.
+            held_out: Hashes of the queries to leave out; see `query_hash`.
         """
         segments: list[RetrieverSegment] = []
         for view in self.views:
@@ -732,13 +802,13 @@ class Searcher:
         return segments
 
     def known_queries(self, document_ids: Collection[str] | None = None) -> list[KnownQuery]:
-        """Return the known queries of the documents that can be found.
+        """Return the known queries of live documents.
 
         Args:
-            document_ids: Documents whose queries are returned; None means all documents.
+            document_ids: Ids of the documents. None means all documents.
 
         Returns:
-            One query per document and normalised text, in the order of `resolve_queries`.
+            One query for each document and normalised text, in the order of `resolve_queries`.
         """
         queries: list[KnownQuery] = []
         for view in self.views:
@@ -747,7 +817,7 @@ class Searcher:
         return resolve_queries(drop_held_out(queries, self.base.build_queries.held_out))
 
     def ids_after(self, after: str, limit: int) -> list[str]:
-        """Return the next `limit` documents that can be found, by ascending id."""
+        """Return the first `limit` live document ids that are larger than `after`, ascending."""
         ids = merge(*(view.ids_after(after) for view in self.views))
         return list(islice(ids, limit))
 
@@ -760,15 +830,16 @@ class Searcher:
         options: QueryOptions,
         contributions: Mapping[str, list[TokenMatch]],
     ) -> list[Hit]:
-        """Return the hits of a page.
+        """Return the hits of a page, with snippets.
 
         Args:
             retriever: Retriever that encoded the query.
-            text: Text of the query.
-            query: The encoded text.
-            ranking: Documents of the page.
+            text: Text of the query. Empty if the query is a vector.
+            query: The encoded query.
+            ranking: Documents of the page, with scores.
             options: Options of the search.
-            contributions: The score of the retriever and the boosts, by document.
+            contributions: Parts of each document's score that are known already, by document id:
+                the score of the reranker or the retriever, then the boosts.
         """
         document_ids = [document_id for document_id, _ in ranking]
         documents = self.documents(document_ids)
@@ -790,7 +861,10 @@ class Searcher:
         return explained
 
     def _mark_below_floor(self, hits: Sequence[Hit], text: str, query: Any) -> list[Hit]:
-        """Mark the hits that fit the query too little. A text without any word fits nothing."""
+        """Mark the hits below the relevance floor, which are probably no answers.
+
+        If the query has no words, all hits are marked.
+        """
         if not hits:
             return []
         is_below = [True] * len(hits)
@@ -800,9 +874,11 @@ class Searcher:
         return [replace(hit, below_floor=below) for hit, below in zip(hits, is_below, strict=True)]
 
     def _best_passage(self, retriever: Retriever, query: Any, document_id: str) -> int:
-        """Return the number of the passage of a document that answers a query best."""
+        """Return the number, from 0, of the passage of a document that fits a query best."""
         rows = self.view_of(document_id).segment.rows.rows_of([document_id])
-        return retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
+        if len(rows) <= 1:
+            return 0
+        return retriever.best_passage_encoded(query, document_id)
 
     def _explain(
         self,
@@ -812,13 +888,17 @@ class Searcher:
         document_ids: Sequence[str],
         contributions: Mapping[str, list[TokenMatch]],
     ) -> list[list[TokenMatch]]:
-        """Return the parts of each document's score, boosts last."""
+        """Return the parts of each document's score, in the order of `document_ids`.
+
+        These are the parts that the retriever explains, or the score of the reranker, and then the
+        boosts.
+        """
         is_reranked = any(parts[0].token == RERANKER for parts in contributions.values())
         if is_reranked or (contributions and not retriever.can_explain):
             return [contributions[document_id] for document_id in document_ids]
         shares = retriever.explain_all(text, query, document_ids)
         for document_id, tokens in zip(document_ids, shares, strict=True):
-            # The first contribution is the retriever's score, which the tokens explain.
+            # The first contribution is the whole score of the retriever. `tokens` has its parts.
             tokens.extend(contributions.get(document_id, [])[1:])
         return shares
 
@@ -831,15 +911,16 @@ class Searcher:
         best: int,
         added_terms: frozenset[str],
     ) -> Hit:
-        """Return a hit, which shows the best passage of the document for the query.
+        """Return a hit that shows the best passage of a document.
 
         Args:
-            rank: Rank of the hit.
-            score: Its score.
-            document: Its document.
+            rank: Rank of the hit, from 1.
+            score: Score of the hit.
+            document: The document.
             text: Text of the query.
-            best: Number of its passage that answers the query best.
-            added_terms: Terms that replaced words of the text.
+            best: Number, from 0, of the passage that fits the query best.
+            added_terms: Terms that were searched in place of words of the query, such as corrected
+                typos. The snippet shows them, too.
         """
         segment = self.view_of(document.document_id).segment
         rows = segment.rows.rows_of([document.document_id])
@@ -849,7 +930,7 @@ class Searcher:
         snippet = make_snippet(passage, text, language=language, more_terms=added_terms)
 
         path = tuple(segment.placements.paths[rows[best]].tolist())
-        # A build may name no topics at all.
+        # `strict` is False because the list of topics is empty if the build did not name any.
         topics = [names[node] for names, node in zip(self.base.topics, path, strict=False)]
         return Hit(
             rank=rank,
@@ -870,14 +951,15 @@ class Searcher:
         )
 
     def _passage_span(self, text: str, passage: int, passages: int) -> Span:
-        """Return the span of a passage in the text of its document.
+        """Return where a passage starts and ends in the text of its document.
 
-        It is the whole text if the document is not cut, or if the rules are unknown.
+        The result is the whole text if the document has one passage, or if the rules by which it
+        was cut are unknown.
 
         Args:
             text: Text of the document.
             passage: Number of the passage, from 0.
-            passages: Number of passages in the index.
+            passages: Number of passages that the index has of the document.
         """
         whole_text = Span(0, len(text))
         if passages <= 1 or not self.generation.manifest["text"]:
@@ -887,7 +969,12 @@ class Searcher:
 
 
 def spread_runs(ids: Sequence[str], runs: int, length: int) -> list[str]:
-    """Return some ids: runs of neighbours that are spread over all of them.
+    """Return a sample of ids that consists of runs of neighbours, evenly spread over all ids.
+
+    Args:
+        ids: All ids.
+        runs: Number of runs.
+        length: Number of ids in a run.
 
     >>> spread_runs("abcdefghij", runs=2, length=2)
     ['a', 'b', 'f', 'g']
@@ -900,7 +987,11 @@ def spread_runs(ids: Sequence[str], runs: int, length: int) -> list[str]:
 
 
 def _open_current(live: Path, retriever: str, loaded: Mapping[int, LoadedSegment]) -> Searcher:
-    """Load the current generation; again if it was replaced and deleted while it was being read."""
+    """Open the current generation of a retriever.
+
+    Another process may replace the current generation and delete its folder meanwhile. Then the new
+    current generation is opened.
+    """
     store = GenerationStore(live, retriever)
     number = store.current_number()
     try:

@@ -1,4 +1,4 @@
-"""The documents of a generation that meet the conditions of a typed query."""
+"""Find the documents that meet the conditions of a query, such as phrases and excluded words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from model_code.collection.segments.segment import SegmentView
 from model_code.retrieval.bm25_index import Bm25Index
 from model_code.text.query_syntax import ConditionMatcher, TextCondition
 
-# From this number of documents, whole columns are read faster than single rows.
+# Number of documents from which reading whole columns is faster than reading single rows.
 MIN_DOCUMENTS_FOR_COLUMNS = 200
 
 
@@ -22,18 +22,22 @@ def documents_meeting(
 ) -> Set[str]:
     """Return the documents that meet all conditions.
 
-    A BM25 index tells which documents can contain the words. Only their texts are read. Without
-    one, all texts are read.
+    A BM25 index tells which documents can contain the words of a condition, so that only their
+    texts are read. Without an index, all texts are read.
 
     Args:
-        conditions: The conditions.
-        documents: The documents to choose from.
+        conditions: Conditions of a query.
+        documents: Ids of the documents to search.
         views: Segments of the generation.
         keyword_index: BM25 index of titles and texts, or None.
-        language: Language of the words, see `TermAnalyzer`.
+        language: Language of the words; see `TermAnalyzer`.
+
+    Returns:
+        Ids of the documents.
     """
     remaining = documents
-    # Conditions that select documents come first, so that fewer texts are read for the others.
+    # Conditions that require words come first. They leave few documents, so that few texts are
+    # read for the conditions that exclude words.
     for condition in sorted(conditions, key=lambda condition: condition.is_excluded):
         matcher = ConditionMatcher(condition, language)
         candidates = remaining
@@ -58,14 +62,20 @@ def flags_among(
     keyword_index: Bm25Index | None,
     language: str | None,
 ) -> set[str]:
-    """Return the excluded words that a document contains with their dash, as flags of commands.
+    """Find the words with a leading dash that documents contain, such as the flag `-rf`.
+
+    In a query, "-word" excludes a word. If a document contains the word with its dash, the user
+    probably means the flag of a command.
 
     Args:
         conditions: Conditions of a query.
-        documents: All documents of the generation.
+        documents: Ids of all documents of the generation.
         views: Segments of the generation.
         keyword_index: BM25 index of titles and texts, or None.
-        language: Language of the words, see `TermAnalyzer`.
+        language: Language of the words; see `TermAnalyzer`.
+
+    Returns:
+        The flags, with their dashes.
     """
     flags: set[str] = set()
     for condition in conditions:
@@ -84,7 +94,7 @@ def flags_among(
 def _read_texts(
     views: Sequence[SegmentView], document_ids: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the id, title and text of each of the documents."""
+    """Yield id, title and text of each live document among `document_ids`."""
     for view in views:
         wanted = {document_id for document_id in document_ids if document_id in view}
         if len(wanted) < MIN_DOCUMENTS_FOR_COLUMNS:

@@ -1,16 +1,19 @@
 """Verify that a new generation finds its documents, before it becomes current.
 
-A fault in vectors, in the list of their documents, or in the list of removed documents shows as a
-document that is not found by its own vector. So each changed document, and a sample of the others,
-is searched by its own vector.
+If vectors, the list of their documents, or the list of removed documents is wrong, some document is
+not found by its own vector. So each changed document, and a sample of the others, is searched with
+its own vector as the query.
 
-Only the new segment is searched, so that a change costs the same however large the base is. This
-proves as much as searching all segments. Each segment ranks its documents independently, and the
-rankings are merged by score. So a shared segment ranks its documents as before. By the
-Cauchy-Schwarz inequality, a document of a shared segment outranks a document of another segment for
-that document's own vector only if its vector is at least as long, which is no fault. The number of
-documents shows that nothing else was lost. Searches look through all segments at once; that this
-gives the same rankings is tested bit by bit.
+Only the new segment is searched. So the time does not depend on the size of the collection. This
+proves as much as a search of all segments, for these reasons:
+
+- Each segment ranks its documents independently, and rankings are merged by score. Segments that
+  the new generation shares with older ones therefore rank their documents as before.
+- Let the query be the vector of a document. By the Cauchy-Schwarz inequality, a document of another
+  segment ranks higher only if its vector is at least as long. That is no fault.
+- The number of documents shows that no document was lost.
+
+Real searches search all segments at once. Tests show that this gives the same rankings, bit by bit.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ from model_code.collection.segments.segment import SegmentView
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import Ranking
 
-# Number of unchanged documents that are verified.
+# Number of unchanged documents that are verified in addition to the changed documents.
 SAMPLED_DOCUMENTS = 20
 
-# A score that is smaller by this share is smaller by more than rounding.
+# Scores that differ by more than this share differ by more than rounding.
 SCORE_TOLERANCE = 1e-3
 
-# Norms and scores whose difference is below this share count as equal.
+# Norms and scores that differ by at most this share count as equal.
 ROUNDING_TOLERANCE = 1e-6
 
 MESSAGE_PREFIX = "the new generation is refused"
@@ -41,21 +44,21 @@ MESSAGE_PREFIX = "the new generation is refused"
 def verify_searchable(
     searcher: Searcher, applied: ApplyResult, sample: int = SAMPLED_DOCUMENTS, seed: int = 0
 ) -> None:
-    """Raise an error if a document of a new generation is not found as it should be.
+    """Raise an error if a new generation does not find a document as it should.
 
-    A document counts as found if no document ranks above it for its own first vector, except for
-    documents with an equal score or a longer vector. Retrievers that search by words only have to
+    A document counts as found if it is first in a search with its own first vector. Documents with
+    an equal score or a longer vector may rank above it. A retriever without vectors only has to
     give each changed document a finite score.
 
     Args:
         searcher: Searcher of the new generation.
         applied: Changes that were applied.
-        sample: Number of unchanged documents to verify as well.
-        seed: Seed of the sample, which also depends on the generation's number.
+        sample: Number of unchanged documents to verify.
+        seed: Seed of the sample. The sample also depends on the number of the generation.
 
     Raises:
-        FreshetError: If a document is missing, duplicated, not deleted, or not found; the message
-            names the first one.
+        FreshetError: If a document is missing, is in two segments, is not deleted, or is not found.
+            The message names the first such document.
     """
     changed = [*applied.added, *applied.updated, *applied.solved_again]
     owners: dict[str, list[SegmentView]] = {}
@@ -91,11 +94,11 @@ def _verify_document_count(searcher: Searcher, applied: ApplyResult) -> None:
 
 
 def _missed_documents(searcher: Searcher, owners: Mapping[str, SegmentView]) -> list[str]:
-    """Return the documents that a search of the new segment by their own vector misses.
+    """Return the ids of the documents that are not found by their own vectors.
 
     Args:
         searcher: Searcher of the new generation.
-        owners: Segment of each document to verify.
+        owners: Segment of each document to verify, by document id.
 
     Raises:
         FreshetError: If a vector is not finite, or a new vector is zero.
@@ -132,13 +135,13 @@ def first_vectors(owners: Mapping[str, SegmentView]) -> dict[str, np.ndarray]:
     """Return the first vector (H,) of each document, in the order of `owners`.
 
     Args:
-        owners: Dense segment that holds each document.
+        owners: Segment that holds each document, by document id. Its retriever must be dense.
     """
     vectors: dict[str, np.ndarray] = {}
     for view in dict.fromkeys(owners.values()):
         index = view.segment.dense.index
         document_ids = [document_id for document_id, owner in owners.items() if owner is view]
-        # The rows are read backwards, so that the first row of each document is written last.
+        # Rows are read backwards. So the first row of a document overwrites its other rows.
         for row in reversed(index.ids.rows_of(document_ids).tolist()):
             vectors[index.ids.document_ids[row]] = index.vectors[row]
     return {document_id: vectors[document_id] for document_id in owners}
@@ -152,22 +155,23 @@ def _is_found(
     owner: SegmentView,
     in_searched_segment: bool,
 ) -> bool:
-    """Return whether a search by a document's own vector finds it well enough.
+    """Return whether a search with the vector of a document finds the document.
 
-    It does if the document is ranked first, or if the document ranked first has an equal score or a
-    longer vector: |q| |d| bounds the inner product of a query with a document (Cauchy-Schwarz).
+    The document is found if it is first in the ranking. It is also found if the first document has
+    an equal score or a longer vector. A longer vector can have a larger inner product with the
+    query, because |q| |d| bounds the inner product (Cauchy-Schwarz).
 
-    The scores of a document and its copy are equal except for rounding. An encoding is rounded by
-    what else is in its batch, so that the copy may come out a little ahead.
+    Scores count as equal up to rounding. If the same text is encoded in two batches, the vectors
+    differ in their last bits, so that a copy of the document can have a slightly higher score.
 
     Args:
         searcher: Searcher of the new generation.
-        document_id: Document to find.
-        query: Own vector (H,) of the document.
-        ranking: Best document of the searched segment.
+        document_id: Id of the document to find.
+        query: Vector (H,) of the document, which is the query.
+        ranking: Best document of the searched segment, with its score.
         owner: Segment that holds the document.
-        in_searched_segment: Whether the searched segment holds the document. If not, the document
-            is found if its own score is above the ranking.
+        in_searched_segment: Whether `owner` is the searched segment. If it is not, the document
+            is found if its own score is higher than the score in `ranking`.
     """
     if not ranking:
         return not in_searched_segment
@@ -175,7 +179,7 @@ def _is_found(
     if winner == document_id:
         return True
 
-    # The document's own score, except for rounding. Most documents are decided by this alone.
+    # This is the score of the document up to rounding. It decides most cases without a search.
     squared_norm = float(query.astype(np.float64) @ query)
     if not in_searched_segment and best_score < squared_norm - SCORE_TOLERANCE * abs(squared_norm):
         return True
@@ -183,8 +187,8 @@ def _is_found(
     dense = owner.segment.dense
     score = float(dense.score_encoded(query[None], [[document_id]])[0][0])
     if score > best_score:
-        # An exact search of its own segment would have ranked it first; an approximate one may
-        # miss any document.
+        # The document has the highest score but is not first. In an exact search of its own segment
+        # that is a fault. An approximate search may miss any document.
         return not in_searched_segment or dense.index.approximate is not None
     if best_score - score <= ROUNDING_TOLERANCE * abs(best_score):
         return True
@@ -196,7 +200,10 @@ def _is_found(
 
 
 def _verify_word_scores(searcher: Searcher, changed: Sequence[str]) -> None:
-    """Require a finite score of each changed document, for a retriever that searches by words."""
+    """Raise an error unless each changed document gets a finite score.
+
+    This is the check of a retriever without vectors, such as BM25.
+    """
     for document_id in changed:
         query: Any = searcher.retriever.encode_queries([document_id])
         score = searcher.retriever.score_encoded(query, [[document_id]])[0][0]
@@ -207,9 +214,19 @@ def _verify_word_scores(searcher: Searcher, changed: Sequence[str]) -> None:
 def _sample_documents(
     views: Sequence[SegmentView], excluded: Collection[str], number: int, seed: list[int]
 ) -> dict[str, SegmentView]:
-    """Draw up to `number` documents that can be found, with their segments, by ascending id.
+    """Draw up to `number` live documents at random.
 
-    Rows are drawn, so that documents with many passages are drawn more often.
+    Passages are drawn, and their documents returned. So documents with many passages are more
+    likely.
+
+    Args:
+        views: Segments of the generation.
+        excluded: Ids of documents that are left out of the sample.
+        number: Number of passages to draw.
+        seed: Seed of the random generator.
+
+    Returns:
+        Segments of the documents by document id, ascending.
     """
     row_documents = [view.segment.rows.document_ids for view in views]
     row_ends = np.cumsum([len(documents) for documents in row_documents])
@@ -217,7 +234,7 @@ def _sample_documents(
     rows = np.random.default_rng(seed).integers(0, row_ends[-1], number)
     for row in rows.tolist():
         position = int(np.searchsorted(row_ends, row, side="right"))
-        # Rows are counted from the end of the segment, hence the negative index.
+        # The difference is negative: it counts the passages of the segment from its end.
         document_id = row_documents[position][row - row_ends[position]]
         if document_id not in views[position].removed and document_id not in excluded:
             drawn[document_id] = views[position]
@@ -225,7 +242,12 @@ def _sample_documents(
 
 
 def _refuse(document_ids: Sequence[str], fault: str) -> None:
-    """Raise an error that names the first of the documents, if there are any."""
+    """Raise an error if there are faulty documents. The message names the first one.
+
+    Args:
+        document_ids: Ids of the faulty documents.
+        fault: Description of the fault, which follows "document ID is" in the message.
+    """
     if not document_ids:
         return
     message = f"{MESSAGE_PREFIX}: document {document_ids[0]!r} is {fault}"
