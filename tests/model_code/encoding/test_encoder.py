@@ -1,6 +1,7 @@
-"""Guards the encoder: unit vectors, order and determinism of `encode`, gradients, no dropout, equal
-saved copies; and the token batches: every row once, the budget kept, hardly any padding, and texts
-that are encoded in length-sorted parts are the texts encoded at once, in their order.
+"""Test the encoder, its token batches and its buckets.
+
+Vectors have length one, keep the order of texts and are reproducible. Saved copies are equal.
+Batches hold every row once, keep their budget and have little padding.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from model_code.encoding.encoder import (
     token_batches,
 )
 from model_code.encoding.settings import EncoderSettings, Precision
+from model_code.encoding.token_signs import TokenSigns
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from tests.model_code.training.example import WORDS, make_encoder
@@ -31,97 +33,151 @@ from tests.tiny_encoder import make_tiny_encoder
 
 
 def naive_vector(encoder: Encoder, text: str) -> np.ndarray:
-    """One text alone, through transformers' own tokenizer call and a float64 mean: the oracle for
-    `encode`.
-    """
+    """Encode a single text with transformers' own tokenizer and a mean in float64."""
     batch = encoder.tokenizer(
         text, truncation=True, max_length=encoder.max_tokens, return_tensors="pt"
     )
     with torch.no_grad():
-        tokens = encoder.backbone(**batch).last_hidden_state[0].double().numpy()
-    mean = tokens.mean(axis=0)
+        states = encoder.backbone(**batch).last_hidden_state[0].double().numpy()
+    mean = states.mean(axis=0)
     return mean / np.linalg.norm(mean)
 
 
+@pytest.fixture
+def naive_vectors(tiny: Encoder, texts: list[str]) -> np.ndarray:
+    return np.stack([naive_vector(tiny, text) for text in texts])
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 100_000])
 def test_batched_encoding_equals_naive_encoding(
-    tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
+    tiny: Encoder,
+    texts: list[str],
+    naive_vectors: np.ndarray,
+    batch_tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = np.stack([naive_vector(tiny, text) for text in texts])
-    for batch_tokens in (1, 40, 100_000):
-        for most in ("CPU_BATCH_TOKENS", "SMALL_INPUT_BATCH_TOKENS"):
-            monkeypatch.setattr(f"model_code.encoding.encoder.{most}", batch_tokens)
-        found = tiny.encode(texts)
-        assert found.dtype == np.float32
-        assert found.shape == (len(texts), tiny.dimension)
-        np.testing.assert_allclose(found, expected, atol=2e-6)
-        assert tiny.encode(texts).tobytes() == found.tobytes()
-    np.testing.assert_allclose(tiny.encode(texts[::-1]), expected[::-1], atol=2e-6)
+    for limit in ("CPU_BATCH_TOKENS", "SMALL_INPUT_BATCH_TOKENS"):
+        monkeypatch.setattr(f"model_code.encoding.encoder.{limit}", batch_tokens)
+
+    vectors = tiny.encode(texts)
+
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (len(texts), tiny.dimension)
+    np.testing.assert_allclose(vectors, naive_vectors, atol=2e-6)
+    assert tiny.encode(texts).tobytes() == vectors.tobytes()
+
+
+def test_vectors_keep_the_order_of_texts(
+    tiny: Encoder, texts: list[str], naive_vectors: np.ndarray
+) -> None:
+    np.testing.assert_allclose(tiny.encode(texts[::-1]), naive_vectors[::-1], atol=2e-6)
+
+
+def test_no_texts_have_no_vectors(tiny: Encoder) -> None:
     assert tiny.encode([]).shape == (0, tiny.dimension)
 
 
-def naive_words(encoder: Encoder, text: str, prompt: str) -> tuple[list[list[bool]], list[int]]:
-    """Of each word of a text which numbers of the sum of its pieces' states are positive, and how
-    many these are.
+def naive_words(encoder: Encoder, text: str, prompt: str) -> tuple[np.ndarray, list[int]]:
+    """Compute the signs of the words of a text, word by word.
+
+    Returns:
+        Whether each number of the sum of a word's states is positive, (words, dimension), and the
+        number of pieces of each word.
     """
-    own, lead = (
-        encoder.tokenizer(one, truncation=True, max_length=encoder.max_tokens)
-        for one in (prompt + text, prompt)
-    )
+    limits = {"truncation": True, "max_length": encoder.max_tokens}
+    inputs = encoder.tokenizer(prompt + text, **limits)
+    prompt_length = len(encoder.tokenizer(prompt, **limits)["input_ids"]) - 1
     with torch.no_grad():
-        batch = {name: torch.tensor([numbers]) for name, numbers in own.items()}
+        batch = {name: torch.tensor([numbers]) for name, numbers in inputs.items()}
         states = encoder.backbone(**batch).last_hidden_state[0].double().numpy()
-    words: list[np.ndarray] = []
+    pieces = encoder.tokenizer.convert_ids_to_tokens(inputs["input_ids"])
+
+    sums: list[np.ndarray] = []
     counts: list[int] = []
-    pieces = encoder.tokenizer.convert_ids_to_tokens(own["input_ids"])
-    begun = True
-    for piece, state in list(zip(pieces, states, strict=True))[len(lead["input_ids"]) - 1 :]:
-        begun = begun or not piece.startswith("##")
-        if piece in encoder.tokenizer.all_special_tokens or not any(map(str.isalnum, piece)):
+    is_new_word = True
+    for piece, state in zip(pieces[prompt_length:], states[prompt_length:], strict=True):
+        if not piece.startswith("##"):
+            is_new_word = True
+        has_letters = any(character.isalnum() for character in piece)
+        if piece in encoder.tokenizer.all_special_tokens or not has_letters:
             continue
-        if not begun:
-            words[-1], counts[-1] = words[-1] + state, counts[-1] + 1
-        else:
-            words.append(state)
+        if is_new_word:
+            sums.append(state)
             counts.append(1)
-        begun = False
-    return [(word > 0).tolist() for word in words], counts
+        else:
+            sums[-1] = sums[-1] + state
+            counts[-1] += 1
+        is_new_word = False
+    return np.array(sums) > 0, counts
 
 
-@pytest.mark.parametrize("prompt", ["", "sort: "])
-def test_word_signs_come_from_summed_pieces(tmp_path, prompt) -> None:
-    """Queries have a word as often as it has pieces; a sign that begins a word is no part of it or
-    of the last one.
-    """
+# The second text begins with a word that the tokenizer splits. The third has a word that begins
+# with a sign. The last has no word.
+SIGN_TEXTS = ["sort numbers, zebra files!", "numbers", "sort ₹500 table", "... !"]
+
+
+@pytest.fixture(params=["", "sort: "])
+def prompt(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def prompted_encoder(tmp_path: Path, prompt: str) -> Encoder:
     folder = make_tiny_encoder(tmp_path / "encoder", ["sort", "numbers", "the", "table", "₹"])
-    tiny = Encoder.load(folder, 32, precision="float32", device="cpu")
-    tiny.prompts = Prompts(query=prompt, document=prompt)
-    texts = ["sort numbers, zebra files!", "numbers", "sort ₹500 table", "... !"]
-    assert tiny.tokenizer.tokenize(texts[2])[1:3] == ["₹", "##5"]
-    assert any("##" in piece for piece in tiny.tokenizer.tokenize(texts[0])), "or nothing is summed"
-    for encode_texts, plain, of_queries in (
-        (tiny.encode_with_tokens, tiny.encode, True),
-        (tiny.encode_passages_with_tokens, tiny.encode_passages, False),
-    ):
-        vectors, tokens = encode_texts(texts)
-        assert vectors.tobytes() == plain(texts).tobytes()
-        bits = [
-            np.unpackbits(tokens[i : i + 1].bits.view(np.uint8), axis=1) for i in range(len(texts))
-        ]
-        assert bits[-1].tolist() == [[0] * bits[-1].shape[1]]
-        for text, own in zip(texts[:-1], bits, strict=False):
-            words, counts = naive_words(tiny, text, prompt)
-            expected = np.repeat(words, counts, axis=0) if of_queries else np.array(words)
-            assert (own[:, : tiny.dimension].astype(bool) == expected).all()
+    encoder = Encoder.load(folder, 32, precision="float32", device="cpu")
+    encoder.prompts = Prompts(query=prompt, document=prompt)
+    return encoder
+
+
+def unpack_signs(tokens: TokenSigns, row: int) -> np.ndarray:
+    return np.unpackbits(tokens[row : row + 1].bits.view(np.uint8), axis=1)
+
+
+def test_sign_texts_have_words_of_several_pieces(prompted_encoder: Encoder) -> None:
+    tokenizer = prompted_encoder.tokenizer
+
+    assert any("##" in piece for piece in tokenizer.tokenize(SIGN_TEXTS[0]))
+    assert tokenizer.tokenize(SIGN_TEXTS[2])[1:3] == ["₹", "##5"]
+
+
+def test_tokens_of_queries_repeat_words_by_pieces(prompted_encoder: Encoder, prompt: str) -> None:
+    vectors, tokens = prompted_encoder.encode_with_tokens(SIGN_TEXTS)
+
+    assert vectors.tobytes() == prompted_encoder.encode(SIGN_TEXTS).tobytes()
+    for row, text in enumerate(SIGN_TEXTS[:-1]):
+        signs, counts = naive_words(prompted_encoder, text, prompt)
+        bits = unpack_signs(tokens, row)[:, : prompted_encoder.dimension]
+        assert (bits.astype(bool) == np.repeat(signs, counts, axis=0)).all()
+
+
+def test_tokens_of_passages_are_their_words(prompted_encoder: Encoder, prompt: str) -> None:
+    vectors, tokens = prompted_encoder.encode_passages_with_tokens(SIGN_TEXTS)
+
+    assert vectors.tobytes() == prompted_encoder.encode_passages(SIGN_TEXTS).tobytes()
+    for row, text in enumerate(SIGN_TEXTS[:-1]):
+        signs, _ = naive_words(prompted_encoder, text, prompt)
+        bits = unpack_signs(tokens, row)[:, : prompted_encoder.dimension]
+        assert (bits.astype(bool) == signs).all()
+
+
+@pytest.mark.parametrize("method", ["encode_with_tokens", "encode_passages_with_tokens"])
+def test_text_without_words_has_a_zero_token(prompted_encoder: Encoder, method: str) -> None:
+    _, tokens = getattr(prompted_encoder, method)(SIGN_TEXTS)
+
+    bits = unpack_signs(tokens, len(SIGN_TEXTS) - 1)
+    assert bits.tolist() == [[0] * bits.shape[1]]
 
 
 def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) -> None:
     encoder = Encoder.load(tiny_folder, 32, pooling="cls", precision="float32", device="cpu")
+
+    vectors = encoder.encode(texts)
+
     with torch.no_grad():
-        features = encoder.tokenize(texts)
-        first = encoder.backbone(**features).last_hidden_state[:, 0].numpy()
-    np.testing.assert_allclose(
-        encoder.encode(texts), first / np.linalg.norm(first, axis=1, keepdims=True), atol=2e-6
-    )
+        states = encoder.backbone(**encoder.tokenize(texts)).last_hidden_state
+    first_states = states[:, 0].numpy()
+    expected = first_states / np.linalg.norm(first_states, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors, expected, atol=2e-6)
 
 
 def test_windows_do_not_change_the_order(
@@ -129,64 +185,96 @@ def test_windows_do_not_change_the_order(
 ) -> None:
     expected = tiny.encode(texts)
     monkeypatch.setattr("model_code.encoding.encoder.WINDOW_TEXTS", 3)
-    seen: list[tuple[int, int]] = []
-    found = tiny.encode(texts, progress=lambda done, total, note="": seen.append((done, total)))
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    assert seen[-1] == (len(texts), len(texts))
-    assert seen == sorted(seen)
+    reports: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        reports.append((done, total))
+
+    vectors = tiny.encode(texts, progress=progress)
+
+    np.testing.assert_allclose(vectors, expected, atol=2e-6)
+    assert reports[-1] == (len(texts), len(texts))
+    assert reports == sorted(reports)
 
 
 def test_tokenize_pads_and_truncates_as_transformers_does(tiny: Encoder, texts: list[str]) -> None:
+    features = tiny.tokenize(texts)
+
     expected = tiny.tokenizer(
         texts, padding=True, truncation=True, max_length=32, return_tensors="pt"
     )
-    found = tiny.tokenize(texts)
-    assert torch.equal(found["input_ids"], expected["input_ids"])
-    assert torch.equal(found["attention_mask"], expected["attention_mask"])
+    assert torch.equal(features["input_ids"], expected["input_ids"])
+    assert torch.equal(features["attention_mask"], expected["attention_mask"])
+
+
+def test_tokenize_truncates_to_a_given_length(tiny: Encoder, texts: list[str]) -> None:
     assert tiny.tokenize(texts, max_tokens=5)["input_ids"].shape[1] == 5
 
 
-def test_a_tokenizer_is_told_nothing_twice(
+def test_tokenizer_is_configured_once(
     tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To be told, it waits for whoever tokenises meanwhile: a query would for all texts of an
-    addition.
-    """
-    expected, backend = tiny.token_ids(texts), tiny.tokenizer.backend_tokenizer
+    """Configuring waits for running calls. A query would wait for all texts of an addition."""
+    expected = tiny.token_ids(texts)
+    backend = tiny.tokenizer.backend_tokenizer
 
-    class Told:
+    class ConfiguredTokenizer:
         def __getattr__(self, name: str) -> Any:
             assert name not in ("no_padding", "enable_truncation")
             return getattr(backend, name)
 
-    monkeypatch.setattr(tiny, "tokenizer", SimpleNamespace(backend_tokenizer=Told()))
+    tokenizer = SimpleNamespace(backend_tokenizer=ConfiguredTokenizer())
+    monkeypatch.setattr(tiny, "tokenizer", tokenizer)
+
     assert tiny.token_ids(texts) == expected
+    # Another length has to be configured.
     with pytest.raises(AssertionError):
         tiny.token_ids(texts, max_tokens=4)
 
 
-def test_forward_has_gradients_and_no_dropout_in_training(
-    tiny_folder: Path, texts: list[str]
-) -> None:
-    encoder = Encoder.load(tiny_folder, 32, precision="float32", device="cpu").train()
-    features = encoder.tokenize(texts)
-    first, second = encoder(features), encoder(features)
-    assert torch.equal(first, second)
-    torch.testing.assert_close(first.norm(dim=1), torch.ones(len(texts)))
-    first.sum().backward()
-    assert encoder.backbone.embeddings.word_embeddings.weight.grad.abs().sum() > 0
-    encoder.encode(texts)
-    assert encoder.training
+@pytest.fixture
+def training_encoder(tiny_folder: Path) -> Encoder:
+    return Encoder.load(tiny_folder, 32, precision="float32", device="cpu").train()
+
+
+def test_forward_has_no_dropout_in_training(training_encoder: Encoder, texts: list[str]) -> None:
+    features = training_encoder.tokenize(texts)
+
+    vectors = training_encoder(features)
+
+    assert torch.equal(vectors, training_encoder(features))
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(texts)))
+
+
+def test_forward_has_gradients(training_encoder: Encoder, texts: list[str]) -> None:
+    training_encoder(training_encoder.tokenize(texts)).sum().backward()
+
+    weight = training_encoder.backbone.embeddings.word_embeddings.weight
+    assert weight.grad.abs().sum() > 0
+
+
+def test_encode_keeps_the_training_mode(training_encoder: Encoder, texts: list[str]) -> None:
+    training_encoder.encode(texts)
+
+    assert training_encoder.training
 
 
 def test_bfloat16_stays_close_to_float32(
     tiny_folder: Path, tiny: Encoder, texts: list[str]
 ) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision="bfloat16", device="cpu")
-    cosine = (encoder.encode(texts) * tiny.encode(texts)).sum(axis=1)
-    assert cosine.min() > 0.999
-    assert encoder.encode(texts).dtype == np.float32
-    assert not np.array_equal(encoder.encode(texts), tiny.encode(texts))
+
+    vectors = encoder.encode(texts)
+
+    exact_vectors = tiny.encode(texts)
+    cosines = (vectors * exact_vectors).sum(axis=1)
+    assert cosines.min() > 0.999
+    assert vectors.dtype == np.float32
+    assert not np.array_equal(vectors, exact_vectors)
+
+
+def encode_one_by_one(encoder: Encoder, texts: list[str]) -> np.ndarray:
+    return np.concatenate([encoder.encode([text]) for text in texts])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -194,130 +282,200 @@ def test_query_vector_does_not_depend_on_batch(
     tiny_folder: Path, texts: list[str], precision: Precision
 ) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision=precision, device="cpu", for_search=True)
-    alone = np.concatenate([encoder.encode([text]) for text in texts])
-    np.testing.assert_allclose(encoder.encode(texts), alone, atol=2e-7)
-    if precision == "bfloat16":
-        assert np.abs(encoder.encode_passages(texts) - alone).max() > 1e-5, (
-            "as padding would move it"
-        )
+
+    vectors = encoder.encode(texts)
+
+    np.testing.assert_allclose(vectors, encode_one_by_one(encoder, texts), atol=2e-7)
 
 
-def test_saved_files_omit_paths_and_keep_dropout(tiny: Encoder, tmp_path: Path) -> None:
-    tiny.tokenizer(
-        "state of this call must not be saved", truncation=True, max_length=7, padding=True
-    )
+def test_padding_moves_passages_in_bfloat16(tiny_folder: Path, texts: list[str]) -> None:
+    """Without this effect, the test above would show nothing."""
+    encoder = Encoder.load(tiny_folder, 32, precision="bfloat16", device="cpu", for_search=True)
+
+    differences = encoder.encode_passages(texts) - encode_one_by_one(encoder, texts)
+
+    assert np.abs(differences).max() > 1e-5
+
+
+@pytest.fixture
+def saved_folder(tiny: Encoder, tmp_path: Path) -> Path:
+    # The state of this call must not be saved.
+    tiny.tokenizer("any text", truncation=True, max_length=7, padding=True)
     tiny.save(tmp_path)
-    text = "".join(path.read_text() for path in sorted(tmp_path.rglob("*.json")))
-    assert str(tmp_path) not in text
+    return tmp_path
+
+
+def test_saved_files_omit_paths(saved_folder: Path) -> None:
+    text = "".join(path.read_text() for path in sorted(saved_folder.rglob("*.json")))
+
+    assert str(saved_folder) not in text
     assert "name_or_path" not in text
-    assert read_json(tmp_path / "config.json")["hidden_dropout_prob"] == 0.1
-    tokenizer = read_json(tmp_path / "tokenizer.json")
+
+
+def test_saved_configuration_keeps_dropout(saved_folder: Path) -> None:
+    assert read_json(saved_folder / "config.json")["hidden_dropout_prob"] == 0.1
+
+
+def test_saved_tokenizer_omits_padding_and_truncation(saved_folder: Path) -> None:
+    tokenizer = read_json(saved_folder / "tokenizer.json")
+
     assert tokenizer["padding"] is None
     assert tokenizer["truncation"] is None
 
 
-def test_only_missing_pooler_weights_are_accepted(tiny_folder: Path, tmp_path: Path) -> None:
+def copy_without_weights(source: Path, name_part: str, folder: Path) -> Path:
+    """Copy an encoder without the weights whose names contain `name_part`."""
     from safetensors.torch import load_file, save_file
 
-    def without(part: str, folder: Path) -> Path:
-        shutil.copytree(tiny_folder, folder)
-        weights = load_file(folder / "model.safetensors")
-        kept = {name: value for name, value in weights.items() if part not in name}
-        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-        return folder
+    shutil.copytree(source, folder)
+    weights = load_file(folder / "model.safetensors")
+    remaining = {name: weight for name, weight in weights.items() if name_part not in name}
+    save_file(remaining, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
-    first = Encoder.load(without("pooler", tmp_path / "pooler"))
-    assert first.fingerprint() == Encoder.load(tmp_path / "pooler").fingerprint()
+
+def test_missing_pooler_weights_are_accepted(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = copy_without_weights(tiny_folder, "pooler", tmp_path / "encoder")
+
+    assert Encoder.load(folder).fingerprint() == Encoder.load(folder).fingerprint()
+
+
+def test_other_missing_weights_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = copy_without_weights(tiny_folder, "layer.1.output", tmp_path / "encoder")
+
     with pytest.raises(FreshetError, match="lacks .* weights"):
-        Encoder.load(without("layer.1.output", tmp_path / "layer"))
+        Encoder.load(folder)
 
 
-def test_pooling_setting_ignores_trained_encoder(tiny_folder: Path, tmp_path: Path) -> None:
+def test_pooling_setting_applies_to_the_base_model(tiny_folder: Path) -> None:
     settings = EncoderSettings(base=str(tiny_folder), max_tokens=16, pooling="cls", device="cpu")
+
     base = Encoder.from_settings(settings)
+
     assert base.pooling == "cls"
     assert base.max_tokens == 16
+
+
+def test_pooling_setting_ignores_trained_encoder(tiny_folder: Path) -> None:
+    settings = EncoderSettings(base=str(tiny_folder), max_tokens=16, pooling="cls", device="cpu")
+
     assert Encoder.from_settings(settings, source=tiny_folder).pooling == "mean"
 
 
-def test_modules_that_are_not_understood_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_folder, tmp_path / "encoder"))
-    modules = read_json(folder / "modules.json")
-    write_json(
-        folder / "modules.json",
-        [*modules, {"idx": 9, "name": "9", "path": "", "type": "x.models.LSTM"}],
-    )
+@pytest.fixture
+def copied_folder(tiny_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_folder, tmp_path / "encoder"))
+
+
+def test_unknown_module_is_refused(copied_folder: Path) -> None:
+    modules = read_json(copied_folder / "modules.json")
+    modules.append({"idx": 9, "name": "9", "path": "", "type": "x.models.LSTM"})
+    write_json(copied_folder / "modules.json", modules)
+
     with pytest.raises(FreshetError, match="LSTM"):
-        Encoder.load(folder)
-    write_json(folder / "modules.json", modules)
-    both = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
-    write_json(folder / "1_Pooling" / "config.json", both)
+        Encoder.load(copied_folder)
+
+
+def test_two_poolings_are_refused(copied_folder: Path) -> None:
+    poolings = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
+    write_json(copied_folder / "1_Pooling" / "config.json", poolings)
+
     with pytest.raises(FreshetError, match="pooling .* is not supported"):
-        Encoder.load(folder)
+        Encoder.load(copied_folder)
 
 
 def load_tiny(folder: Path, max_tokens: int = 32, pooling: str = "mean") -> Encoder:
-    """The tiny encoder, freshly loaded."""
+    """Load the tiny encoder again."""
     return Encoder.load(folder, max_tokens, pooling, precision="float32", device="cpu")  # type: ignore[arg-type]
 
 
-def test_it_changes_with_what_decides_the_vectors(tiny_folder: Path, tmp_path: Path) -> None:
-    nudged = load_tiny(tiny_folder)
+def test_fingerprint_changes_with_a_weight(tiny_folder: Path) -> None:
+    encoder = load_tiny(tiny_folder)
     with torch.no_grad():
-        nudged.backbone.embeddings.word_embeddings.weight[7, 3] += 1e-6
-    folder = Path(shutil.copytree(tiny_folder, tmp_path / "cased"))
-    tokenizer = read_json(folder / "tokenizer.json")
+        encoder.backbone.embeddings.word_embeddings.weight[7, 3] += 1e-6
+
+    assert encoder.fingerprint() != load_tiny(tiny_folder).fingerprint()
+
+
+def test_fingerprint_changes_with_the_tokenizer(tiny_folder: Path, copied_folder: Path) -> None:
+    tokenizer = read_json(copied_folder / "tokenizer.json")
     tokenizer["normalizer"]["lowercase"] = False
-    write_json(folder / "tokenizer.json", tokenizer)
-    others = [
-        nudged,
-        load_tiny(folder),
-        load_tiny(tiny_folder, 31),
-        load_tiny(tiny_folder, pooling="cls"),
-    ]
-    assert len({encoder.fingerprint() for encoder in (load_tiny(tiny_folder), *others)}) == 5
+    write_json(copied_folder / "tokenizer.json", tokenizer)
+
+    assert load_tiny(copied_folder).fingerprint() != load_tiny(tiny_folder).fingerprint()
 
 
-def test_fingerprint_ignores_use_precision_and_folder(
-    tiny_folder: Path, texts: list[str], tmp_path: Path
-) -> None:
+def test_fingerprint_changes_with_length_and_pooling(tiny_folder: Path) -> None:
+    fingerprints = {
+        load_tiny(tiny_folder).fingerprint(),
+        load_tiny(tiny_folder, 31).fingerprint(),
+        load_tiny(tiny_folder, pooling="cls").fingerprint(),
+    }
+
+    assert len(fingerprints) == 3
+
+
+def test_fingerprint_does_not_change_by_use(tiny_folder: Path, texts: list[str]) -> None:
     encoder = load_tiny(tiny_folder)
     before = encoder.fingerprint()
+
     encoder.tokenizer(texts, padding=True, truncation=True, max_length=5)
     encoder.encode(texts)
+
+    assert encoder.fingerprint() == before
+
+
+def test_fingerprint_ignores_the_folder(tiny_folder: Path, tmp_path: Path) -> None:
+    encoder = load_tiny(tiny_folder)
+
     encoder.save(tmp_path / "elsewhere")
-    assert encoder.fingerprint() == before == load_tiny(tmp_path / "elsewhere").fingerprint()
-    assert Encoder.load(tiny_folder, 32, precision="bfloat16").fingerprint() == before
+
+    assert load_tiny(tmp_path / "elsewhere").fingerprint() == encoder.fingerprint()
 
 
-def test_every_row_once_and_within_the_budget() -> None:
-    chance = random.Random(0)
-    for budget in (1, 64, 500):
-        lengths = [chance.randint(2, 128) for _ in range(200)]
-        batches = list(token_batches(lengths, budget))
-        assert sorted(row for rows in batches for row in rows) == list(range(200))
-        for rows in batches:
-            assert len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= budget
+def test_fingerprint_ignores_precision(tiny_folder: Path) -> None:
+    encoder = Encoder.load(tiny_folder, 32, precision="bfloat16")
+
+    assert encoder.fingerprint() == load_tiny(tiny_folder).fingerprint()
 
 
-def test_sorting_leaves_hardly_any_padding() -> None:
-    chance = random.Random(0)
-    lengths = [chance.randint(2, 128) for _ in range(500)]
-    padded = sum(
-        len(rows) * max(lengths[row] for row in rows) for rows in token_batches(lengths, 1024)
-    )
-    assert padded <= 1.05 * sum(lengths)
+def draw_lengths(count: int, longest: int) -> list[int]:
+    rng = random.Random(0)
+    return [rng.randint(2, longest) for _ in range(count)]
+
+
+def padded_tokens(rows: list[int], lengths: list[int]) -> int:
+    return len(rows) * max(lengths[row] for row in rows)
+
+
+@pytest.mark.parametrize("budget", [1, 64, 500])
+def test_batches_hold_every_row_within_the_budget(budget: int) -> None:
+    lengths = draw_lengths(200, longest=128)
+
+    batches = list(token_batches(lengths, budget))
+
+    assert sorted(row for rows in batches for row in rows) == list(range(200))
+    for rows in batches:
+        assert len(rows) == 1 or padded_tokens(rows, lengths) <= budget
+
+
+def test_batches_have_little_padding() -> None:
+    lengths = draw_lengths(500, longest=128)
+
+    batches = token_batches(lengths, 1024)
+
+    assert sum(padded_tokens(rows, lengths) for rows in batches) <= 1.05 * sum(lengths)
 
 
 def test_even_batches_are_not_padded() -> None:
-    chance = random.Random(0)
-    lengths = [chance.randint(2, 12) for _ in range(200)]
+    lengths = draw_lengths(200, longest=12)
+
     batches = list(token_batches(lengths, 64, even=True))
+
     assert sorted(row for rows in batches for row in rows) == list(range(200))
-    assert all(
-        len({lengths[row] for row in rows}) == 1 and len(rows) * lengths[rows[0]] <= 64
-        for rows in batches
-    )
+    for rows in batches:
+        assert len({lengths[row] for row in rows}) == 1
+        assert padded_tokens(rows, lengths) <= 64
     assert len(batches) < 60
 
 
@@ -328,26 +486,30 @@ def test_padding_is_masked() -> None:
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 8, 20, 10_000])
-def test_parts_give_the_same_vectors_and_gradients(tmp_path: Path, batch_tokens: int):
+def test_buckets_give_the_same_vectors_and_gradients(tmp_path: Path, batch_tokens: int):
     encoder = make_encoder(tmp_path / "tiny")
     features = encoder.tokenize([" ".join(WORDS[: 1 + 3 * i % 7]) for i in range(9)])
     weights = torch.randn(9, 32, generator=torch.Generator().manual_seed(0))
-    results = []
-    for vectors in (
-        encoder(features),
-        encode_buckets(encoder, bucket_by_length(features, batch_tokens)),
-    ):
+    parameter = encoder.backbone.encoder.layer[0].output.dense.weight
+
+    def gradient(vectors: torch.Tensor) -> torch.Tensor:
         encoder.zero_grad()
         (weights * vectors).sum().backward()
-        results.append(
-            (vectors.detach(), encoder.backbone.encoder.layer[0].output.dense.weight.grad.clone())
-        )
-    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+        return parameter.grad.clone()
+
+    vectors = encoder(features)
+    bucket_vectors = encode_buckets(encoder, bucket_by_length(features, batch_tokens))
+
+    torch.testing.assert_close(bucket_vectors, vectors, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient(bucket_vectors), gradient(vectors), rtol=1e-4, atol=1e-5)
 
 
-def test_parts_hold_their_budget_and_hardly_any_padding():
+def test_buckets_hold_their_budget_with_little_padding():
     mask = (torch.arange(20) < torch.arange(1, 21)[:, None]).long()
+
     buckets = bucket_by_length({"input_ids": mask, "attention_mask": mask}, batch_tokens=40)
-    assert all(part["input_ids"].numel() <= 40 for part in buckets.batches)
-    assert sum(part["attention_mask"].numel() for part in buckets.batches) < 0.6 * mask.numel()
-    assert sum(int(part["attention_mask"].sum()) for part in buckets.batches) == int(mask.sum())
+
+    masks = [batch["attention_mask"] for batch in buckets.batches]
+    assert all(batch["input_ids"].numel() <= 40 for batch in buckets.batches)
+    assert sum(batch_mask.numel() for batch_mask in masks) < 0.6 * mask.numel()
+    assert sum(int(batch_mask.sum()) for batch_mask in masks) == int(mask.sum())

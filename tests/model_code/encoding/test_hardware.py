@@ -1,11 +1,11 @@
-"""Guards products by packed weights: against float64, where they apply, and that nothing else
-changes.
-"""
+"""Test products by packed weights: rounding, where they apply, and what they leave unchanged."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+from typing import NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -50,127 +50,236 @@ def folder(tmp_path_factory):
     return make_tiny_encoder(tmp_path_factory.mktemp("packed") / "encoder", TEXTS)
 
 
-def packed(kind: type[PackedLinear], *sizes: int, bias: bool = True) -> nn.Linear:
+def packed_linear(kind: type[PackedLinear], *sizes: int, bias: bool = True) -> nn.Linear:
     linear = nn.Linear(*sizes, bias=bias)
     pack_linear_layers(linear, kind)
     assert type(linear) is kind
     return linear
 
 
-def product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> np.ndarray:
-    """In float64, sum by sum."""
-    expected = np.empty((*inputs.shape[:-1], len(weight)))
+def product_by_loops(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> np.ndarray:
+    """Return the product of a linear layer in float64, sum by sum."""
+    weight = weight.detach()
+    product = np.empty((*inputs.shape[:-1], len(weight)))
     for row in np.ndindex(*inputs.shape[:-1]):
-        for out in range(len(weight)):
-            offset = 0.0 if bias is None else float(bias[out])
-            expected[row][out] = float((inputs[row].double() * weight[out].double()).sum()) + offset
-    return expected
+        for unit in range(len(weight)):
+            value = float((inputs[row].double() * weight[unit].double()).sum())
+            if bias is not None:
+                value += float(bias[unit])
+            product[row][unit] = value
+    return product
 
 
-@pytest.mark.parametrize("rows", [(1,), (11,), (2, 5), (3, 1, 40)])
+ROW_SHAPES = [(1,), (11,), (2, 5), (3, 1, 40)]
+
+
+@pytest.mark.skipif(not has_half_weights(CPU), reason="no such products here")
+@pytest.mark.parametrize("rows", ROW_SHAPES)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_rounded_but_what_is_stated(kind, rows, bias):
+def test_half_precision_rounds_weights_alone(rows, bias):
     torch.manual_seed(0)
-    linear, inputs = packed(kind, 33, 20, bias=bias), torch.randn(*rows, 33)
+    linear = packed_linear(HalfLinear, 33, 20, bias=bias)
+    inputs = torch.randn(*rows, 33)
+
     with torch.no_grad():
-        found = linear(inputs)
-        if kind is HalfLinear:
-            np.testing.assert_allclose(
-                found, product(inputs, linear.weight.half(), linear.bias), atol=2e-6
-            )
-        else:
-            assert found.dtype is torch.bfloat16
-            offset = linear.bias.bfloat16() if bias else None
-            expected = product(inputs.bfloat16(), linear.weight.bfloat16(), offset)
-            np.testing.assert_allclose(found.float(), expected, atol=1e-6, rtol=2**-8)
+        product = linear(inputs)
+
+    expected = product_by_loops(inputs, linear.weight.half(), linear.bias)
+    np.testing.assert_allclose(product, expected, atol=2e-6)
+
+
+@pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")
+@pytest.mark.parametrize("rows", ROW_SHAPES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_bfloat16_rounds_inputs_weights_and_products(rows, bias):
+    torch.manual_seed(0)
+    linear = packed_linear(Bfloat16Linear, 33, 20, bias=bias)
+    inputs = torch.randn(*rows, 33)
+
+    with torch.no_grad():
+        product = linear(inputs)
+
+    offset = linear.bias.bfloat16() if bias else None
+    expected = product_by_loops(inputs.bfloat16(), linear.weight.bfloat16(), offset)
+    assert product.dtype is torch.bfloat16
+    np.testing.assert_allclose(product.float(), expected, atol=1e-6, rtol=2**-8)
+
+
+def copy_by_pickle(linear: nn.Linear) -> nn.Linear:
+    return pickle.loads(pickle.dumps(linear))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_copied_layer_drops_packed_weights(kind):
-    linear, inputs = packed(kind, 16, 8), torch.randn(3, 16)
+@pytest.mark.parametrize("copy_layer", [copy.deepcopy, copy_by_pickle])
+def test_copied_layer_drops_packed_weights(kind, copy_layer):
+    linear = packed_linear(kind, 16, 8)
+    inputs = torch.randn(3, 16)
     with torch.no_grad():
         expected = linear(inputs)
-        for other in (copy.deepcopy(linear), pickle.loads(pickle.dumps(linear))):
-            assert "_packed" in vars(linear)
-            assert "_packed" not in vars(other)
-            torch.testing.assert_close(other(inputs), expected, rtol=0, atol=0)
+
+        copied = copy_layer(linear)
+
+        assert "_packed" in vars(linear)
+        assert "_packed" not in vars(copied)
+        torch.testing.assert_close(copied(inputs), expected, rtol=0, atol=0)
 
 
-def test_weights_that_half_precision_cannot_hold_stay():
+def test_weights_above_half_precision_are_not_packed():
     linear = nn.Linear(2, 2)
     with torch.no_grad():
         linear.weight[0, 0] = 2 * MAX_FLOAT16
+
     pack_linear_layers(linear, HalfLinear)
+
     assert type(linear) is nn.Linear
 
 
-@pytest.mark.parametrize(("kind", "cosine"), [(HalfLinear, 0.99999), (Bfloat16Linear, 0.9995)])
-def test_packing_keeps_fingerprint_and_vectors(folder, kind, cosine, monkeypatch):
-    monkeypatch.setattr(
-        "model_code.encoding.hardware.gains_by_bfloat16", lambda device: kind is Bfloat16Linear
-    )
+def layer_types(encoder: Encoder) -> set[type[nn.Module]]:
+    return {type(module) for module in encoder.backbone.modules()}
+
+
+@pytest.fixture(params=[HalfLinear, Bfloat16Linear])
+def selected_kind(request, monkeypatch) -> type[PackedLinear]:
+    """Return a kind of packing that is selected on this machine for precision "auto"."""
+    kind = request.param
+
+    def gains_by_bfloat16(device):
+        return kind is Bfloat16Linear
+
+    monkeypatch.setattr("model_code.encoding.hardware.gains_by_bfloat16", gains_by_bfloat16)
     if select_packing("auto", CPU) is not kind:
         pytest.skip("not on this CPU")
-    searching, training, plain = (
-        Encoder.load(folder, precision=precision, device="cpu", for_search=for_search)
-        for precision, for_search in (("auto", True), ("auto", False), ("float32", True))
-    )
-    kinds = [
-        {type(one) for one in encoder.backbone.modules()}
-        for encoder in (searching, training, plain)
-    ]
-    assert [(kind in one, nn.Linear in one) for one in kinds] == [
-        (True, False),
-        (False, True),
-        (False, True),
-    ]
+    return kind
+
+
+def load(folder, precision: str, for_search: bool) -> Encoder:
+    return Encoder.load(folder, precision=precision, device="cpu", for_search=for_search)
+
+
+def test_only_encoders_for_search_are_packed(folder, selected_kind):
+    searching = layer_types(load(folder, "auto", for_search=True))
+    training = layer_types(load(folder, "auto", for_search=False))
+    exact = layer_types(load(folder, "float32", for_search=True))
+
+    assert selected_kind in searching
+    assert nn.Linear not in searching
+    assert selected_kind not in training
+    assert nn.Linear in training
+    assert selected_kind not in exact
+    assert nn.Linear in exact
+
+
+def test_packing_keeps_the_fingerprint(folder, selected_kind):
+    searching = load(folder, "auto", for_search=True)
+    training = load(folder, "auto", for_search=False)
+
     assert searching.fingerprint() == training.fingerprint()
-    found, exact = searching.encode(TEXTS), plain.encode(TEXTS)
-    assert (found * exact).sum(axis=1).min() > cosine
-    assert not np.array_equal(found, exact)
-    np.testing.assert_array_equal(copy.deepcopy(searching).encode(TEXTS), found)
+
+
+def test_packing_keeps_vectors_close(folder, selected_kind):
+    lowest_cosine = {HalfLinear: 0.99999, Bfloat16Linear: 0.9995}[selected_kind]
+
+    vectors = load(folder, "auto", for_search=True).encode(TEXTS)
+
+    exact_vectors = load(folder, "float32", for_search=True).encode(TEXTS)
+    assert (vectors * exact_vectors).sum(axis=1).min() > lowest_cosine
+    assert not np.array_equal(vectors, exact_vectors)
+
+
+def test_copied_encoder_gives_the_same_vectors(folder, selected_kind):
+    searching = load(folder, "auto", for_search=True)
+
+    copied = copy.deepcopy(searching)
+
+    np.testing.assert_array_equal(copied.encode(TEXTS), searching.encode(TEXTS))
 
 
 @pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")
 def test_packed_bfloat16_gives_the_vectors_of_autocast(folder):
-    searching, plain = (
-        Encoder.load(folder, precision="bfloat16", device="cpu", for_search=flag) for flag in (1, 0)
-    )
-    np.testing.assert_allclose(searching.encode(TEXTS), plain.encode(TEXTS), atol=2**-7)
+    packed = load(folder, "bfloat16", for_search=True)
+    autocast = load(folder, "bfloat16", for_search=False)
+
+    np.testing.assert_allclose(packed.encode(TEXTS), autocast.encode(TEXTS), atol=2**-7)
 
 
 @pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")
-def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
-    linear, inputs = packed(Bfloat16Linear, 16, 8), torch.randn(3, 16)
+def test_worker_without_bfloat16_emulates_it(monkeypatch):
+    linear = packed_linear(Bfloat16Linear, 16, 8)
+    inputs = torch.randn(3, 16)
     stored = pickle.dumps(linear)
-    monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", lambda device: False)
-    other = pickle.loads(stored)
-    assert type(other) is nn.Linear
+
+    def has_no_bfloat16(device):
+        return False
+
+    monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", has_no_bfloat16)
+    loaded = pickle.loads(stored)
+
+    assert type(loaded) is nn.Linear
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(other(inputs), linear(inputs), rtol=2**-7, atol=2**-7)
+        torch.testing.assert_close(loaded(inputs), linear(inputs), rtol=2**-7, atol=2**-7)
 
 
-@pytest.mark.parametrize(
-    ("avx512", "tiles", "amd", "gains"),
-    [
-        (False, False, True, False),
-        (True, False, True, True),
-        (True, False, False, False),
-        (True, True, False, True),
-    ],
-)
-def test_packing_prefers_bfloat16_where_it_is_faster(monkeypatch, avx512, tiles, amd, gains):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
-    monkeypatch.setattr("model_code.encoding.hardware._is_amd", lambda: amd)
-    assert uses_bfloat16("auto", CPU) is gains
+class Cpu(NamedTuple):
+    """Features of a CPU on which packing depends."""
+
+    has_avx512_bf16: bool
+    has_amx_tiles: bool
+    is_amd: bool
+
+
+@pytest.fixture
+def set_cpu(monkeypatch):
+    """Make this machine look like another CPU."""
+
+    def set_features(cpu: Cpu) -> None:
+        monkeypatch.setattr(
+            torch.cpu, "_is_avx512_bf16_supported", Mock(return_value=cpu.has_avx512_bf16)
+        )
+        monkeypatch.setattr(
+            torch.cpu, "_is_amx_tile_supported", Mock(return_value=cpu.has_amx_tiles)
+        )
+        monkeypatch.setattr("model_code.encoding.hardware._is_amd", Mock(return_value=cpu.is_amd))
+
+    return set_features
+
+
+OLD_CPU = Cpu(has_avx512_bf16=False, has_amx_tiles=False, is_amd=True)
+AMD_CPU = Cpu(has_avx512_bf16=True, has_amx_tiles=False, is_amd=True)
+INTEL_CPU = Cpu(has_avx512_bf16=True, has_amx_tiles=False, is_amd=False)
+INTEL_CPU_WITH_TILES = Cpu(has_avx512_bf16=True, has_amx_tiles=True, is_amd=False)
+
+
+@pytest.mark.parametrize("cpu", [AMD_CPU, INTEL_CPU_WITH_TILES])
+def test_bfloat16_is_selected_where_it_is_faster(set_cpu, cpu):
+    set_cpu(cpu)
+
+    assert uses_bfloat16("auto", CPU)
+    assert select_packing("auto", CPU) is Bfloat16Linear
+
+
+@pytest.mark.parametrize("cpu", [OLD_CPU, INTEL_CPU])
+def test_half_precision_is_selected_elsewhere(set_cpu, cpu):
+    set_cpu(cpu)
+
+    assert not uses_bfloat16("auto", CPU)
+    expected = HalfLinear if has_half_weights(CPU) else None
+    assert select_packing("auto", CPU) is expected
+
+
+@pytest.mark.parametrize("cpu", [OLD_CPU, AMD_CPU, INTEL_CPU, INTEL_CPU_WITH_TILES])
+def test_requested_bfloat16_is_packed_if_it_is_not_emulated(set_cpu, cpu):
+    set_cpu(cpu)
+
     assert uses_bfloat16("bfloat16", CPU)
-    assert select_packing("bfloat16", CPU) is (Bfloat16Linear if avx512 else None), (
-        "emulated: as autocast does it"
-    )
-    assert select_packing("auto", CPU) is (
-        Bfloat16Linear if gains else HalfLinear if has_half_weights(CPU) else None
-    )
+    expected = Bfloat16Linear if cpu.has_avx512_bf16 else None
+    assert select_packing("bfloat16", CPU) is expected
+
+
+@pytest.mark.parametrize("cpu", [OLD_CPU, AMD_CPU, INTEL_CPU, INTEL_CPU_WITH_TILES])
+def test_float32_and_gpus_are_not_packed(set_cpu, cpu):
+    set_cpu(cpu)
+
     assert select_packing("float32", CPU) is None
     assert select_packing("auto", torch.device("cuda")) is None
