@@ -1,6 +1,4 @@
-"""Guards that every metric is trec_eval's, to 4 decimals and more, on runs with ties and graded
-relevance.
-"""
+"""Test that each metric equals trec_eval's, on runs with ties and graded relevance."""
 
 from __future__ import annotations
 
@@ -36,109 +34,151 @@ def random_case(seed, queries=60, documents=150, depth=100):
     """Make rankings with many ties, short and missing rankings, and grades 0 to 3."""
     generator = np.random.default_rng(seed)
     names = [f"d{i}" for i in range(documents)]
-    run, qrels = {}, {}
+    run = {}
+    qrels = {}
     for i in range(queries):
-        judged = generator.choice(names, size=generator.integers(1, 40), replace=False)
-        qrels[f"q{i}"] = {str(name): int(generator.integers(0, 4)) for name in judged} | {
-            str(judged[0]): 1
-        }
+        judged_names = generator.choice(names, size=generator.integers(1, 40), replace=False)
+        grades = {str(name): int(generator.integers(0, 4)) for name in judged_names}
+        grades[str(judged_names[0])] = 1
+        qrels[f"q{i}"] = grades
+
         size = int(generator.choice([0, 1, 5, 30, depth]))
-        found = generator.choice(names, size=size, replace=False)
+        ranked_names = generator.choice(names, size=size, replace=False)
         scores = generator.integers(0, 6, size=size) / 7
         if size:
-            hits = [(str(name), float(score)) for name, score in zip(found, scores, strict=True)]
-            run[f"q{i}"] = sorted(hits, key=lambda hit: (-hit[1], hit[0]))
+            run[f"q{i}"] = sort_hits(ranked_names, scores)
     return run, qrels
 
 
+def sort_hits(names, scores):
+    """Return hits by descending score, ties by id."""
+    order = sorted(range(len(names)), key=lambda i: (-scores[i], str(names[i])))
+    return [(str(names[i]), float(scores[i])) for i in order]
+
+
 def trec_eval(run_path, qrels, measures):
+    """Return the scores by query, from the rankings of a run file."""
     evaluator = pytrec_eval.RelevanceEvaluator(qrels, measures)
-    run = {query: dict(ranking) for query, ranking in read_run(run_path).items()}
-    return evaluator.evaluate({query: run.get(query, {"nothing found": 0.0}) for query in qrels})
+    rankings = read_run(run_path)
+    run = {}
+    for query in qrels:
+        run[query] = dict(rankings.get(query, [("nothing found", 0.0)]))
+    return evaluator.evaluate(run)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_equal_to_trec_eval_on_the_run_file(tmp_path, seed):
+def test_metrics_equal_trec_eval(tmp_path, seed):
     run, qrels = random_case(seed)
     write_run(tmp_path / "run.trec", run, tag="random")
     measures = {"ndcg_cut.1,10,100", "recall.1,5,10,20,100", "success.1,5,10", "map"}
-    theirs = trec_eval(tmp_path / "run.trec", qrels, measures)
-    ours = evaluate_run(run, qrels, [*OURS_TO_TREC, "MRR@10"])
-    for name, their_name in OURS_TO_TREC.items():
-        assert ours[name] == pytest.approx(
-            {query: theirs[query][their_name] for query in qrels}, abs=5e-5
-        ), name
-    write_run(
-        tmp_path / "cut.trec", {query: ranking[:10] for query, ranking in run.items()}, tag="random"
-    )
-    cut = trec_eval(tmp_path / "cut.trec", qrels, {"recip_rank"})
-    assert ours["MRR@10"] == pytest.approx(
-        {query: cut[query]["recip_rank"] for query in qrels}, abs=5e-5
-    )
+
+    scores = evaluate_run(run, qrels, list(OURS_TO_TREC))
+
+    trec_scores = trec_eval(tmp_path / "run.trec", qrels, measures)
+    for name, trec_name in OURS_TO_TREC.items():
+        expected = {query: trec_scores[query][trec_name] for query in qrels}
+        assert scores[name] == pytest.approx(expected, abs=5e-5), name
 
 
-def test_the_formulas_by_hand():
+@pytest.mark.parametrize("seed", range(5))
+def test_reciprocal_rank_equals_trec_eval_on_a_cut_run(tmp_path, seed):
+    run, qrels = random_case(seed)
+    cut_run = {query: ranking[:10] for query, ranking in run.items()}
+    write_run(tmp_path / "cut.trec", cut_run, tag="random")
+
+    scores = evaluate_run(run, qrels, ["MRR@10"])
+
+    trec_scores = trec_eval(tmp_path / "cut.trec", qrels, {"recip_rank"})
+    expected = {query: trec_scores[query]["recip_rank"] for query in qrels}
+    assert scores["MRR@10"] == pytest.approx(expected, abs=5e-5)
+
+
+def test_metrics_equal_their_formulas():
     run = {"q": [("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0)]}
     qrels = {"q": {"b": 3, "d": 1, "elsewhere": 2}}
+
     scores = evaluate_run(run, qrels, ["nDCG@10", "R@2", "MRR@10", "MAP", "hit@1"])
+
     gain = 3 / math.log2(3) + 1 / math.log2(5)
-    ideal = 3 + 2 / math.log2(3) + 1 / math.log2(4)
-    expected = {
-        "nDCG@10": gain / ideal,
-        "R@2": 1 / 3,
-        "MRR@10": 1 / 2,
-        "MAP": (1 / 2 + 2 / 4) / 3,
-        "hit@1": 0.0,
-    }
-    assert {name: values["q"] for name, values in scores.items()} == pytest.approx(expected)
+    ideal_gain = 3 + 2 / math.log2(3) + 1 / math.log2(4)
+    assert scores["nDCG@10"]["q"] == pytest.approx(gain / ideal_gain)
+    assert scores["R@2"]["q"] == pytest.approx(1 / 3)
+    assert scores["MRR@10"]["q"] == pytest.approx(1 / 2)
+    assert scores["MAP"]["q"] == pytest.approx((1 / 2 + 2 / 4) / 3)
+    assert scores["hit@1"]["q"] == 0.0
 
 
-def test_query_without_a_ranking_scores_zero():
-    scores = evaluate_run(
-        {"found": [("a", 1.0)]}, {"found": {"a": 1}, "lost": {"a": 1}}, ["nDCG@10", "MAP", "hit@1"]
-    )
-    assert all(values == {"found": 1.0, "lost": 0.0} for values in scores.values())
-    assert evaluate_run({"unjudged": [("a", 1.0)]}, {}, ["MAP", "R@5"]) == {"MAP": {}, "R@5": {}}
-    assert list(evaluate_run({"b": [], "x": []}, {"b": {"a": 1}}, ["R@5"])["R@5"]) == ["b"]
+@pytest.mark.parametrize("metric", ["nDCG@10", "MAP", "hit@1"])
+def test_query_without_a_ranking_scores_zero(metric):
+    run = {"ranked": [("a", 1.0)]}
+    qrels = {"ranked": {"a": 1}, "missing": {"a": 1}}
+
+    scores = evaluate_run(run, qrels, [metric])
+
+    assert scores[metric] == {"ranked": 1.0, "missing": 0.0}
 
 
-def test_only_the_rank_order_counts():
+def test_queries_without_judgements_have_no_scores():
+    scores = evaluate_run({"unjudged": [("a", 1.0)]}, {}, ["MAP", "R@5"])
+
+    assert scores == {"MAP": {}, "R@5": {}}
+
+
+def test_only_judged_queries_have_scores():
+    scores = evaluate_run({"b": [], "x": []}, {"b": {"a": 1}}, ["R@5"])
+
+    assert list(scores["R@5"]) == ["b"]
+
+
+def test_order_of_queries_and_judgements_does_not_matter():
     run, qrels = random_case(7)
-    names = ["nDCG@10", "R@20", "MRR@10", "MAP", "hit@5"]
-    backwards = {
-        query: dict(reversed(relevant.items())) for query, relevant in reversed(qrels.items())
-    }
-    turned = evaluate_run(dict(reversed(run.items())), backwards, names)
-    assert repr(turned) == repr(evaluate_run(run, qrels, names))
-    tied = {"q": [("b", 1.0), ("a", 1.0)]}
-    assert [evaluate_run(tied, {"q": {name: 1}}, ["hit@1"])["hit@1"]["q"] for name in "ba"] == [
-        1.0,
-        0.0,
-    ]
+    metrics = ["nDCG@10", "R@20", "MRR@10", "MAP", "hit@5"]
+    reversed_run = dict(reversed(run.items()))
+    reversed_qrels = {}
+    for query, grades in reversed(qrels.items()):
+        reversed_qrels[query] = dict(reversed(grades.items()))
+
+    scores = evaluate_run(reversed_run, reversed_qrels, metrics)
+
+    assert repr(scores) == repr(evaluate_run(run, qrels, metrics))
 
 
-def test_a_document_ranked_twice_is_refused():
+@pytest.mark.parametrize(("relevant", "score"), [("b", 1.0), ("a", 0.0)])
+def test_equal_scores_keep_the_order_of_the_ranking(relevant, score):
+    run = {"q": [("b", 1.0), ("a", 1.0)]}
+
+    scores = evaluate_run(run, {"q": {relevant: 1}}, ["hit@1"])
+
+    assert scores["hit@1"]["q"] == score
+
+
+def test_document_ranked_twice_is_refused():
+    run = {"q": [("a", 2.0), ("b", 1.5), ("a", 1.0)]}
+
     with pytest.raises(FreshetError, match="ranks document 'a' twice"):
-        look_up_gains({"q": [("a", 2.0), ("b", 1.5), ("a", 1.0)]}, {"q": {"a": 1}})
+        look_up_gains(run, {"q": {"a": 1}})
 
 
 @pytest.mark.parametrize(
     "name", ["ndcg@10", "nDCG", "MAP@10", "R@0", "hit@", "R@-1", "P@5", "", "nDCG@10 "]
 )
-def test_unknown_names_are_taught(name):
+def test_unknown_metric_is_refused_with_the_notation(name):
     with pytest.raises(SettingsError, match="write nDCG@k"):
         parse_metric(name)
 
 
 def test_six_thousand_queries_take_seconds():
     names = [f"d{i}" for i in range(1000)]
-    run = {
-        f"q{i}": [(names[(i + j) % 1000], 1.0 - j / 100) for j in range(100)] for i in range(6000)
-    }
-    qrels = {f"q{i}": {names[(i * 7) % 1000]: 1, names[(i + 5) % 1000]: 2} for i in range(6000)}
-    started = time.process_time()
+    run = {}
+    qrels = {}
+    for i in range(6000):
+        run[f"q{i}"] = [(names[(i + j) % 1000], 1.0 - j / 100) for j in range(100)]
+        qrels[f"q{i}"] = {names[(i * 7) % 1000]: 1, names[(i + 5) % 1000]: 2}
+
+    start = time.process_time()
     evaluate_run(run, qrels, [*OURS_TO_TREC, "MRR@10"])
-    assert time.process_time() - started < 6
+
+    assert time.process_time() - start < 6
 
 
 def test_judged_bpref_and_rbp_of_a_ranking():

@@ -1,6 +1,4 @@
-"""Guards the pictures: equal numbers give equal bytes, nobody's settings of matplotlib come in,
-nothing to draw.
-"""
+"""Test plots: equal numbers give equal bytes, whatever the settings of matplotlib."""
 
 from __future__ import annotations
 
@@ -10,14 +8,15 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
+
 from model_code.evaluation import plots
 
+METRICS = ["nDCG@10", "hit@1", "R@100"]
 SYSTEMS = {
-    name: {
-        metric: {"value": 0.1 * i, "low": 0.0, "high": 0.1 * i + 0.1}
-        for metric in ("nDCG@10", "hit@1", "R@100")
-    }
-    for i, name in enumerate(["bm25", "zero_shot", "hce"])
+    "bm25": dict.fromkeys(METRICS, {"value": 0.0, "low": 0.0, "high": 0.1}),
+    "zero_shot": dict.fromkeys(METRICS, {"value": 0.1, "low": 0.0, "high": 0.2}),
+    "hce": dict.fromkeys(METRICS, {"value": 0.2, "low": 0.0, "high": 0.3}),
 }
 HISTORY = [
     {"step": 0, "nDCG@10": 0.5},
@@ -25,45 +24,72 @@ HISTORY = [
 ]
 
 
-def pictures():
-    return [
-        plots.systems_plot(SYSTEMS, ["nDCG@10", "hit@1", "R@100"]),
-        plots.training_plot(HISTORY),
-    ]
+def draw_plots() -> list[bytes]:
+    return [plots.systems_plot(SYSTEMS, METRICS), plots.training_plot(HISTORY)]
 
 
-def hashes():
-    return [sha256(png).hexdigest() for png in pictures()]
+def plot_hashes() -> list[str]:
+    return [sha256(png).hexdigest() for png in draw_plots()]
 
 
-def test_equal_numbers_give_equal_pictures(
-    tmp_path,
-):
-    import matplotlib
-
-    here, found = Path(__file__), hashes()
-    script = f"import {here.stem} as plots; print(plots.hashes())"
+def test_equal_numbers_give_equal_plots_in_another_process(tmp_path):
+    file = Path(__file__)
+    script = f"import {file.stem} as plots; print(plots.plot_hashes())"
     environment = {
-        "PYTHONPATH": f"{here.parent}:{here.parents[3]}",
+        "PYTHONPATH": f"{file.parent}:{file.parents[3]}",
         "PYTHONHASHSEED": "7",
         "MPLCONFIGDIR": str(tmp_path),
     }
-    output = subprocess.run(
+
+    completed = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
-    assert output.stdout.strip() == str(found)
-    assert not any(re.search(rb"tEXt|tIME|eXIf", png) for png in pictures())
-    before = dict(matplotlib.rcParams)
+
+    assert completed.stdout.strip() == str(plot_hashes())
+
+
+def test_plots_hold_no_metadata():
+    assert not any(re.search(rb"tEXt|tIME|eXIf", png) for png in draw_plots())
+
+
+def test_plots_ignore_and_keep_settings_of_matplotlib():
+    import matplotlib
+
+    hashes = plot_hashes()
+    settings = dict(matplotlib.rcParams)
+
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
-        assert hashes() == found
-    assert dict(matplotlib.rcParams) == before
+        assert plot_hashes() == hashes
+
+    assert dict(matplotlib.rcParams) == settings
 
 
-def test_training_plot_has_a_panel_per_value(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(plots, "draw", lambda size, paint: drawn.append(size))
-    plots.training_plot(HISTORY)
-    plots.training_plot([{"step": 1, "loss": 1.0, "log_likelihood": -1.0}], ["log_likelihood"])
-    plots.training_plot([{"step": 1, "loss": 1.0}], ["log_likelihood"])
-    assert [width / 3.6 for width, _ in drawn] == [2, 2, 1]
+@pytest.fixture
+def panel_counts(monkeypatch) -> list[float]:
+    """Return the number of panels of each drawn plot."""
+    counts = []
+
+    def record_panels(size, paint):
+        width, _ = size
+        counts.append(width / 3.6)
+
+    monkeypatch.setattr(plots, "draw", record_panels)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("history", "extra_values", "panels"),
+    [
+        (HISTORY, (), 2),
+        ([{"step": 1, "loss": 1.0, "log_likelihood": -1.0}], ["log_likelihood"], 2),
+        ([{"step": 1, "loss": 1.0}], ["log_likelihood"], 1),
+    ],
+)
+def test_training_plot_has_a_panel_per_value(panel_counts, history, extra_values, panels):
+    plots.training_plot(history, extra_values)
+
+    assert panel_counts == [panels]
+
+
+def test_empty_history_is_not_plotted():
     assert plots.training_plot([]) is None

@@ -1,6 +1,4 @@
-"""Guards that only scores of the same queries and metrics are paired, and that seeds are averaged
-per query.
-"""
+"""Test scores: only equal queries and metrics are paired, and seeds are averaged per query."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ def scores(system, values=(1.0, 0.0, 0.5), ids=("q1", "q2", "q3"), split="test",
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("incomparable", "message"),
     [
         (scores("b", ids=("q1", "q2", "q4")), "different queries .2 are not shared, such as 'q3'"),
         (scores("b", (1.0,), ids=("q1",)), "different queries"),
@@ -26,9 +24,9 @@ def scores(system, values=(1.0, 0.0, 0.5), ids=("q1", "q2", "q3"), split="test",
         (scores("b", metric="MAP"), "do not share the metrics MAP, hit@1"),
     ],
 )
-def test_what_cannot_be_paired_is_refused_by_name(other, message):
+def test_incomparable_scores_are_refused(incomparable, message):
     with pytest.raises(FreshetError, match=message):
-        check_comparable([scores("a"), other])
+        check_comparable([scores("a"), incomparable])
 
 
 def test_seeds_are_averaged_per_query():
@@ -36,18 +34,30 @@ def test_seeds_are_averaged_per_query():
         scores("hce"),
         scores("hce_seed1", (0.0, 0.0, 1.0)),
         scores("hce_seed2", (0.5, 0.0, 0.0)),
-        scores("mlr"),
     ]
-    mean, other = average_over_seeds(runs)
-    assert mean.system == "hce"
-    assert mean.values["hit@1"].tolist() == [0.5, 0.0, 0.5]
-    assert other.system == "mlr"
-    assert other.values.equals(scores("mlr").values)
+
+    (average,) = average_over_seeds(runs)
+
+    assert average.system == "hce"
+    assert average.values["hit@1"].tolist() == [0.5, 0.0, 0.5]
+
+
+def test_single_run_is_its_own_average():
+    runs = [scores("hce"), scores("hce_seed1", (0.0, 0.0, 1.0)), scores("mlr")]
+
+    _, average = average_over_seeds(runs)
+
+    assert average.system == "mlr"
+    assert average.values.equals(scores("mlr").values)
+
+
+def test_seeds_with_different_queries_are_refused():
     with pytest.raises(FreshetError, match="different queries"):
         average_over_seeds([scores("a"), scores("a_seed1", ids=("q1", "q2", "q9"))])
 
 
-def test_a_part_of_the_queries():
-    part = scores("a").restrict_to(["q3", "q1", "unknown"])
-    assert part.values.index.tolist() == ["q1", "q3"]
-    assert replace(part, values=None) == replace(scores("a"), values=None)
+def test_scores_are_restricted_to_known_queries():
+    restricted = scores("a").restrict_to(["q3", "q1", "unknown"])
+
+    assert restricted.values.index.tolist() == ["q1", "q3"]
+    assert replace(restricted, values=None) == replace(scores("a"), values=None)

@@ -1,6 +1,4 @@
-"""A corpus of 48 documents on 4 topics, its hierarchy and pseudo-queries, written as the stages
-write them.
-"""
+"""A corpus of 48 documents on 4 topics with hierarchy and pseudo-queries, as stages write them."""
 
 from __future__ import annotations
 
@@ -15,28 +13,31 @@ from model_code.hierarchy.tree import Hierarchy
 
 TOPICS = ("river", "bridge", "music", "engine")
 DOCUMENTS = [f"{topic}-{i:02}" for topic in TOPICS for i in range(12)]
-TEXTS = {
-    name: f"{name[:-3]} {name[:-3]} word{i}a word{i}b word{i}c" for i, name in enumerate(DOCUMENTS)
-}
+TEXTS = {}
+for number, name in enumerate(DOCUMENTS):
+    topic = name[:-3]
+    TEXTS[name] = f"{topic} {topic} word{number}a word{number}b word{number}c"
 
 
 def write_corpus(folder: Path, with_qrels: bool = True) -> Path:
-    """A test query per document, train and dev queries for the documents of the first two topics:
-    24 stay unseen.
+    """Write a corpus with a test query per document.
+
+    The first 18 documents have a train query each, the next six have a dev query each, and 24
+    documents are unseen. Without `with_qrels`, there are three train queries and no others.
     """
     folder.mkdir(parents=True)
-    frame = pd.DataFrame(
-        {
-            "document_id": DOCUMENTS,
-            "title": [f"title{i}" for i in range(48)],
-            "text": TEXTS.values(),
-        }
-    )
+    titles = [f"title{i}" for i in range(48)]
+    frame = pd.DataFrame({"document_id": DOCUMENTS, "title": titles, "text": TEXTS.values()})
     frame.assign(fields="{}", date=None).to_parquet(folder / "documents.parquet")
     frame.assign(ordinal=0).to_parquet(folder / "passages.parquet")
-    rows = [("test", name) for name in DOCUMENTS] + [("train", name) for name in DOCUMENTS[:18]]
-    rows += [("dev", name) for name in DOCUMENTS[18:24]]
-    queries = _queries(rows if with_qrels else [("train", name) for name in DOCUMENTS[:3]])
+
+    if with_qrels:
+        rows = [("test", name) for name in DOCUMENTS]
+        rows += [("train", name) for name in DOCUMENTS[:18]]
+        rows += [("dev", name) for name in DOCUMENTS[18:24]]
+    else:
+        rows = [("train", name) for name in DOCUMENTS[:3]]
+    queries = _queries(rows)
     queries.drop(columns="document_id").to_parquet(folder / "queries.parquet")
     queries.drop(columns="text").assign(relevance=1).to_parquet(folder / "qrels.parquet")
     write_known_queries(folder)
@@ -56,24 +57,26 @@ def write_known_queries(folder: Path) -> None:
 
 
 def write_pseudo_queries(folder: Path) -> Path:
-    """A query made of each document."""
+    """Write a pseudo-query for each document."""
     folder.mkdir(parents=True)
-    made = _queries([("made", name) for name in DOCUMENTS]).drop(columns="split")
-    made.assign(kind="inverse_cloze").to_parquet(folder / "pseudo_queries.parquet")
+    queries = _queries([("made", name) for name in DOCUMENTS]).drop(columns="split")
+    queries.assign(kind="inverse_cloze").to_parquet(folder / "pseudo_queries.parquet")
     return folder
 
 
 def write_hierarchy(folder: Path) -> Path:
-    """Two levels: a node per topic, two halves in each."""
+    """Write a hierarchy with a node per topic, and two halves below each of them."""
     folder.mkdir(parents=True)
-    unit = np.eye(8, dtype=np.float32)
-    parents = (np.zeros(4, np.int32), np.repeat(np.arange(4), 2).astype(np.int32))
-    Hierarchy((unit[:4], unit), parents, np.repeat(np.arange(8), 6).astype(np.int32)).save(folder)
+    unit_vectors = np.eye(8, dtype=np.float32)
+    topic_of_half = np.repeat(np.arange(4), 2).astype(np.int32)
+    half_of_document = np.repeat(np.arange(8), 6).astype(np.int32)
+    parents = (np.zeros(4, np.int32), topic_of_half)
+    Hierarchy((unit_vectors[:4], unit_vectors), parents, half_of_document).save(folder)
     return folder
 
 
 def _queries(rows: list[tuple[str, str]]) -> pd.DataFrame:
-    """Two of the document's own words each."""
+    """Return queries; each consists of two words of its document."""
     texts = [" ".join(TEXTS[name].split()[3:]) for _, name in rows]
     ids = [f"{split}:{name}" for split, name in rows]
     frame = pd.DataFrame(rows, columns=["split", "document_id"]).assign(query_id=ids, text=texts)
