@@ -1,6 +1,4 @@
-"""One small Ray for all tests of this folder: three logical CPUs, no dashboard, nothing reported to
-anyone.
-"""
+"""One small Ray for all tests of this folder: three logical CPUs, no dashboard, no telemetry."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def ray():
     try:
         module.init("local", **options)
     except Exception as error:
-        # it waits for 30 s, which a busy machine may exceed
+        # Ray waits for 30 s. A busy machine may take longer.
         if "timed out during startup" not in str(error):
             raise
         module.shutdown()
@@ -37,5 +35,5 @@ def ray():
 
 @pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
 def workers(ray, request) -> ScaleSettings:
-    """The settings of 1 and of 2 workers, on the running Ray."""
+    """Return the settings of 1 and of 2 workers on the running Ray."""
     return ScaleSettings(engine="ray", workers=request.param)

@@ -1,12 +1,11 @@
-"""What the tests of this folder have Ray's workers do: in a module, so that other processes can
-import it.
-"""
+"""Work for the workers of Ray, in a module so that other processes can import it."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 
 from model_code.context import StageContext
 from model_code.distributed import clustering
+from model_code.progress import Progress
 from model_code.training.optimisation import make_accelerator
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import (
@@ -27,33 +27,33 @@ from tests.model_code.training.example import (
 
 
 def die_once(marker: Path) -> None:
-    """Kill this process the hard way, unless one did so before."""
+    """Kill this process with SIGKILL, unless a process did so before."""
     if not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Fragile(torch.nn.Module):
-    """An encoder of lengths whose process dies the first time that it is given the text "fatal"."""
+class FragileEncoder(torch.nn.Module):
+    """Encode texts by their lengths; the process dies at the first text "fatal"."""
 
-    dimension, precision = 1, "float32"
+    dimension = 1
+    precision = "float32"
 
     def __init__(self, marker: Path) -> None:
         super().__init__()
         self.marker = marker
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """(n, 1) float32: the numbers of characters."""
+        """Return the numbers of characters, (n, 1) float32."""
         if "fatal" in texts:
             die_once(self.marker)
         return np.array([[len(text)] for text in texts], dtype=np.float32)
 
 
 def train_tiny(context: StageContext) -> dict[str, Any]:
-    """Train the example's encoder; writes its weights, and reports the curve and how many processes
-    there were.
-    """
-    encoder, data = make_encoder(context.inputs["encoder"]), make_data()
+    """Train the example's encoder, write its weights, and report the curve and the processes."""
+    encoder = make_encoder(context.inputs["encoder"])
+    data = make_data()
     settings = make_settings(
         accumulation=2, steps=6, checkpoint_every=2, evaluate_every=3, frozen_layers=1
     )
@@ -74,28 +74,30 @@ def train_tiny(context: StageContext) -> dict[str, Any]:
 
 
 def train_and_die(context: StageContext) -> dict[str, Any]:
-    """`train_tiny`, but a process dies after step 3: past the checkpoint of step 2."""
+    """Run `train_tiny`; a process dies after step 3, behind the checkpoint of step 2."""
     marker = context.checkpoints.parent / "died"
 
-    def progress(done: int, total: int, note: str = "") -> None:
+    def report_step(done: int, total: int, note: str = "") -> None:
         if done == 3 and make_accelerator(torch.device("cpu"), "float32", 2).is_main_process:
             die_once(marker)
 
-    return train_tiny(StageContext(**{**vars(context), "progress": lambda label: progress}))
+    def make_progress(label: str) -> Progress:
+        return report_step
+
+    return train_tiny(replace(context, progress=make_progress))
 
 
 def compare_and_die(marker: Path) -> Callable[..., Any]:
-    """`compare_slice`, but the first process that moves any point to another cluster dies with its
-    work.
-    """
+    """Return `compare_slice`; the first process that moves a point to another cluster dies."""
     compare = clustering.compare_slice
 
-    def fragile(
+    def compare_fragile(
         held: Any, shared: Any, rows: Any, state: dict[str, np.ndarray], device: str
     ) -> Any:
-        found = compare(held, shared, rows, state, device)
-        if (state["labels"] >= 0).any() and (found["labels"] != state["labels"]).any():
+        result = compare(held, shared, rows, state, device)
+        has_labels = (state["labels"] >= 0).any()
+        if has_labels and (result["labels"] != state["labels"]).any():
             die_once(marker)
-        return found
+        return result
 
-    return fragile
+    return compare_fragile

@@ -1,4 +1,4 @@
-"""Guards k-means on Ray: the clusters of k-means here, by 1 and 2 workers, and after a death."""
+"""Test k-means on Ray: the clusters of one process, by 1 and 2 workers, and after a death."""
 
 from __future__ import annotations
 
@@ -19,46 +19,49 @@ SETTINGS = HierarchySettings(max_iterations=6)
 
 @pytest.fixture(scope="module")
 def vectors() -> torch.Tensor:
-    return torch.nn.functional.normalize(
-        torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)), dim=1
-    )
+    generator = torch.Generator().manual_seed(0)
+    return torch.nn.functional.normalize(torch.randn(3000, 24, generator=generator), dim=1)
 
 
-def flat(vectors: torch.Tensor) -> Clustering:
+def cluster(vectors: torch.Tensor) -> Clustering:
     return KMeans(SETTINGS, seed=1, make_lloyd=clustering.make_lloyd).cluster(vectors, 40)
 
 
-def agree(found: Clustering, expected: Clustering) -> None:
-    """The same clusters; cosines may differ in their last bits, as matrix products of other shapes
-    do.
-    """
-    assert torch.equal(found.labels, expected.labels)
-    assert torch.equal(found.centroids, expected.centroids)
-    assert found.objective == pytest.approx(expected.objective, rel=1e-7)
+def assert_equal_clusters(clusters: Clustering, expected: Clustering) -> None:
+    """Compare clusters. Matrix products of other shapes may change the last bits of cosines."""
+    assert torch.equal(clusters.labels, expected.labels)
+    assert torch.equal(clusters.centroids, expected.centroids)
+    assert clusters.objective == pytest.approx(expected.objective, rel=1e-7)
 
 
-def test_workers_find_the_clusters_that_one_process_finds(workers, vectors):
-    expected = flat(vectors)
+def test_workers_find_the_clusters_of_one_process(workers, vectors):
+    expected = cluster(vectors)
+
     with engine.using(workers):
-        agree(flat(vectors), expected)
+        clusters = cluster(vectors)
+
+    assert_equal_clusters(clusters, expected)
 
 
-def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkeypatch):
-    expected = flat(vectors)
+def test_dead_worker_changes_nothing(ray, vectors, tmp_path: Path, monkeypatch):
+    expected = cluster(vectors)
     monkeypatch.setattr(clustering, "compare_slice", compare_and_die(tmp_path / "died"))
+
     with engine.using(ScaleSettings(engine="ray", workers=2)):
-        found = flat(vectors)
+        clusters = cluster(vectors)
+
     assert (tmp_path / "died").exists()
-    agree(found, expected)
+    assert_equal_clusters(clusters, expected)
 
 
 def test_tree_with_more_workers_than_nodes(ray, vectors):
     settings = HierarchySettings(max_iterations=3, device="cpu")
-    few = vectors[:60].numpy()
-    expected = build_hierarchy(few, settings, seed=0)
+    few_vectors = vectors[:60].numpy()
+    expected = build_hierarchy(few_vectors, settings, seed=0)
+
     with engine.using(ScaleSettings(engine="ray", workers=2)):
-        found = build_hierarchy(few, settings, seed=0, make_lloyd=clustering.make_lloyd)
-    assert [level.tobytes() for level in found.centroids] == [
-        level.tobytes() for level in expected.centroids
-    ]
-    assert found.leaves.tolist() == expected.leaves.tolist()
+        tree = build_hierarchy(few_vectors, settings, seed=0, make_lloyd=clustering.make_lloyd)
+
+    for centroids, expected_centroids in zip(tree.centroids, expected.centroids, strict=True):
+        assert centroids.tobytes() == expected_centroids.tobytes()
+    assert tree.leaves.tolist() == expected.leaves.tolist()

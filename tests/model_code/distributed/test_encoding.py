@@ -1,5 +1,7 @@
-"""Guards encoding by shards: after a kill the second run gives the same bytes and redoes only what
-is missing, and on Ray, by 1 and 2 workers and after a death, the bytes are those of encoding here.
+"""Test encoding by shards.
+
+After a kill, only missing shards are encoded again. Workers of Ray return the bytes of one process,
+also after a death.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from model_code.distributed import encoding, engine
 from model_code.distributed.encoding import encode_resumably, encode_shards, encode_tokens_resumably
 from model_code.distributed.engine import ScaleSettings
 from model_code.encoding.encoder import Encoder
-from tests.model_code.distributed.jobs import Fragile
+from tests.model_code.distributed.jobs import FragileEncoder
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(60)]
@@ -21,84 +23,100 @@ WORDS = [f"word{i}" for i in range(60)]
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    random = np.random.default_rng(0)
-    return [" ".join(random.choice(WORDS, random.integers(0, 40))) for _ in range(300)]
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(WORDS, rng.integers(0, 40))) for _ in range(300)]
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> Encoder:
-    return Encoder.load(
-        make_tiny_encoder(tmp_path_factory.mktemp("tiny") / "encoder", WORDS), device="cpu"
-    )
+    folder = make_tiny_encoder(tmp_path_factory.mktemp("tiny") / "encoder", WORDS)
+    return Encoder.load(folder, device="cpu")
 
 
-def test_a_kill_costs_at_most_one_shard(encoder, texts, tmp_path, monkeypatch):
+def test_kill_costs_at_most_one_shard(encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD_TEXTS", 3)
-    few = texts[:8]
-    whole = encode_resumably(encoder, few, tmp_path / "whole")
+    few_texts = texts[:8]
+    expected = encode_resumably(encoder, few_texts, tmp_path / "whole")
 
-    def killed_at_the_end_of_shard_two(done: int, total: int, note: str = "") -> None:
+    def interrupt_after_second_shard(done: int, total: int, note: str = "") -> None:
         if done == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode_resumably(encoder, few, tmp_path / "cut", killed_at_the_end_of_shard_two)
-    encoded: list[str] = []
-    original = encoder.encode
-    monkeypatch.setattr(encoder, "encode", lambda batch: encoded.extend(batch) or original(batch))
-    assert encode_resumably(encoder, few, tmp_path / "cut").tobytes() == whole.tobytes()
-    assert encoded == few[6:]
+        encode_resumably(encoder, few_texts, tmp_path / "cut", interrupt_after_second_shard)
+
+    encoded_texts: list[str] = []
+    encode = encoder.encode
+
+    def record_texts(batch: list[str]) -> np.ndarray:
+        encoded_texts.extend(batch)
+        return encode(batch)
+
+    monkeypatch.setattr(encoder, "encode", record_texts)
+    vectors = encode_resumably(encoder, few_texts, tmp_path / "cut")
+
+    assert vectors.tobytes() == expected.tobytes()
+    assert encoded_texts == few_texts[6:]
 
 
-def test_no_texts(encoder: Encoder, tmp_path: Path) -> None:
+def test_no_texts_have_no_vectors(encoder: Encoder, tmp_path: Path) -> None:
     assert encode_resumably(encoder, [], tmp_path).shape == (0, encoder.dimension)
+
+
+def test_no_texts_have_no_tokens(encoder: Encoder, tmp_path: Path) -> None:
     vectors, tokens = encode_tokens_resumably(encoder, [], tmp_path)
-    assert (vectors.shape, len(tokens)) == ((0, encoder.dimension), 0)
+
+    assert vectors.shape == (0, encoder.dimension)
+    assert len(tokens) == 0
 
 
 def test_vectors_and_tokens_keep_text_order(encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
-    vectors, tokens = encode_tokens_resumably(encoder, texts, tmp_path)
-    assert (
-        vectors.tobytes()
-        == encode_resumably(encoder, texts, tmp_path, method="encode_documents").tobytes()
-    )
+
+    vectors, tokens = encode_tokens_resumably(encoder, texts, tmp_path / "tokens")
+
+    expected = encode_resumably(encoder, texts, tmp_path / "vectors", method="encode_documents")
+    assert vectors.tobytes() == expected.tobytes()
     assert np.diff(tokens.starts).tolist() == [max(1, len(text.split())) for text in texts]
-    again = encode_tokens_resumably(encoder, texts, tmp_path)[1]
-    assert (again.bits == tokens.bits).all(), "shards are read, and hold what was encoded"
 
 
-def test_workers_give_the_bytes_that_one_process_gives(
-    workers, encoder, texts, tmp_path, monkeypatch
-):
+def test_stored_shards_hold_the_tokens(encoder, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
+    _, tokens = encode_tokens_resumably(encoder, texts, tmp_path)
+
+    _, stored_tokens = encode_tokens_resumably(encoder, texts, tmp_path)
+
+    assert (stored_tokens.bits == tokens.bits).all()
+
+
+def test_workers_return_the_bytes_of_one_process(workers, encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
     expected = encode_resumably(encoder, texts, tmp_path / "here", method="encode_documents")
-    seen = []
+    reports = []
+
+    def progress(done: int, total: int, note: str) -> None:
+        reports.append(done)
+
     with engine.using(workers):
-        found = encode_resumably(
-            encoder,
-            texts,
-            tmp_path / "there",
-            lambda done, total, note: seen.append(done),
-            "encode_documents",
-        )
-    assert found.tobytes() == expected.tobytes()
-    assert (len(seen), seen[-1]) == (5, 300)
-    assert encoder.precision == "auto"  # decided for the workers' copy alone
+        vectors = encode_resumably(encoder, texts, tmp_path / "there", progress, "encode_documents")
+
+    assert vectors.tobytes() == expected.tobytes()
+    assert len(reports) == 5
+    assert reports[-1] == 300
+    # The precision is decided for the copies of the workers alone.
+    assert encoder.precision == "auto"
 
 
 def test_dead_worker_is_replaced(ray, tmp_path):
     marker = tmp_path / "died"
     shards = [(0, ["a", "bb"]), (2, ["fatal"]), (3, ["", "ccc"]), (5, ["d"])]
+
     with engine.using(ScaleSettings(engine="ray", workers=2)):
-        found = dict(encode_shards(Fragile(marker), shards))
+        vectors_by_start = dict(encode_shards(FragileEncoder(marker), shards))
+
     assert marker.exists()
-    assert {start: vectors.ravel().tolist() for start, vectors in found.items()} == {
-        0: [1, 2],
-        2: [5],
-        3: [0, 3],
-        5: [1],
-    }
+    lengths = {start: vectors.ravel().tolist() for start, vectors in vectors_by_start.items()}
+    assert lengths == {0: [1, 2], 2: [5], 3: [0, 3], 5: [1]}
 
 
 def test_nothing_to_encode_starts_no_worker(ray, encoder):

@@ -1,8 +1,6 @@
-"""Guards the group `scale`: what makes no sense is refused, a missing or small Ray is explained,
-nothing is left on.
+"""Test the settings group `scale`, and errors of a missing or small Ray.
 
-Run: python -m pytest tests/model_code/scale (the tests of Ray itself need pip install -e
-'.[scale]')
+The tests with Ray need `pip install -e '.[scale]'`.
 """
 
 from __future__ import annotations
@@ -35,50 +33,60 @@ ROOT = Path(__file__).parents[3]
         ({"engine": "ray", "workers": 0}, "workers is 0, but must be at least 1"),
     ],
 )
-def test_nonsense_is_refused(values, message):
+def test_contradicting_settings_are_refused(values, message):
     with pytest.raises(SettingsError, match=message):
         parse(ScaleSettings, values, "scale")
 
 
 def test_engine_is_no_part_of_stage_keys():
-    loaded = parameters.load(ROOT / "params.yaml")
-    assert loaded.scale == ScaleSettings()
-    assert not [stage for stage in stages.expand(loaded.retrievers) if "scale" in stage.groups]
+    settings = parameters.load(ROOT / "params.yaml")
+
+    table = stages.expand(settings.retrievers)
+
+    assert not [stage for stage in table if "scale" in stage.groups]
 
 
-def test_without_ray_the_remedy_is_named(monkeypatch):
+def test_engine_of_the_project_is_local():
+    assert parameters.load(ROOT / "params.yaml").scale == ScaleSettings()
+
+
+def test_missing_ray_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
+
     with (
         pytest.raises(FreshetError, match=r"pip install -e '\.\[scale\]'"),
         engine.using(ScaleSettings(engine="ray")),
     ):
         pass
+
     assert engine.current() == ScaleSettings()
 
 
-def test_a_cluster_that_does_not_answer_is_named():
-    def init(*_: object, **__: object) -> None:
+def test_unreachable_cluster_is_named():
+    def init(*arguments: object, **options: object) -> None:
         raise ConnectionError("nobody there")
 
+    unreachable_ray = SimpleNamespace(init=init)
+    settings = ScaleSettings(engine="ray", address="far:6379")
     hint = "where it asks for a token, set RAY_AUTH_MODE=token here"
-    with pytest.raises(
-        FreshetError, match=rf"there is no Ray at scale.address 'far:6379' \({hint}\): nobody there"
-    ):
-        engine._start(SimpleNamespace(init=init), ScaleSettings(engine="ray", address="far:6379"))
+    message = rf"there is no Ray at scale.address 'far:6379' \({hint}\): nobody there"
+
+    with pytest.raises(FreshetError, match=message):
+        engine._start(unreachable_ray, settings)
 
 
-def test_too_many_workers_are_refused(ray):
-    message = "3 workers, so 4 CPUs, one of them a spare, and Ray has 3"
-    with (
-        engine.using(ScaleSettings(engine="ray", workers=3)),
-        pytest.raises(FreshetError, match=message),
-    ):
-        engine.ray()
-    message = "1 workers, so 1 GPUs, and Ray has 0"
-    with (
-        engine.using(ScaleSettings(engine="ray", gpus_per_worker=1)),
-        pytest.raises(FreshetError, match=message),
-    ):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ScaleSettings(engine="ray", workers=3),
+            "3 workers, so 4 CPUs, one of them a spare, and Ray has 3",
+        ),
+        (ScaleSettings(engine="ray", gpus_per_worker=1), "1 workers, so 1 GPUs, and Ray has 0"),
+    ],
+)
+def test_too_many_workers_are_refused(ray, settings, message):
+    with engine.using(settings), pytest.raises(FreshetError, match=message):
         engine.ray()
 
 
@@ -86,5 +94,6 @@ def test_settings_end_with_their_block(ray):
     with engine.using(ScaleSettings(engine="ray", workers=2)):
         assert engine.ray().is_initialized()
         assert engine.current().workers == 2
+
     assert engine.current().engine == "local"
     assert ray.is_initialized()

@@ -1,11 +1,10 @@
-"""Guards training by several processes: the same weights as by one that takes all batches, and a
-death resumed.
-"""
+"""Test training by several processes: the weights of one process, and recovery from a death."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,85 +18,128 @@ from model_code.training.optimisation import make_accelerator
 from tests.model_code.distributed.jobs import train_and_die, train_tiny
 from tests.model_code.training.example import make_encoder
 
-TOLERANCE = 1e-5  # of a weight, after 6 steps
+# Of a weight, after 6 steps.
+TOLERANCE = 1e-5
 
 
-def context_in(folder: Path) -> StageContext:
+def make_context(folder: Path) -> StageContext:
     for name in ("output", "checkpoints"):
         (folder / name).mkdir(parents=True)
     make_encoder(folder / "tiny")
-    return StageContext(
-        folder, {"encoder": folder / "tiny"}, folder / "output", {}, folder / "checkpoints"
-    )
+    inputs = {"encoder": folder / "tiny"}
+    return StageContext(folder, inputs, folder / "output", {}, folder / "checkpoints")
 
 
-def weights(context: StageContext) -> torch.Tensor:
-    found = torch.load(context.output / "weights.pt", weights_only=True)
-    return torch.cat([found[name].detach().flatten() for name in sorted(found)])
+def read_weights(context: StageContext) -> torch.Tensor:
+    """Return all weights in the order of their names."""
+    weights = torch.load(context.output / "weights.pt", weights_only=True)
+    return torch.cat([weights[name].detach().flatten() for name in sorted(weights)])
+
+
+class Training(NamedTuple):
+    weights: torch.Tensor
+    report: dict
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.Tensor, dict]:
-    """What one process makes, without Ray."""
-    context = context_in(tmp_path_factory.mktemp("local"))
-    return weights_after(train(train_tiny, context, 2), context)
-
-
-def weights_after(report: dict, context: StageContext) -> tuple[torch.Tensor, dict]:
-    return weights(context), report
+def local(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Train by one process, without Ray."""
+    context = make_context(tmp_path_factory.mktemp("local"))
+    report = train(train_tiny, context, 2)
+    return Training(read_weights(context), report)
 
 
 def test_uneven_sharing_of_batches_is_refused(monkeypatch):
-    monkeypatch.setattr(
-        "model_code.training.optimisation.PartialState",
-        lambda cpu: SimpleNamespace(num_processes=2),
-    )
-    with pytest.raises(
-        SettingsError, match="accumulation is 3, but 2 processes share the batches of a step"
-    ):
+    def two_processes(cpu: bool) -> SimpleNamespace:
+        return SimpleNamespace(num_processes=2)
+
+    monkeypatch.setattr("model_code.training.optimisation.PartialState", two_processes)
+    message = "accumulation is 3, but 2 processes share the batches of a step"
+
+    with pytest.raises(SettingsError, match=message):
         make_accelerator(torch.device("cpu"), "float32", accumulation=3)
 
 
-def test_one_ray_process_gives_equal_bits(ray, tmp_path, expected):
-    context = context_in(tmp_path)
+def test_one_ray_process_gives_equal_bits(ray, tmp_path, local):
+    context = make_context(tmp_path)
+
     with engine.using(ScaleSettings(engine="ray", workers=1)):
         report = train(train_tiny, context, 2)
-    assert report == expected[1]
-    assert torch.equal(weights(context), expected[0])
+
+    assert report == local.report
+    assert torch.equal(read_weights(context), local.weights)
 
 
-def test_relative_paths_refer_to_callers_folder(ray, tmp_path, monkeypatch, expected):
-    context_in(tmp_path)
+def test_relative_paths_refer_to_callers_folder(ray, tmp_path, monkeypatch, local):
+    make_context(tmp_path)
     monkeypatch.chdir(tmp_path)
-    here = StageContext(Path(), {"encoder": Path("tiny")}, Path("output"), {}, Path("checkpoints"))
+    inputs = {"encoder": Path("tiny")}
+    context = StageContext(Path(), inputs, Path("output"), {}, Path("checkpoints"))
+
     with engine.using(ScaleSettings(engine="ray", workers=1)):
-        train(train_tiny, here, 2)
-    assert torch.equal(weights(here), expected[0])
+        train(train_tiny, context, 2)
+
+    assert torch.equal(read_weights(context), local.weights)
 
 
-def test_a_machine_without_the_projects_folder_is_named(tmp_path, monkeypatch):
-    train_of_ray = pytest.importorskip("ray.train")
-    config = {"work": None, "context": None, "folder": tmp_path / "away"}
+class RayContext(NamedTuple):
+    """Context of a training on Ray with this number of processes."""
+
+    processes: int
+
+    def get_world_size(self) -> int:
+        return self.processes
+
+
+@pytest.fixture
+def set_processes(monkeypatch):
+    """Make Ray report a number of processes."""
+    ray_train = pytest.importorskip("ray.train")
+
+    def set_count(processes: int) -> None:
+        def get_context() -> RayContext:
+            return RayContext(processes)
+
+        monkeypatch.setattr(ray_train, "get_context", get_context)
+
+    return set_count
+
+
+@pytest.fixture
+def config_with_missing_folder(tmp_path) -> dict[str, Any]:
+    return {"work": None, "context": None, "folder": tmp_path / "away"}
+
+
+def test_single_process_returns_the_missing_folder(
+    set_processes, config_with_missing_folder, tmp_path
+):
+    set_processes(1)
+
+    error = _process(config_with_missing_folder)
+
+    assert isinstance(error, FreshetError)
     message = f"the project lies in {tmp_path / 'away'}, which is not there on "
-    monkeypatch.setattr(
-        train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 1)
-    )
-    found = _process(config)
-    assert isinstance(found, FreshetError)
-    assert message in str(found)
-    monkeypatch.setattr(
-        train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 2)
-    )
+    assert message in str(error)
+
+
+def test_one_of_several_processes_raises_the_missing_folder(
+    set_processes, config_with_missing_folder, tmp_path
+):
+    set_processes(2)
+    message = f"the project lies in {tmp_path / 'away'}, which is not there on "
+
     with pytest.raises(FreshetError, match=message):
-        _process(config)
+        _process(config_with_missing_folder)
 
 
-def test_dead_process_of_two_is_resumed(ray, tmp_path, expected):
-    context = context_in(tmp_path)
+def test_dead_process_of_two_is_resumed(ray, tmp_path, local):
+    context = make_context(tmp_path)
+
     with engine.using(ScaleSettings(engine="ray", workers=2)):
         report = train(train_and_die, context, 2)
+
     assert (tmp_path / "died").exists()
     assert report["processes"] == 2
-    torch.testing.assert_close(weights(context), expected[0], atol=TOLERANCE, rtol=0)
-    for row, other in zip(report["history"], expected[1]["history"], strict=True):
-        assert row == pytest.approx(other, abs=1e-4)
+    torch.testing.assert_close(read_weights(context), local.weights, atol=TOLERANCE, rtol=0)
+    for row, local_row in zip(report["history"], local.report["history"], strict=True):
+        assert row == pytest.approx(local_row, abs=1e-4)
