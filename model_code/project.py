@@ -244,7 +244,8 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
         if lock.lock_counter == 1:
             # On a full disk the owner stays unknown: commands that free space need the lock, too.
             with suppress(OSError):
-                path.write_text(_own_description())
+                # Arguments may hold bytes that are no UTF-8.
+                path.write_text(_own_description(), encoding="utf-8", errors="backslashreplace")
         yield
     finally:
         lock.release()

@@ -12,6 +12,7 @@ from pathlib import Path
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source, resolve_source_kind
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
+from model_code.corpus.sources.file_names import require_utf8_path
 from model_code.corpus.sources.folder import FolderSource, describe_ignored_files
 from model_code.errors import FreshetError
 from model_code.files import write_text
@@ -127,6 +128,7 @@ def _path_from_project(root: Path, source: str, cwd: Path) -> str:
     absolute. A source that is no path, such as a hub data set, keeps its name.
     """
     path = (cwd / Path(source).expanduser()).resolve()
+    require_utf8_path(str(path))
     if not path.exists():
         return source
     if path != root and path.is_relative_to(root):

@@ -27,6 +27,7 @@ from model_code.corpus.source_ids import (
     suggest_source_name,
 )
 from model_code.corpus.sources.base import resolve_source_kind
+from model_code.corpus.sources.file_names import require_utf8_path
 from model_code.errors import FreshetError
 from model_code.files import hash_text, read_json, write_json
 from model_code.project import Project, file_lock
@@ -228,8 +229,8 @@ def _make_source(project: Project, own: CorpusSettings, name: str, location: str
 def _location_of_path(project: Project, path: str, cwd: Path) -> str:
     place = cwd / Path(path).expanduser()
     if not place.exists():
-        return path
-    return _place(place, project.root)
+        return require_utf8_path(path)
+    return require_utf8_path(_place(place, project.root))
 
 
 def _location(settings: CorpusSettings, root: Path) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from model_code.corpus.cleaning import read_id
 from model_code.corpus.rows import RefusedRow, RowError
+from model_code.errors import FreshetError
+from model_code.text.words import is_valid_utf8
 
 # Python decodes a byte of a file name that is no UTF-8 as one of these characters.
 FIRST_BYTE_SURROGATE = 0xDC80
@@ -33,6 +35,19 @@ def is_usable_id(name: str) -> bool:
         return False
     # Blanks around an id are removed, and the id would then name another file.
     return name == name.strip()
+
+
+def require_utf8_path(path: str) -> str:
+    """Return the path of a source, which files of settings have to hold.
+
+    Raises:
+        FreshetError: If it holds bytes that are no UTF-8.
+    """
+    if not is_valid_utf8(path):
+        raise FreshetError(
+            f"the path {escape_name(path)} holds bytes that are no UTF-8; rename the folder or file"
+        )
+    return path
 
 
 def escape_name(name: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -22,6 +24,7 @@ from model_code.collection.sync.sync import sync
 from model_code.corpus.judgement_file import JudgedPair, read_judgements, record_judgements
 from model_code.corpus.source_ids import name_in_source, source_document_id
 from model_code.errors import FreshetError
+from model_code.project import file_lock, lock_owner
 from orchestration.cli import app
 from orchestration.cli.status import project_status, status_text
 from orchestration.freshness.judged_pairs import rename_judged_source
@@ -102,6 +105,21 @@ def test_bad_names_and_places_change_nothing(live, tmp_path, path, name, reason)
     with pytest.raises(FreshetError, match=reason):
         sync(live, path, cwd=tmp_path, name=name)
     assert read_sources(live.project) == {}
+
+
+def test_path_that_is_no_utf8_is_refused(live, tmp_path):
+    folder = os.fsdecode(b"caf\xe9")
+    write(tmp_path / folder, {"a.md": "text"})
+    for name in (None, "cafe"):
+        with pytest.raises(FreshetError, match=r"caf\\xe9 holds bytes that are no UTF-8"):
+            sync(live, folder, cwd=tmp_path, name=name)
+    assert read_sources(live.project) == {}
+
+
+def test_lock_names_command_with_bytes_that_are_no_utf8(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["freshet", "sync", os.fsdecode(b"caf\xe9")])
+    with file_lock(tmp_path / "x.lock"):
+        assert lock_owner(tmp_path / "x.lock").endswith("(freshet sync caf\\udce9)")
 
 
 def test_dry_run_names_no_source(live):
