@@ -437,14 +437,17 @@ def _list_of(values: Iterable[T], name: str) -> list[T]:
     """Return the members of a list, or the rows of a table of pandas.
 
     Raises:
-        InvalidRequest: If the value is a single text or object, whose members are its letters or
-            keys.
+        InvalidRequest: If the value is no list, or a single text or object, whose members are its
+            letters or keys.
     """
     if isinstance(values, str | bytes | Mapping):
         kind = "one object" if isinstance(values, Mapping) else f"the text {values[:80]!r}"
         raise InvalidRequest(f"{name} is {kind}, but it must be a list; put it into brackets")
     if type(values).__name__ == "DataFrame" and hasattr(values, "to_dict"):
         return values.to_dict("records")
+    if not isinstance(values, Iterable):
+        kind = type(values).__name__
+        raise InvalidRequest(f"{name} is of type {kind}, but it must be a list")
     return list(values)
 
 

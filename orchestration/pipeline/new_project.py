@@ -66,6 +66,7 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     if cwd is None:
         cwd = Path.cwd()
     root = (cwd / folder).resolve()
+    require_utf8_path(str(root))
     if (root / "dvc.yaml").exists():
         raise FreshetError(f"{root} is a project already: it has a dvc.yaml. Choose another folder")
 

@@ -340,8 +340,8 @@ class SyncRequest(StrictModel):
     source: str | None = Field(
         default=None,
         max_length=MAX_SOURCE_CHARACTERS,
-        description="Name of a source that `freshet sync` has followed; null: the project's own "
-        "source.",
+        description="Name of a source that `freshet sync` has followed; null or default: the "
+        "project's own source.",
     )
 
     force: bool = Field(

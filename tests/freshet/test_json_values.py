@@ -51,3 +51,11 @@ def test_table_of_pandas_is_a_list_of_rows(monkeypatch):
         {"_id": 1, "text": "one"},
         {"_id": 2, "text": None},
     ]
+
+
+@pytest.mark.parametrize("value", [None, 5, "ab", b"ab", {"a": 1}])
+def test_value_that_is_no_list_is_refused(value):
+    client = Client("http://127.0.0.1:1")
+    for method in (client.add, client.delete, client.search_many):
+        with pytest.raises(InvalidRequest, match="must be a list"):
+            method(value)

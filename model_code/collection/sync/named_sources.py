@@ -105,13 +105,14 @@ def find_source(
         project: The project.
         own: Settings of the project's own source.
         path: A folder, a file or a data set; None if only the name is known.
-        name: Name of the source; None for the project's own source, or for that of the path.
+        name: Name of the source; None or "default" for the project's own source. With a path, None
+            means the source of the path.
         cwd: Folder that a relative `path` is resolved against.
 
     Raises:
         FreshetError: If there is no such source, or the name or the path belongs to another one.
     """
-    if path is None and name is None:
+    if path is None and name in (None, DEFAULT_SOURCE_NAME):
         settings = resolve_source_kind(own, project.root)
         return FollowedSource(None, settings, _location(settings, project.root))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from model_code.errors import FreshetError
@@ -156,3 +158,10 @@ def test_missing_source_in_params_leaves_no_files(notes):
     with pytest.raises(FreshetError, match="nowhere"):
         make_project(".", cwd=notes)
     assert sorted(notes.rglob("*")) == before
+
+
+def test_folder_that_is_no_utf8_is_refused(notes):
+    folder = os.fsdecode(b"caf\xe9")
+    with pytest.raises(FreshetError, match=r"caf\\xe9 holds bytes that are no UTF-8"):
+        make_project(folder, "notes", cwd=notes)
+    assert not (notes / folder).exists()

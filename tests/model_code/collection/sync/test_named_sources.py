@@ -84,6 +84,7 @@ def test_path_alone_means_its_source(live, tmp_path):
     follow_wiki(live)
     assert read_sources(live.project) == {"wiki": str(tmp_path / "wiki")}
     assert sync(live, "notes", cwd=live.project.root).source == "default"
+    assert sync(live, name="default").source == "default"
     (tmp_path / "team").mkdir()
     write(tmp_path / "team/wiki", {"a.md": "other"})
     with pytest.raises(FreshetError, match=r"'wiki' is the name .*--source NAME"):
