@@ -10,12 +10,13 @@ import pytest
 
 from model_code.collection.forget import forget_query
 from model_code.collection.generations.refinements import solved_documents
-from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.live_index import LiveIndex, collect_changes
 from model_code.collection.ledger.events import EventKind, Feedback, Opinion
 from model_code.collection.ledger.states import Event
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.incdsi.earned_queries import queries_to_solve_for
 from model_code.project import Project
+from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, KnownQueryLimits, QuerySource
 from tests.model_code.collection.laws import OLD, make_encoder, open_build
 
@@ -137,6 +138,49 @@ def test_solved_document_is_no_arrival(index: LiveIndex) -> None:
     assert view.backlog().number == 0
     assert sum(view.counts().values()) == 1
     assert index.ledger.latest(["d03"]) == {}
+
+
+def test_later_put_replaces_an_earlier_solve(index: LiveIndex) -> None:
+    put = Document("d03", "word1", "word2")
+    solve = Event(1, "solve", "d03", "", {"queries": ["hash"]}, "feedback", 0.0)
+    later_put = Event(2, "put", "d03", put.content_hash, put.payload, "api", 0.0)
+    gone = Event(3, "solve", "unknown", "", {"queries": ["hash"]}, "feedback", 0.0)
+
+    changes, solve_for = collect_changes(index.builder, [solve, later_put, gone])
+    assert changes[-1] == put
+    assert solve_for == {}
+
+    _, solve_for = collect_changes(index.builder, [later_put, solve])
+    assert solve_for == {"d03": {"hash"}}
+
+
+def test_nothing_is_recorded_while_a_part_is_applied(index: LiveIndex) -> None:
+    rate(index, "d03")
+    rows = [{"id": name, "title": "word1", "text": "word2"} for name in ("n", "m")]
+    index.receive(rows, "api")
+
+    index.apply(limit=1)
+    assert solve_events(index) == []
+    index.apply(limit=1)
+
+    assert len(solve_events(index)) == 1
+
+
+def test_judged_queries_are_solved_for_beside_earned_ones(index: LiveIndex) -> None:
+    base = index.builder.searcher.base.folder
+    CorpusQueries((KnownQuery("d03", OTHER, QuerySource.QRELS),)).save(base / KNOWN_QUERIES)
+    rate(index, "d03")
+    add(index, "n")
+
+    assert solved_texts(index) == {"d03": [OTHER, EARNED]}
+
+
+def test_recorded_solve_is_not_recorded_again(index: LiveIndex) -> None:
+    rate(index, "d03")
+    index.ledger.record_solves({"d03": [query_hash(EARNED)]}, "feedback")
+    add(index, "n")
+
+    assert len(solve_events(index)) == 1
 
 
 def test_nothing_is_solved_twice(index: LiveIndex) -> None:
