@@ -233,7 +233,8 @@ def find_constraints(
     vectors = encode_resumably(score.encoder_retriever.encoder, texts, encoding)
     queries = score.encode(texts, vectors)
     owners = [document_id for document_id, _ in known]
-    competitors = score.competitors(queries, [SegmentView(score.base)], owners)
+    search = score.search_over([SegmentView(score.base)])
+    competitors = score.competitors(queries, search, owners)
 
     found: list[int] = []
     own_scores: list[float] = []

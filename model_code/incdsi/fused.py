@@ -183,7 +183,7 @@ class FusedSolver:
         """
         self.score = score
         self.settings = settings
-        self.existing = existing
+        self.search = score.search_over(existing)
         self.parts = list(parts)
         self.view = SegmentView(segment)
         index = score.dense_of(segment).index
@@ -245,7 +245,7 @@ class _Chunk:
             texts.extend(solver.arrivals[number].queries)
             self.first_queries.append(len(texts))
         self.queries = self.score.encode(texts)
-        self.competitors = self.score.competitors(self.queries, solver.existing)
+        self.competitors = self.score.competitors(self.queries, solver.search)
         self.solved: list[SolvedDocument] = []
 
         rows = [self._row_of(number) for number in numbers]

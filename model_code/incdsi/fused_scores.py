@@ -78,6 +78,19 @@ class Competitors:
     bm25: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class ComponentSearch:
+    """Both components over the same segments.
+
+    Attributes:
+        dense: The dense component.
+        bm25: BM25 with the statistics of the build; None without BM25.
+    """
+
+    dense: DenseRetriever
+    bm25: Bm25Index | None
+
+
 class FusedScore:
     """The fused score s(q, d) of a retriever; see the module.
 
@@ -194,14 +207,14 @@ class FusedScore:
         index: Any = Bm25Retriever.join_segments(segments, reference=self.base_bm25)
         return index
 
-    def dense_over(self, views: Sequence[SegmentView]) -> DenseRetriever:
-        """Return a dense retriever over the live documents of segments."""
+    def search_over(self, views: Sequence[SegmentView]) -> ComponentSearch:
+        """Return the search of segments by both components, which is made once for many queries."""
         segments = [view.searchable.of(self.dense_of(view.segment)) for view in views]
-        retriever: Any = DenseRetriever.join_segments(segments)
-        return retriever
+        dense: Any = DenseRetriever.join_segments(segments)
+        return ComponentSearch(dense, self.bm25_over(views))
 
     def competitors(
-        self, queries: EncodedQueries, views: Sequence[SegmentView], also: Sequence[str] = ()
+        self, queries: EncodedQueries, search: ComponentSearch, also: Sequence[str] = ()
     ) -> list[Competitors]:
         """Search the documents that compete for each query.
 
@@ -209,15 +222,15 @@ class FusedScore:
 
         Args:
             queries: The q queries.
-            views: Segments to search.
+            search: Search of the segments; see `search_over`.
             also: One document id for each query, which is always among its competitors. Empty if
                 no document has to be.
 
         Returns:
             The competitors of each query.
         """
-        dense = self.dense_over(views)
-        bm25 = self.bm25_over(views)
+        dense = search.dense
+        bm25 = search.bm25
         rankings = [dense.search_and_rerank(queries.vectors, CANDIDATES)]
         if bm25 is not None and queries.terms is not None:
             rankings.append(bm25.search_encoded(queries.terms, CANDIDATES))

@@ -174,7 +174,7 @@ def test_recorded_score_follows_from_the_indexes(live: Path) -> None:
     score = FusedScore(searcher.base)
     encoded = score.encode([query.text])
 
-    (competitors,) = score.competitors(encoded, searcher.views, ["n2"])
+    (competitors,) = score.competitors(encoded, score.search_over(searcher.views), ["n2"])
 
     row = competitors.document_ids.index("n2")
     fused = score.fuse(competitors.dense, competitors.bm25, query.highest_bm25)
