@@ -6,7 +6,7 @@ from model_code.settings import Field, Settings
 
 
 class LiveSettings(Settings):
-    """How many old generations stay, when the source is looked at, and who is told."""
+    """Settings of the live collection: old generations, scheduled syncs, publishing and alerts."""
 
     keep_generations: int | None = Field(
         20,

@@ -1,4 +1,7 @@
-"""The known queries of a generation, read from its files without opening the retriever."""
+"""Read the known queries of a generation from its files, without opening the retriever.
+
+A known query is a query that a document is known to answer.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from model_code.text.known_queries import KnownQuery, QuerySource, by_document, 
 
 @dataclass(frozen=True)
 class ShownQueries:
-    """The known queries of one document, as they are shown.
+    """The known queries of one document that may be shown.
 
     Attributes:
-        queries: Queries whose texts are shown.
-        hidden: Number of queries whose texts users typed, and which are not shown.
+        queries: Queries whose texts may be shown.
+        hidden: Number of further queries. Users typed their texts, which can be personal data.
     """
 
     queries: tuple[KnownQuery, ...] = ()
@@ -30,11 +33,12 @@ class ShownQueries:
 
     @classmethod
     def select(cls, queries: Iterable[KnownQuery], show_all: bool) -> ShownQueries:
-        """Divide queries by what may be shown.
+        """Select the queries that may be shown, and count the others.
 
         Args:
             queries: Known queries of one document.
-            show_all: Whether texts that users typed are shown; see `known_queries.show`.
+            show_all: Whether texts that users typed may be shown, too; see the setting
+                `known_queries.show`.
         """
         shown: list[KnownQuery] = []
         hidden = 0
@@ -47,9 +51,9 @@ class ShownQueries:
 
 
 def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
-    """Return the known queries of the documents of a generation, by ascending document id.
+    """Return the known queries of the live documents of a generation, by ascending document id.
 
-    They are those of `Searcher.known_queries`, in the order of `resolve_queries`.
+    The queries equal the result of `Searcher.known_queries`, in the order of `resolve_queries`.
 
     Raises:
         Damaged: If a file is damaged.
@@ -77,7 +81,7 @@ def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
 def _judged_queries(
     build: CorpusQueries, document_ids: Collection[str]
 ) -> Mapping[str, Sequence[KnownQuery]]:
-    """Return the judged queries that a build knows for some documents."""
+    """Return the queries that judgements of a build assign to some documents, by document id."""
     ids = set(document_ids)
     judged: list[KnownQuery] = []
     for query in build.queries:

@@ -1,4 +1,4 @@
-"""Open a build: make it searchable, with all documents that arrived since it was trained."""
+"""Make a finished build searchable, together with all documents that arrived since its training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from model_code.collection.ledger.ledger import Ledger
 from model_code.project import Project, file_lock
 from model_code.text.passages import TextRules
 
-# Key in a build's provenance: the registered version that the build was opened as.
+# Key in the provenance of a generation: the registered version of the build that was made live.
 MODEL_VERSION = "model_version"
 
 
@@ -35,25 +35,26 @@ def open_build(
     text: TextRules | None,
     snapshot: Position,
 ) -> Generation:
-    """Make a build searchable with all documents that arrived, and `retriever` the default one.
+    """Make a build searchable, and make its retriever the default one.
 
-    A build that was opened before continues from its newest generation. After an error or a crash
-    the old generation is still current.
+    Documents that arrived after the build's training are added to it. If the build was opened
+    before, its newest generation is used instead of a new copy. After an error or a crash, the
+    earlier generation is still current.
 
     Args:
         project: The project.
         retriever: Name of the retriever that was built.
-        artifacts: Parts of the build.
-        provenance: What the manifest says about the build, such as its model version.
-        text: Rules by which the build cut documents into passages; None if unknown.
+        artifacts: Artifacts of the build.
+        provenance: Origin of the build for the manifest, such as its model version.
+        text: Rules by which the build cut documents into passages. None if they are unknown.
         snapshot: Ledger position of the documents that the build was trained on.
 
     Returns:
         The generation that is current now.
 
     Raises:
-        FreshetError: If the parts do not belong together, a file is damaged, or a new document
-            cannot be found.
+        FreshetError: If the artifacts do not belong together, a file is damaged, or a new document
+            is not found by its own vector.
     """
     store = GenerationStore(project.live, retriever)
     with file_lock(project.live / WRITER_LOCK):
@@ -71,9 +72,9 @@ def open_build(
 
 
 def registered_builds(store: GenerationStore) -> list[Generation]:
-    """Return the generations that were opened as a registered version.
+    """Return the generations that are copies of a registered version's build.
 
-    The registry may have deleted the version since.
+    The version may have been deleted from the registry since.
 
     Args:
         store: Generations of a retriever.
@@ -86,10 +87,14 @@ def registered_builds(store: GenerationStore) -> list[Generation]:
 
 
 def _build_cursor(ledger: Ledger | None, snapshot: Position) -> LedgerCursor:
-    """Return the ledger cursor of a build.
+    """Return the cursor of a build: the part of the ledger that the build contains.
 
-    If the snapshot belongs to another ledger, nothing is known about the build's documents, and
+    If the snapshot belongs to another ledger, it is unknown which events the build contains. Then
     all events of this ledger are applied.
+
+    Args:
+        ledger: Ledger of the project. None if there is none.
+        snapshot: Ledger position of the documents that the build was trained on.
     """
     if ledger is None:
         return LedgerCursor()
@@ -101,16 +106,17 @@ def _build_cursor(ledger: Ledger | None, snapshot: Position) -> LedgerCursor:
 def _choose_generation(
     ledger: Ledger | None, store: GenerationStore, copies: Sequence[Generation]
 ) -> Generation | None:
-    """Choose the generation of a build to continue from, out of those that exist.
+    """Choose an existing generation of a build, from which changes continue.
 
     Args:
-        ledger: The project's ledger; None if there is none.
+        ledger: Ledger of the project. None if there is none.
         store: Generations of the retriever.
         copies: Generations of the same build, oldest first.
 
     Returns:
-        The generation that has applied the most events of this ledger, or None. Without a ledger,
-        the current generation if it is one of them, else the newest.
+        The generation that contains the most events of this ledger. None if no generation belongs
+        to this ledger. Without a ledger, the current generation if it is in `copies`, else the
+        newest copy.
     """
     if ledger is None:
         current_number = store.current_number()
@@ -124,7 +130,8 @@ def _choose_generation(
         position = generation.cursor.position
         if ledger.mismatch(position) is not None:
             continue
-        # Copies ascend by number, so the newest of those with the same position is chosen.
+        # Copies are in the order of their numbers. So `>=` prefers the newer of two generations
+        # with the same position.
         if chosen is None or position.event >= chosen.cursor.position.event:
             chosen = generation
     return chosen
@@ -133,7 +140,14 @@ def _choose_generation(
 def _apply_and_publish(
     project: Project, store: GenerationStore, opened: Generation, ledger: Ledger | None
 ) -> Generation:
-    """Apply pending events to an opened build, and make the result the current generation."""
+    """Apply pending events to a build, and make the result the current generation.
+
+    Args:
+        project: The project.
+        store: Generations of the retriever.
+        opened: Generation of the build.
+        ledger: Ledger of the project. None if there is none.
+    """
     cursor = opened.cursor
     if ledger is not None:
         pending = ledger.view_at(cursor).pending()

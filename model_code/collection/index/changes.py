@@ -1,7 +1,7 @@
 """Add, update and delete documents: record the changes, then make them searchable.
 
-Each `freshet add` is a new process, so everything that most calls do without is imported inside
-functions.
+Each `freshet add` is a new process that should start fast. So modules that most calls do not need
+are imported inside functions.
 """
 
 from __future__ import annotations
@@ -39,35 +39,38 @@ from model_code.corpus.sources.file_names import escape_name, is_usable_id, refu
 from model_code.errors import FreshetError
 from model_code.text.documents import Document, Remove
 
-# The name by which a command reads standard input.
+# File name on the command line that means standard input.
 STANDARD_INPUT = Path("-")
 
-# Number of merged documents that a report lists.
+# Largest number of merged documents that the text of a report lists.
 MAX_LISTED_MERGES = 10
 
-# The attributes of a report that list changed documents.
+# Attributes of `ChangeReport` that list changed documents.
 CHANGES = ("added", "updated", "deleted")
 
 
 @dataclass
 class ChangeReport:
-    """Changes of a command, as document ids.
+    """The changes that a command made, for the user.
 
     Attributes:
-        added: Documents that are new to searches.
-        updated: Documents that have another content.
-        deleted: Documents that are removed.
-        waiting: Documents that are recorded and not searchable yet.
-        erased: Documents whose texts were removed as well.
-        unchanged: Number of documents that were as they are.
-        merged: New documents that were left out, each with the document that says the same.
-        ignored: The files and folders that are left out because git ignores them, as a sentence;
-            empty if there are none.
-        rejected: Refused rows, each with its file, row number, document id and reason.
-        notes: What was not read of the files, or was guessed.
-        generation: Number of the generation that has the changes.
-        refined: What IncDSI did for the changed documents; None if it solved none of them.
-        behind: Why other live retrievers could not take the changes in, by their names.
+        added: Ids of the documents that become searchable.
+        updated: Ids of the documents whose content changes.
+        deleted: Ids of the documents that are removed.
+        waiting: Ids of the documents whose changes are recorded but not searchable yet.
+        erased: Ids of the documents whose texts were deleted from all files.
+        unchanged: Number of documents that did not change.
+        merged: New documents that were left out, because another document has the same text or
+            title. Id of the other document by the id of the document that was left out.
+        ignored: Sentence that names files and folders which were left out because git ignores
+            them. Empty if there are none.
+        rejected: Refused rows, each with the keys file, row, document_id and reason.
+        notes: Statements about parts of files that were not read, or read by a guess.
+        generation: Number of the generation that contains the changes. None in a dry run.
+        refined: Counts that show the effect of IncDSI on the changed documents. None if it solved
+            no vector.
+        behind: Error messages of other live retrievers that could not apply the changes, by the
+            name of the retriever.
     """
 
     added: list[str] = field(default_factory=list)
@@ -86,7 +89,7 @@ class ChangeReport:
 
     @property
     def changed(self) -> list[str]:
-        """The documents that change for searches."""
+        """Ids of all documents that were added, updated or deleted."""
         return [*self.added, *self.updated, *self.deleted]
 
     @property
@@ -96,14 +99,14 @@ class ChangeReport:
         return bool(self.rejected) and not has_accepted_rows
 
     def mark_as_waiting(self) -> None:
-        """State that the changes are recorded and not searchable yet."""
+        """Move all changed documents to `waiting`: their changes are not searchable yet."""
         self.waiting = self.changed
         self.added = []
         self.updated = []
         self.deleted = []
 
     def __str__(self) -> str:
-        """The counts on one line, then refused rows, notes, and retrievers that are behind."""
+        """Return the report as text: a line of counts, then the details, one per line."""
         counts = {
             "added": len(self.added),
             "updated": len(self.updated),
@@ -134,12 +137,12 @@ class ChangeReport:
 
 @dataclass(frozen=True)
 class _NamedFile:
-    """A file and the name that its rows or its document go by.
+    """A file to read, and its name in the ledger.
 
     Attributes:
-        name: The name, which can be printed.
-        path: The file.
-        is_usable: Whether the name of the file can be the id of its document.
+        name: Printable name. It is the source of the rows, or the id of the document in the file.
+        path: Path of the file.
+        is_usable: Whether the name can be the id of a document.
     """
 
     name: str
@@ -148,11 +151,14 @@ class _NamedFile:
 
 
 class _Duplicates:
-    """Leaves out new documents that say the same as others, if `corpus.merge_duplicates` says so.
+    """Filters out new documents that have the same text or title as another document.
+
+    The setting `corpus.merge_duplicates` decides whether texts, titles or nothing is compared.
 
     Args:
-        index: The live index. Its documents are read when the first row is looked at.
-        merged: Receives the id of each document that is left out, with that of the other one.
+        index: The live index. Its documents are read for the first row that is compared.
+        merged: Receives an entry for each document that is left out: the id of the document with
+            the same text or title, by the id of the document that is left out.
     """
 
     def __init__(self, index: LiveIndex, merged: dict[str, str]) -> None:
@@ -166,7 +172,7 @@ class _Duplicates:
 
     @cached_property
     def _kept_ids(self) -> dict[str, str]:
-        """The document that has a text or title, by its key."""
+        """Id of the first document with each text or title, by the key of the text or title."""
         kept_ids: dict[str, str] = {}
         rows = live_rows(self._index.generation, "document_id", self._compared_part)
         for document_id, value in rows:
@@ -174,7 +180,10 @@ class _Duplicates:
         return kept_ids
 
     def leave_out(self, rows: CleanRows) -> CleanRows:
-        """Return the rows without new documents that say the same as others."""
+        """Return the rows without new documents that have the same text or title as another.
+
+        Documents that exist already are never left out, because they may be updated.
+        """
         if self._compared_part == "none":
             return rows
         documents: list[Document] = []
@@ -200,14 +209,15 @@ def add_files(
     only_known: bool = False,
     dry_run: bool = False,
 ) -> ChangeReport:
-    """Add or update the documents of files and folders.
+    """Add or update the documents of files and folders, and make them searchable.
 
     Args:
         index: Live index to change.
-        files: Files of rows, files that are one document, and folders; "-" is standard input.
-        suffix: Format of standard input.
-        only_known: Refuse ids of documents that do not exist.
-        dry_run: Only report the changes.
+        files: Files of rows, files that are one document each, and folders. "-" means standard
+            input.
+        suffix: File name suffix for the format of standard input.
+        only_known: Whether to refuse documents that do not exist yet.
+        dry_run: Whether to report the changes without making them.
 
     Raises:
         FreshetError: If a file cannot be read, or two files would be the same document.
@@ -251,12 +261,12 @@ def add_files(
 def delete_documents(
     index: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
 ) -> ChangeReport:
-    """Remove documents. Ids of no document are refused.
+    """Remove documents, and make the removal effective in searches. Unknown ids are refused.
 
     Args:
         index: Live index to change.
         document_ids: Ids of the documents.
-        source: Where the removal comes from.
+        source: Name of the place that the removal comes from, for the ledger.
     """
     removals = [Remove(document_id) for document_id in document_ids if is_possible_id(document_id)]
     expected = forecast_changes(index.generation, removals)
@@ -277,13 +287,13 @@ def delete_matching(
     dry_run: bool = False,
     source: str = "freshet delete --filter",
 ) -> ChangeReport:
-    """Remove the documents that match filters.
+    """Remove the documents that match filters, and make the removal effective in searches.
 
     Args:
         index: Live index to change.
-        filters: Filters as one types them.
-        dry_run: Only report the documents.
-        source: Where the removal comes from.
+        filters: Conditions as a user types them, such as "year>=2020".
+        dry_run: Whether to report the documents without removing them.
+        source: Name of the place that the removal comes from, for the ledger.
     """
     if dry_run:
         return ChangeReport(deleted=list(index.matching_versions(filters)))
@@ -301,12 +311,12 @@ def delete_matching(
 def update_partially(
     index: LiveIndex, files: Sequence[Path], suffix: str = ".jsonl"
 ) -> ChangeReport:
-    """Change some values of documents; see `LiveIndex.receive_partial`.
+    """Change only the values of documents that rows contain; see `LiveIndex.receive_partial`.
 
     Args:
         index: Live index to change.
-        files: Files of rows; "-" is standard input.
-        suffix: Format of standard input.
+        files: Files of rows. "-" means standard input.
+        suffix: File name suffix for the format of standard input.
     """
     report = ChangeReport()
     receipts: list[Receipt] = []
@@ -336,9 +346,14 @@ def _versions(index: LiveIndex, document_ids: Collection[str]) -> dict[str, str]
 
 @contextmanager
 def _readable_file(file: Path, suffix: str) -> Iterator[Path]:
-    """Yield the path of a file.
+    """Context manager that yields the path of a file that can be read several times.
 
-    Standard input is copied to a file, which can be read twice and tells its format.
+    Standard input can be read only once. So it is copied to a temporary file, whose suffix names
+    the format.
+
+    Args:
+        file: The file, or `STANDARD_INPUT`.
+        suffix: File name suffix of the temporary file.
     """
     if file != STANDARD_INPUT:
         yield file
@@ -355,20 +370,23 @@ def apply_changes(
     receipts: Iterable[Receipt],
     publish: Callable[[], int | None] | None = None,
 ) -> None:
-    """Make recorded changes searchable and complete `report`.
+    """Make recorded changes searchable, and complete the report about them.
 
-    A running service applies the changes of the default retriever, because its encoder is already
-    loaded. Everything else is applied in this process.
+    If a service is running, it applies the changes of the default retriever, because it has the
+    encoder in memory. Otherwise this process applies the changes to all retrievers.
 
-    `report.changed` is checked as well as the receipts. If an earlier process was killed after it
-    had recorded a document, adding the document again creates no new event.
+    Nothing is done if neither the report nor the receipts contain a change. Receipts alone are not
+    enough: an earlier process may have recorded a document and been killed before applying it.
+    Adding this document again creates no event, but it still has to be applied.
 
     Args:
         index: Live index whose pending events are applied.
-        report: Expected changes. Receives the generation, or has its changes marked as waiting.
-        receipts: Receipts of the events just recorded.
-        publish: Applies the changes in another way, as the service itself does. Returns the first
-            generation in which searches find them, or None if that does not exist yet.
+        report: Expected changes. It receives the number of the generation. If the changes are not
+            searchable yet, it marks them as waiting.
+        receipts: Receipts of the events that were just recorded.
+        publish: Function that applies the changes instead. The service itself uses it. It returns
+            the number of the first generation that contains the changes, or None if there is no
+            such generation yet.
     """
     has_new_events = any(receipt.events for receipt in receipts)
     if not report.changed and not has_new_events:
@@ -401,13 +419,14 @@ def apply_changes(
 def _name_files(index: LiveIndex, file: Path, report: ChangeReport) -> Iterator[_NamedFile]:
     """Yield a file, or each document file of a folder, with its name.
 
-    A document in the folder of the project's corpus has the same id as there. Names are texts that
-    any ledger can hold.
+    The name of a document file is its path relative to the folder. If the file is in the folder of
+    the project's corpus, its path is relative to that folder. So it has the same id as in the
+    corpus. Characters that a ledger cannot store are escaped.
 
     Args:
         index: The live index.
-        file: A file or a folder.
-        report: Receives a note for each file of a folder that has no reader, and the number of
+        file: A file, a folder, or `STANDARD_INPUT`.
+        report: Receives a note for each file in a folder that cannot be read, and a sentence about
             files that git ignores.
     """
     if file == STANDARD_INPUT:
@@ -421,7 +440,7 @@ def _name_files(index: LiveIndex, file: Path, report: ChangeReport) -> Iterator[
     settings = index.settings
     document_paths: Iterable[Path] = [path]
     if path.is_dir():
-        # The import takes long, and files of rows do without it.
+        # The import takes long, and is not needed for files of rows.
         from model_code.corpus.sources.folder import (
             FolderSource,
             describe_ignored_files,
@@ -451,10 +470,10 @@ def _printable_name(name: str) -> str:
 
 
 def _require_different_ids(named_files: Sequence[_NamedFile]) -> None:
-    """Check that no two different files are the same document.
+    """Raise an error if two document files would get the same document id.
 
     Raises:
-        FreshetError: If two files have the same id.
+        FreshetError: If two different files have the same name.
     """
     paths: dict[str, Path] = {}
     for file in named_files:
@@ -469,7 +488,14 @@ def _require_different_ids(named_files: Sequence[_NamedFile]) -> None:
 
 
 def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool) -> CleanRows:
-    """Read and clean the rows of a file."""
+    """Read and clean the rows of a file.
+
+    Args:
+        index: Live index, whose settings are used.
+        file: The file.
+        suffix: File name suffix for the format of standard input.
+        only_known: Whether to refuse documents that do not exist yet.
+    """
     if file.path == STANDARD_INPUT:
         with _readable_file(file.path, suffix) as copy:
             return _read_rows(index, _NamedFile(file.name, copy), suffix, only_known)
@@ -485,7 +511,7 @@ def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool
 
 
 def _merge_lines(merged: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for the first documents that were merged into others."""
+    """Yield a line for each of the first merged documents, and a line with the number of others."""
     for document_id in sorted(merged)[:MAX_LISTED_MERGES]:
         yield f"  merged    {document_id}  says the same as {merged[document_id]}"
     unlisted = len(merged) - MAX_LISTED_MERGES
@@ -494,7 +520,8 @@ def _merge_lines(merged: Mapping[str, str]) -> Iterator[str]:
 
 
 def _rejection_line(row: Mapping[str, Any]) -> str:
-    place = ""
+    location = ""
     if row["row"] is not None:
-        place = f"{row['file']}:{row['row']}  "
-    return f"  rejected  {place}{row['document_id'] or '(no id)'}  {row['reason']}"
+        location = f"{row['file']}:{row['row']}  "
+    document_id = row["document_id"] or "(no id)"
+    return f"  rejected  {location}{document_id}  {row['reason']}"

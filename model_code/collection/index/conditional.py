@@ -1,4 +1,8 @@
-"""Conditional and partial changes: rows that name a version, or only some values of a document."""
+"""Rows that change documents only under a condition, or only in some of their values.
+
+A row with the key `if_version` is recorded only if its document still has that version. The version
+of a document is the hash of its content.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from model_code.corpus.cleaning import read_id
 from model_code.corpus.rows import RefusedRow, Rejection, Row, RowError, row_number
 from model_code.text.documents import Document
 
-# Key of a row: the version that the document must have, or `ABSENT`.
+# Key of a row whose value is the version that the document must have.
 IF_VERSION = "if_version"
+
+# Value of this key that requires that the document does not exist.
 ABSENT = "absent"
 
 
@@ -23,9 +29,9 @@ class ConditionalRows:
 
     Attributes:
         documents: The documents, without the key `if_version`.
-        rejected: Refused rows.
+        rejected: Rows that were refused.
         conditions: Versions that documents must have, by document id.
-        explicit: Documents whose version a row names.
+        explicit: Ids of the documents whose rows have the key `if_version`.
     """
 
     documents: tuple[Document, ...]
@@ -39,12 +45,14 @@ def take_conditions(
     read_base_versions: Callable[[Collection[str]], Mapping[str, str]],
     versions: Mapping[str, str] = {},
 ) -> ConditionalRows:
-    """Take the key `if_version` out of the fields of documents.
+    """Remove the key `if_version` from the fields of documents, and return it as conditions.
 
     Args:
         rows: Clean rows.
-        read_base_versions: Returns versions in the files of the current generation, by id.
-        versions: Versions that documents without the key must have.
+        read_base_versions: Function that takes document ids, and returns the versions that these
+            documents have in the files of the current generation, by document id.
+        versions: Versions that documents must have if their rows do not have the key, by document
+            id.
     """
     documents: list[Document] = []
     rejected = list(rows.rejected)
@@ -70,8 +78,10 @@ def take_conditions(
             document = replace(document, fields=fields)
         documents.append(document)
 
-    # Files are read only if a version is compared.
-    base_versions = read_base_versions(expected.keys()) if expected else {}
+    # The files of the generation are only read if there are versions to compare.
+    base_versions: Mapping[str, str] = {}
+    if expected:
+        base_versions = read_base_versions(expected.keys())
     conditions: dict[str, VersionCondition] = {}
     for document_id, (version, number) in expected.items():
         conditions[document_id] = VersionCondition(version, base_versions.get(document_id), number)
@@ -79,7 +89,7 @@ def take_conditions(
 
 
 def possible_id(row: Row | RefusedRow) -> str | None:
-    """Return the id of a row; None if it has none that a document can have."""
+    """Return the document id of a row. None if the row has no valid id."""
     if isinstance(row, RefusedRow):
         return None
     try:
@@ -93,14 +103,18 @@ def merge_rows(
     ids: Sequence[str | None],
     present: Mapping[str, Document],
 ) -> list[Row | RefusedRow]:
-    """Complete rows by the values of the present documents that they do not name.
+    """Complete partial rows with the present values of their documents.
 
-    Several rows of one document are merged one after the other.
+    A value of a row replaces the value of the document. Fields are replaced one by one, and null
+    removes a field. If several rows have the same id, they are applied one after the other.
 
     Args:
-        rows: Rows with our names for their columns.
-        ids: Id of each row.
-        present: Present documents by id. Rows of other documents stay as they are.
+        rows: Rows whose columns have Freshet's names.
+        ids: Document id of each row, or None.
+        present: Present documents by id. Rows of other documents are not completed.
+
+    Returns:
+        A complete row for each row.
     """
     merged: list[Row | RefusedRow] = []
     values_by_id: dict[str, dict[str, Any]] = {}
@@ -129,14 +143,18 @@ def merge_rows(
 
 
 def _with_text(row: Row | RefusedRow) -> Row | RefusedRow:
-    """Return a row of an unknown document with some text, so that its id is what is refused."""
+    """Give a row of an unknown document some text, if it has none.
+
+    Otherwise the row would be refused because of the missing text. The user should read that the id
+    is unknown.
+    """
     if isinstance(row, RefusedRow) or "text" in row.values:
         return row
     return replace(row, values={**row.values, "text": "-"})
 
 
 def join_receipts(receipts: Sequence[Receipt]) -> Receipt:
-    """Return the sum of several receipts of one request."""
+    """Combine the receipts of one request to one receipt."""
     rejected: list[Rejection] = []
     events: list[int] = []
     for receipt in receipts:
@@ -151,7 +169,10 @@ def join_receipts(receipts: Sequence[Receipt]) -> Receipt:
 
 
 def document_fields(document: Document) -> dict[str, Any]:
-    """Return the fields of a document as filters see them, with its date."""
+    """Return the fields of a document that filters can name.
+
+    The date of the document is the field `date`, unless there is such a field.
+    """
     fields = dict(document.fields)
     if document.date is not None:
         fields.setdefault("date", document.date)

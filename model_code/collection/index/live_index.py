@@ -1,8 +1,11 @@
 """The live index: record changes of documents in the ledger, and apply them to a retriever.
 
-A change takes effect when the pointer to the current generation is replaced. The manifest of a
-generation holds its ledger cursor, and nothing else does. The pending events follow from the
-ledger and this cursor, so each event is applied exactly once, whatever was interrupted.
+The ledger is an append-only log of events. Applying events builds a new generation, a snapshot of
+the index. Searches find the changes as soon as it is the current generation.
+
+The manifest of a generation has its ledger cursor, which tells the events that it contains. This is
+stored nowhere else. All later events are pending. So each event is applied exactly once, also if a
+process is interrupted at any point.
 """
 
 from __future__ import annotations
@@ -71,36 +74,37 @@ from model_code.retrieval.kinds import TRAINED_KINDS, trained_kind
 from model_code.settings import require
 from model_code.text.documents import STATUSES, Change, Document, Remove, status_of
 
-# Name of the folder for a retriever's damaged generations, and suffix of a damaged ledger.
+# Name of the folder that damaged generations are moved to, and suffix of a damaged ledger file.
 DAMAGED = "damaged"
 
-# Reason for refusing an id that no document has.
+# Reason for refusing a row whose id belongs to no document.
 UNKNOWN_DOCUMENT = "no such document is searchable or waiting"
 
-# Source of the removals of expired documents.
+# Source in the ledger of the removals of expired documents.
 EXPIRY_SOURCE = "expired"
 
-# Source of the events that solve vectors again.
+# Source in the ledger of the events that solve vectors again because of feedback.
 FEEDBACK_SOURCE = "feedback"
 
-# Other writers can come between reading a document and writing it so many times.
+# Number of times that a partial change is tried. An attempt fails if another writer changes the
+# document between reading and writing.
 MAX_PARTIAL_ATTEMPTS = 10
 
 
 class ApplyingService(Protocol):
-    """A running service that applies recorded changes, because its encoder is already loaded."""
+    """A running service. It applies recorded changes fast, because it has the encoder in memory."""
 
     def apply(self) -> Any:
         """Apply all pending changes.
 
         Returns:
-            A result with the number `generation` of the first generation in which searches find
-            the changes.
+            A result whose attribute `generation` is the number of the first generation that
+            contains the changes.
         """
 
 
 FindService = Callable[[Project], ApplyingService | None]
-"""Finds the running service of a project, or returns None."""
+"""Function that returns the running service of a project, or None."""
 
 
 def find_no_service(project: Project) -> ApplyingService | None:
@@ -111,14 +115,14 @@ def find_no_service(project: Project) -> ApplyingService | None:
 class LiveIndex:
     """Records changes of documents, and applies them to one retriever.
 
-    Any number of processes may record changes. A lock lets one process at a time apply them.
+    Any number of processes may record changes at once. A lock lets only one process apply them.
 
     Attributes:
         project: The project.
         retriever: Name of the retriever.
         store: Generations of the retriever.
-        loaded: Returns segments that are in memory already, so that they are shared.
-        find_service: Finds a running service that applies what this process records.
+        loaded: Function that returns segments which are open already, by number, to share them.
+        find_service: Function that finds the running service, which applies recorded changes.
     """
 
     def __init__(
@@ -132,9 +136,9 @@ class LiveIndex:
 
         Args:
             project: The project.
-            retriever: Name of the retriever; None is the default retriever.
-            loaded: Returns segments that are in memory already, so that they are shared.
-            find_service: Finds a running service that applies what this process records.
+            retriever: Name of the retriever. None means the default retriever.
+            loaded: Function that returns segments which are open already, by number.
+            find_service: Function that finds the running service of the project.
 
         Raises:
             FreshetError: If the retriever is not live.
@@ -151,24 +155,24 @@ class LiveIndex:
 
     @property
     def ledger_if_exists(self) -> Ledger | None:
-        """The project's ledger, or None if no document ever arrived.
+        """The project's ledger. None if there is none, because no document ever arrived.
 
         Raises:
-            FreshetError: If the current generation belongs to a ledger, which is missing.
+            FreshetError: If the current generation was made from a ledger, but there is none.
         """
         if self._ledger is None or self._ledger.is_replaced():
             self._ledger = open_ledger_if_exists(self.project, self.retriever)
-            # The ledger of a copy is with its writer.
+            # A project that follows a published collection has no ledger, and needs none.
             if self._ledger is None and not self.project.is_follower:
                 refuse_missing_ledger(self.generation)
         return self._ledger
 
     @property
     def ledger(self) -> Ledger:
-        """The project's ledger, which is made if no document ever arrived.
+        """The project's ledger. It is created if there is none.
 
         Raises:
-            FreshetError: If the current generation belongs to a ledger, which is missing.
+            FreshetError: If the current generation was made from a ledger, but there is none.
         """
         ledger = self.ledger_if_exists
         if ledger is None:
@@ -178,28 +182,28 @@ class LiveIndex:
 
     @property
     def ledger_view(self) -> LedgerView:
-        """The ledger as seen from the current generation."""
+        """View of the ledger that tells which events the current generation contains."""
         return self.ledger.view_at(self.generation.cursor)
 
     @property
     def generation(self) -> Generation:
-        """The current generation."""
+        """The current generation, read from the disk."""
         return self.store.current()
 
     @property
     def settings(self) -> CorpusSettings:
-        """The present settings by which rows are read and cleaned."""
+        """Settings by which rows are read and cleaned, read from the project now."""
         return self.project.settings("corpus", CorpusSettings)
 
     @cached_property
     def builder(self) -> GenerationBuilder:
-        """The builder of new generations, which keeps the encoder and the index in memory."""
+        """Builder of new generations. It keeps the encoder and the index in memory."""
         builder = make_generation_builder(self.project, self.retriever)
         builder.loaded = self.loaded
         return builder
 
     def warm(self) -> None:
-        """Load the encoder and the index, so that the first change does not wait for them."""
+        """Load the encoder and the index, so that the first change is fast."""
         self.builder.prepare()
 
     def receive(
@@ -209,20 +213,21 @@ class LiveIndex:
         batch: str | None = None,
         only_known: bool = False,
     ) -> Receipt:
-        """Record documents to add or update; `apply` makes them searchable.
+        """Record documents to add or update. `apply` makes them searchable.
 
         Args:
-            rows: Rows of a file (see `read_file`), mappings with id, title, text, fields and
-                queries, or rows that `clean_rows` has cleaned.
-            source: Where the rows come from, such as "api".
-            batch: Name of the batch, such as the hash of a file. A batch is received once only.
-            only_known: Refuse documents that do not exist yet.
+            rows: Rows of a file (see `read_file`), mappings with the keys id, title, text, fields
+                and queries, or rows that `clean_rows` has cleaned.
+            source: Name of the place that the rows come from, such as "api".
+            batch: Name of the batch, such as the hash of a file. A batch is recorded only once; see
+                `Ledger.receive`.
+            only_known: Whether to refuse documents that do not exist yet.
 
         Returns:
             The counts of new events, unchanged documents and refused rows.
 
         Raises:
-            FreshetError: If the current generation belongs to another ledger.
+            FreshetError: If the current generation was made from another ledger.
         """
         cleaned = self.clean_rows(rows, source, only_known)
         conditional = take_conditions(cleaned, self.base_versions)
@@ -231,12 +236,15 @@ class LiveIndex:
         )
 
     def base_versions(self, document_ids: Collection[str]) -> dict[str, str]:
-        """Return the versions of documents in the files of the current generation."""
+        """Return the versions of live documents in the current generation, by document id."""
         rows = document_rows(self.generation, document_ids, ("content_hash",))
         return {document_id: row["content_hash"] for document_id, row in rows.items()}
 
     def present_documents(self, document_ids: Collection[str]) -> dict[str, Document]:
-        """Return documents as they are after all recorded changes; missing ones are left out."""
+        """Return documents with all recorded changes, whether they are searchable or not.
+
+        Documents that do not exist are left out.
+        """
         documents: dict[str, Document] = {}
         remaining = set(document_ids)
         ledger = self.ledger_if_exists
@@ -250,15 +258,19 @@ class LiveIndex:
         return documents
 
     def receive_partial(self, rows: Iterable[RawRow], source: str) -> Receipt:
-        """Record changes of some values of documents; the other values stay.
+        """Record changes of some values of documents. All other values stay.
 
-        The values that a row has replace those of its document. Fields are replaced one by one, and
-        null removes a field. Each document is read and written in one step, as seen from other
-        writers: if another change comes between, the row is applied to the changed document.
+        A value of a row replaces the value of its document. Fields are replaced one by one, and
+        null removes a field. If another writer changes a document at the same time, the row is
+        applied again to the changed document, so that no change is lost.
 
         Args:
             rows: Rows with an id and the values to change.
-            source: Where the rows come from.
+            source: Name of the place that the rows come from.
+
+        Raises:
+            FreshetError: If other writers changed a document in each of `MAX_PARTIAL_ATTEMPTS`
+                attempts.
         """
         located = list(locate_rows(rows, self.settings.columns, source))
         receipts: list[Receipt] = []
@@ -295,13 +307,13 @@ class LiveIndex:
         )
 
     def matching_versions(self, filters: Filters) -> dict[str, str]:
-        """Return the versions of the documents that match filters, by id.
+        """Return the versions of the documents that match filters, by document id.
 
-        Recorded changes count, whether they are searchable or not.
+        Documents are matched with all recorded changes, whether they are searchable or not.
 
         Raises:
             SettingsError: If the filters are empty or malformed.
-            FreshetError: If no document ever had a field that they name.
+            FreshetError: If the filters name a field that no document ever had.
         """
         require(bool(filters), "the filter is empty, so that it matches every document; name one")
         condition = parse_filters(filters)
@@ -318,7 +330,12 @@ class LiveIndex:
     def remove_matching(self, filters: Filters, source: str) -> tuple[list[str], Receipt]:
         """Record removals of the documents that match filters; see `matching_versions`.
 
-        A document that changes at the same time is refused, because it may not match any more.
+        If another writer changes a document at the same time, its removal is refused, because it
+        may not match any more.
+
+        Args:
+            filters: The filters.
+            source: Name of the place that the removal comes from.
 
         Returns:
             The ids of the matching documents, and the receipt.
@@ -327,11 +344,15 @@ class LiveIndex:
         return list(versions), self.remove(versions, source, versions)
 
     def remove_expired(self) -> Receipt | None:
-        """Record removals of the documents whose field `expires` is past; None if there are none.
+        """Record removals of the documents whose field `expires` is a past date.
 
-        Documents are checked as searches see them.
+        Only documents of the current generation are checked, and only if no pending event changes
+        them.
+
+        Returns:
+            The receipt, or None if no document is expired.
         """
-        # Most collections have no such field, and nothing is loaded for them.
+        # Most collections have no such field. Then nothing has to be loaded.
         if not may_expire(self.generation):
             return None
         expired = self.builder.searcher.expired_documents()
@@ -339,7 +360,8 @@ class LiveIndex:
             return None
         hashes = self.content_hashes()
         versions = {name: hashes[name] for name in sorted(expired) if name in hashes}
-        # A document that was changed or removed meanwhile is not expired any more, or gone.
+        # A document that was changed or removed meanwhile is left out. Its new content may not be
+        # expired.
         unchanged = self.base_versions(versions)
         due = {name: version for name, version in versions.items() if unchanged[name] == version}
         if not due:
@@ -354,14 +376,17 @@ class LiveIndex:
         batch: str | None = None,
         conditions: Mapping[str, VersionCondition] = {},
     ) -> Receipt:
-        """Record clean documents to add or update; `apply` makes them searchable.
+        """Record clean documents to add or update. `apply` makes them searchable.
 
         Args:
             documents: The documents.
-            source: Where they come from.
+            source: Name of the place that they come from.
             rejected: Rows of the same batch that were refused.
-            batch: Name of a batch that is received once only.
+            batch: Name of the batch, which is recorded only once; see `Ledger.receive`.
             conditions: Versions that documents must have, by document id.
+
+        Raises:
+            FreshetError: If the current generation was made from another ledger.
         """
         ledger = self.ledger
         require_matching_ledger(ledger, self.generation)
@@ -374,8 +399,8 @@ class LiveIndex:
 
         Args:
             rows: Rows of a file, mappings, or rows that are clean already.
-            source: Where the rows come from.
-            only_known: Refuse documents that do not exist yet.
+            source: Name of the place that the rows come from.
+            only_known: Whether to refuse documents that do not exist yet.
 
         Returns:
             The documents, and the refused rows.
@@ -394,18 +419,17 @@ class LiveIndex:
         source: str,
         versions: Mapping[str, str | None] = {},
     ) -> Receipt:
-        """Record removals of documents; `apply` makes searches leave them out.
+        """Record removals of documents. After `apply`, searches do not find them any more.
 
-        Ids of no document, searchable or waiting, are refused. Removing a document twice is no
-        error.
+        Ids that never belonged to a document are refused. Removing a document twice is no error.
 
         Args:
             document_ids: Ids of the documents.
-            source: Where the removal comes from.
+            source: Name of the place that the removal comes from.
             versions: Versions that documents must have, by document id.
 
         Raises:
-            FreshetError: If the current generation belongs to another ledger.
+            FreshetError: If the current generation was made from another ledger.
         """
         ids = list(document_ids)
         existing = self.existing_ids(ids, include_removed=True)
@@ -430,17 +454,17 @@ class LiveIndex:
         return ledger.remove(to_remove, source, refused, conditions)
 
     def rename_documents(self, documents: Mapping[str, Document], source: str) -> Receipt:
-        """Record that documents get other ids; `apply` makes searches find the new ones.
+        """Record that documents get other ids. `apply` makes them searchable under the new ids.
 
-        Known queries are part of the documents, and feedback follows.
+        The documents keep the queries of their rows. Feedback on a document gets the new id, too.
 
         Args:
-            documents: The documents with their new ids, by old id.
-            source: Where the documents come from.
+            documents: Documents with their new ids, by old id.
+            source: Name of the place that the documents come from.
 
         Raises:
-            FreshetError: If a document was changed meanwhile, or the current generation belongs to
-                another ledger. Nothing is changed then.
+            FreshetError: If a document was changed meanwhile, or the current generation was made
+                from another ledger. Nothing is changed then.
         """
         ledger = self.ledger
         require_matching_ledger(ledger, self.generation)
@@ -449,16 +473,18 @@ class LiveIndex:
         return ledger.rename_documents(documents, versions, source)
 
     def existing_ids(self, document_ids: Iterable[str], include_removed: bool = False) -> set[str]:
-        """Return the ids of documents that are searchable or waiting. Does not make a ledger.
+        """Return the ids that belong to documents, whether they are searchable or waiting.
+
+        This method does not create a ledger.
 
         Args:
             document_ids: Ids to look up.
-            include_removed: Also return ids of documents that were removed.
+            include_removed: Whether to include ids of documents that the ledger has removed.
         """
         ids = {document_id for document_id in document_ids if is_possible_id(document_id)}
         existing: set[str] = set()
 
-        # The last event of a document decides.
+        # A document with events exists if its last event is a put.
         ledger = self.ledger_if_exists
         if ledger is not None:
             last_events = ledger.latest(ids)
@@ -467,13 +493,13 @@ class LiveIndex:
                     existing.add(document_id)
             ids -= last_events.keys()
 
-        # Documents without an event may be part of the build.
+        # Documents without events exist if they are in the build.
         if ids:
             existing.update(document_rows(self.generation, ids, ()))
         return existing
 
     def content_hashes(self) -> dict[str, str]:
-        """Return the content hash of each document, as if all pending events were applied."""
+        """Return the content hash of each document after all pending events, by document id."""
         hashes = document_hashes(self.generation)
         if self.ledger_if_exists is not None:
             for event in self.ledger_view.pending().changes:
@@ -484,16 +510,16 @@ class LiveIndex:
         return hashes
 
     def apply(self, limit: int | None = None) -> ApplyResult | None:
-        """Apply pending events in a new generation, and make it the current one.
+        """Apply pending events: build a new generation, and make it the current one.
 
         Removals of expired documents are recorded first.
 
         Args:
-            limit: Apply at least this many of the oldest events, and not many more; None applies
-                all. See `LedgerView.pending`.
+            limit: Number of oldest events to apply, approximately; see `LedgerView.pending`. None
+                applies all.
 
         Returns:
-            The documents that changed, and the new generation; None if no event is pending.
+            The new generation and the documents that changed. None if no event is pending.
 
         Raises:
             FreshetError: If a document would not be found by its own vector (see
@@ -504,21 +530,22 @@ class LiveIndex:
             pending = ledger_view.pending(limit)
             if not pending.events:
                 return None
-            # Feedback takes effect with the next change, and makes no generation by itself.
+            # Feedback alone makes no generation. It takes effect together with the next change.
             if pending.changes and self._record_solves(pending):
                 pending = ledger_view.pending()
             return apply_pending(self.builder, ledger_view.cursor, pending)
 
     def _record_solves(self, pending: Pending) -> bool:
-        """Record which documents to solve again, because feedback changed their known queries.
+        """Record events that solve vectors again, because feedback changed known queries.
 
-        Nothing is recorded while only a part of the pending events is applied.
+        Nothing is recorded if `pending` does not reach the end of the ledger. The next call does
+        it.
 
         Args:
-            pending: The events that are about to be applied.
+            pending: Events that are about to be applied.
 
         Returns:
-            Whether anything was recorded.
+            Whether events were recorded.
         """
         if pending.position != self.ledger.position():
             return False
@@ -540,14 +567,14 @@ class LiveIndex:
         return bool(missing)
 
     def solve_again(self, document_ids: Sequence[str]) -> Generation:
-        """Write documents anew, so that IncDSI solves their vectors from the present known queries.
+        """Solve the vectors of documents again, after known queries were forgotten or erased.
 
-        Their contents do not change, and no event is recorded. Each vector is solved for the same
-        queries as before, without those that are not known any more. Documents that cannot be found
-        are left out.
+        The documents are written to a new generation with the same content. No event is recorded.
+        Each vector is solved for the same queries as before, except for queries that are no longer
+        known. Documents that are not live are skipped.
 
         Args:
-            document_ids: The documents.
+            document_ids: Ids of the documents.
 
         Returns:
             The current generation afterwards.
@@ -576,7 +603,9 @@ class LiveIndex:
             return applied.generation
 
     def compact(self) -> Generation:
-        """Merge the added segments of the current generation into one; rankings stay equal.
+        """Merge all added segments of the current generation into one, which makes searches faster.
+
+        Rankings do not change.
 
         Returns:
             The new generation, or the current one if there is nothing to merge.
@@ -585,7 +614,7 @@ class LiveIndex:
             return self.builder.compact(ledger_view.cursor)
 
     def update_known_queries(self) -> Generation:
-        """Make changes of known queries searchable that no change of a document brings along.
+        """Make changed known queries searchable, without changing a document.
 
         Returns:
             The new generation, or the current one if no known query changed.
@@ -594,19 +623,19 @@ class LiveIndex:
             return self.builder.update_known_queries(ledger_view.cursor)
 
     def revert(self, number: int) -> Generation:
-        """Take all documents, in every retriever, back to what a generation holds.
+        """Take all documents back to their state in an earlier generation.
 
-        Events that are pending stay so and are applied next.
+        This affects all retrievers. Pending events are not undone. They are applied next.
 
         Args:
             number: Number of a generation of the default retriever.
 
         Returns:
-            The new current generation, which has the files of generation `number`.
+            The new current generation, which shares the files of generation `number`.
 
         Raises:
-            FreshetError: If the generation is missing or damaged, or the retriever is not the
-                default one; then nothing is changed.
+            FreshetError: If the generation is missing or damaged, or this is not the default
+                retriever. Nothing is changed then.
         """
         default = default_retriever(self.project.live)
         if self.retriever != default:
@@ -617,7 +646,7 @@ class LiveIndex:
                 f"--retriever {self.retriever} --generation {number}"
             )
         if self.generation.cursor.replay:
-            # During a replay it is not known which events were searchable. Applying them ends it.
+            # The cursor does not tell which events are searchable. After `apply` it does.
             self.apply()
 
         with self._lock_for_change() as ledger_view:
@@ -639,19 +668,19 @@ class LiveIndex:
             return self._publish_reverted(number, event)
 
     def rewind(self, number: int) -> Generation:
-        """Put an older index of this retriever in place of one that is faulty.
+        """Replace a faulty index of this retriever by an older one.
 
-        Unlike `revert`, this changes no document: the events since that generation are pending
-        again.
+        Unlike `revert`, this changes no document. The events after the older generation become
+        pending again, so that the next `apply` repeats them.
 
         Args:
-            number: Number of the generation.
+            number: Number of the older generation.
 
         Returns:
-            The new current generation, which has the files of generation `number`.
+            The new current generation, which shares the files of generation `number`.
 
         Raises:
-            FreshetError: If the generation is missing or damaged; then nothing is changed.
+            FreshetError: If the generation is missing or damaged. Nothing is changed then.
         """
         with self._lock_for_change():
             generation = self.store.read(number)
@@ -662,7 +691,7 @@ class LiveIndex:
 
         Args:
             keep: Number of newest generations to keep, besides the current one.
-            registered: Numbers of further generations to keep, with all that they need.
+            registered: Numbers of further generations to keep, with all folders that they read.
 
         Returns:
             Numbers of the deleted generations.
@@ -671,16 +700,21 @@ class LiveIndex:
             return self.builder.collect_garbage(keep, registered)
 
     def recover(self) -> None:
-        """Clean up after a process that was killed: see `_lock_for_change`.
+        """Clean up after a process that was killed; see `_lock_for_change`.
 
         Raises:
-            FreshetError: If the current generation belongs to another ledger.
+            FreshetError: If the current generation was made from another ledger.
         """
         with self._lock_for_change():
             pass
 
     def _publish_reverted(self, number: int, event: int) -> Generation:
-        """Publish the generation to revert to, at the ledger position of the revert's event."""
+        """Make the generation of a revert the current one again.
+
+        Args:
+            number: Number of the generation to revert to.
+            event: Id of the revert's event. The new generation contains all events up to it.
+        """
         generation = self.store.read(number)
         trained = 0
         if self.ledger.mismatch(generation.cursor.position) is None:
@@ -690,13 +724,19 @@ class LiveIndex:
 
     @contextmanager
     def _lock_for_change(self) -> Iterator[LedgerView]:
-        """Hold the lock of the one process that may change a live collection.
+        """Context manager that holds the lock of the live collections, and recovers first.
 
-        First, uncommitted folders of a killed process are removed, the ledger is checked, and a
-        revert that a killed process had recorded is published.
+        Only one process at a time can hold the lock. The recovery repairs the effects of a process
+        that was killed:
+
+        - Folders of unfinished generations are deleted.
+        - A revert that was recorded in the ledger but not made searchable is completed.
 
         Yields:
-            The ledger as seen from the current generation.
+            View of the ledger that tells which events the current generation contains.
+
+        Raises:
+            FreshetError: If the current generation was made from another ledger.
         """
         with file_lock(self.store.live / WRITER_LOCK):
             self.store.remove_uncommitted()
@@ -714,19 +754,22 @@ class LiveIndex:
 
 
 def additions_folder(project: Project) -> Path:
-    """Return the folder in which IncDSI keeps data of its solver between additions."""
+    """Return the folder in which IncDSI caches data between additions."""
     return project.state / "additions"
 
 
 def make_generation_builder(
     project: Project, retriever: str, opened: Generation | None = None
 ) -> GenerationBuilder:
-    """Make the builder of a retriever's generations.
+    """Create the builder of a retriever's generations.
+
+    The settings of the project and the kind of the retriever decide whether the builder solves
+    vectors by IncDSI.
 
     Args:
-        project: The project, whose settings decide whether IncDSI refines added documents.
+        project: The project.
         retriever: Name of the retriever.
-        opened: An opened build of a retriever that is not live yet. None: the current generation.
+        opened: Generation of a build that is not current yet. None means the current generation.
     """
     builder = _make_builder(project, retriever, opened)
     builder.later_evidence = partial(read_later_evidence, project)
@@ -739,7 +782,7 @@ def _make_builder(project: Project, retriever: str, opened: Generation | None) -
     if not settings.refine:
         return GenerationBuilder(project.live, retriever)
 
-    # The imports load the solver, which searches do without.
+    # The imports are inside because they load the solver, which searches do not need.
     generation = opened
     if generation is None:
         generation = GenerationStore(project.live, retriever).current()
@@ -754,7 +797,10 @@ def _make_builder(project: Project, retriever: str, opened: Generation | None) -
 
 
 def learns_documents(generation: Generation) -> bool:
-    """Return whether a generation's retriever is of a kind that learns a vector per document."""
+    """Return whether the retriever of a generation is of a kind that learns document vectors.
+
+    An example is the kind `dsi`.
+    """
     index = generation.sibling(generation.base) / INDEX
     kind = read_json(index / MANIFEST)["kind"]
     return kind in TRAINED_KINDS and trained_kind(kind).learns_documents
@@ -763,15 +809,17 @@ def learns_documents(generation: Generation) -> bool:
 def apply_pending(
     builder: GenerationBuilder, cursor: LedgerCursor, pending: Pending
 ) -> ApplyResult:
-    """Apply pending events in a new generation, and name their sources in its provenance.
+    """Apply pending events: build a new generation, and make it the current one.
+
+    The provenance of the generation names the sources and the ids of the events.
 
     Args:
         builder: Builder of the retriever's generations.
-        cursor: Ledger cursor of the generation that the events are applied to.
-        pending: The events, at least one.
+        cursor: Cursor of the generation that the events are applied to.
+        pending: At least one event.
 
     Returns:
-        The documents that changed, and the new generation.
+        The new generation and the documents that changed.
 
     Raises:
         FreshetError: If a document would not be found by its own vector. Nothing is changed then.
@@ -789,17 +837,18 @@ def apply_pending(
 def collect_changes(
     builder: GenerationBuilder, events: Sequence[Event]
 ) -> tuple[list[Change], dict[str, frozenset[str]]]:
-    """Return the changes that events make, in their order.
+    """Translate events to changes of documents, in their order.
 
-    An event that solves a vector again puts the document as it is then. It has no effect on
-    builders that solve nothing, and on documents that are gone.
+    A solve event becomes a put of the unchanged document, so that its vector is solved again. Solve
+    events are ignored if the builder does not solve vectors, or the document is removed.
 
     Args:
         builder: Builder of the retriever's generations.
         events: The events.
 
     Returns:
-        The changes, and the queries that vectors are solved for; see `GenerationBuilder.apply`.
+        The changes, and the hashes of the queries to solve vectors for, by document id; see
+        `GenerationBuilder.apply`.
     """
     if not builder.solves_vectors:
         events = [event for event in events if event.kind != EventKind.SOLVE]
@@ -825,9 +874,9 @@ def collect_changes(
 
 
 def live_retrievers(project: Project) -> list[str]:
-    """Return the names of all live retrievers, the default one first.
+    """Return the names of all live retrievers, the default retriever first.
 
-    All of them receive new documents.
+    A retriever is live if it has a current generation. New documents are added to all of them.
 
     Args:
         project: The project.
@@ -841,11 +890,11 @@ def live_retrievers(project: Project) -> list[str]:
 
 
 def forecast_changes(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:
-    """Return what would happen to each document if changes were applied.
+    """Predict the status of each document if changes were applied, such as "added".
 
     Args:
         generation: Generation that the changes would be applied to.
-        changes: Changes in their order; only the last one of each document counts.
+        changes: Changes in their order. Only the last change of each document counts.
 
     Returns:
         Ids of the documents by status (see `STATUSES`), ascending.

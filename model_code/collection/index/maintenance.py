@@ -1,4 +1,4 @@
-"""Work after an addition: update the other retrievers, and delete old generations."""
+"""Background work after an addition: update all other retrievers, and delete old generations."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from model_code.project import Project
 
 log = logging.getLogger(__name__)
 
-# A retriever takes in so many changes at a time, so that a waiting addition does not wait long.
+# Number of changes that are applied to a retriever at a time. The lock is free in between, so that
+# a new addition does not wait long.
 CHANGES_PER_PIECE = 100
 
-# Old generations are deleted as soon as so many of them can go.
+# Number of generations that must be unneeded before they are deleted, so that this is done rarely.
 MIN_COLLECTED_GENERATIONS = 10
 
 
 class BackgroundMaintenance:
     """Work that is due after an addition and that no search waits for.
 
-    Documents arrive for all retrievers at once, in one ledger, and each live index takes them in by
-    itself. The retriever that is searched by default comes first. This class updates the others,
-    and deletes generations that nothing needs.
+    All retrievers of a project share one ledger of changes. An addition applies the changes only to
+    the default retriever, so that it returns fast. This class applies them to the other retrievers
+    later. It also deletes old generations.
 
     Args:
         project: The project.
-        find_loaded: Returns the live index of a retriever if it is open already, with encoder and
-            index in memory.
+        find_loaded: Function that returns the live index of a retriever if it is open already, with
+            its encoder in memory, else None.
 
     Attributes:
-        failures: Why a retriever could not take the changes in, by its name.
+        failures: Error messages of retrievers that could not apply the changes, by name.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class BackgroundMaintenance:
     def run_once(
         self, limit: int | None = CHANGES_PER_PIECE, except_retriever: str | None = None
     ) -> bool:
-        """Do one piece of the work.
+        """Do one piece of the work: apply some changes to one retriever, or delete generations.
 
         Args:
-            limit: Number of changes in the piece; None for all.
-            except_retriever: A retriever that has just taken in all changes.
+            limit: Largest number of changes to apply. None applies all.
+            except_retriever: Name of a retriever that has applied all changes already.
 
         Returns:
-            False if no work is left, except of retrievers that have failed.
+            False if no work is left. Work of retrievers that failed does not count.
         """
         names = live_retrievers(self.project)
         for removed_name in self.failures.keys() - set(names):
@@ -71,7 +72,7 @@ class BackgroundMaintenance:
 
         for name in names:
             self._try(name, lambda name=name: self._collect_garbage(name))
-        # The next addition is another attempt for the retrievers that failed.
+        # After the next addition, retrievers that failed are tried again.
         self._failed_since_last_idle.clear()
         return False
 
@@ -79,14 +80,22 @@ class BackgroundMaintenance:
         """Do all of the work, and return `failures`.
 
         Args:
-            except_retriever: A retriever that has just taken in all changes.
+            except_retriever: Name of a retriever that has applied all changes already.
         """
         while self.run_once(limit=None, except_retriever=except_retriever):
             pass
         return self.failures
 
     def _try(self, name: str, action: Callable[[], bool]) -> bool:
-        """Return the result of an action; False if it fails, so that other retrievers go on."""
+        """Run an action for a retriever, and record its error, so that other retrievers go on.
+
+        Args:
+            name: Name of the retriever.
+            action: The action.
+
+        Returns:
+            The result of the action. False if it raised an error.
+        """
         try:
             return action()
         except Exception as error:
@@ -97,23 +106,26 @@ class BackgroundMaintenance:
             return False
 
     def _take_in(self, name: str, limit: int | None) -> bool:
-        """Apply changes to a retriever, and return whether there were any."""
+        """Apply pending changes to a retriever, and return whether there were any."""
         applied = self._index(name).apply(limit)
         self.failures.pop(name, None)
         return applied is not None
 
     def _collect_garbage(self, name: str) -> bool:
-        """Delete old generations if enough of them can go.
+        """Delete old generations of a retriever, if there are enough unneeded ones.
 
-        Builds that were opened stay, because a rollback of the champion returns to them. So do the
-        generations that a retrain is about to read. `freshet tools gc` asks the registry, too,
-        which builds may go.
+        Generations of registered builds are kept, because a rollback of the champion returns to
+        them. Generations that a retrain is going to read are kept as well. `freshet tools gc` also
+        deletes builds that the registry no longer needs.
+
+        Returns:
+            Whether generations were deleted.
         """
         store = GenerationStore(self.project.live, name)
         if store.next_number() < MIN_COLLECTED_GENERATIONS:
             return False
 
-        # Most additions end above, and need neither of these modules.
+        # These imports are inside because most calls return before they are needed.
         from model_code.collection.index.builds import registered_builds
         from model_code.collection.index.retrain_plan import planned_generations
 

@@ -1,4 +1,8 @@
-"""The ledger of a project: its address, opening it, and whether a generation belongs to it."""
+"""Open the ledger of a project, and check that generations belong to it.
+
+The ledger is the append-only log of changes. A generation, a snapshot of the index, records up to
+which event of which ledger it contains the changes.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,18 @@ from model_code.text.documents import Document
 # Environment variable with the SQLAlchemy URL of the ledger.
 LEDGER_URL_VARIABLE = "FRESHET_LEDGER"
 
-# Lock file in the folder of the live collections. Whoever changes one of them holds it.
+# Name of the lock file in the folder of the live collections. A process holds the lock while it
+# changes one of them.
 WRITER_LOCK = "writer.lock"
 
 
 def ledger_url(project: Project) -> str:
     """Return the SQLAlchemy URL of a project's ledger.
 
-    The environment variable `FRESHET_LEDGER` names it. Without that it is an SQLite file beside the
-    live collections. A relative path of an SQLite file is relative to the project's root, in any
-    working directory and also in a workspace of the project.
+    It is the value of the environment variable `FRESHET_LEDGER`. Without this variable, the ledger
+    is a SQLite file in the folder of the live collections. A relative path of a SQLite file is
+    relative to the root of the project, not to the working directory. Workspaces of retrains use
+    the root of their project, too.
 
     Args:
         project: The project.
@@ -51,14 +57,18 @@ def ledger_file(project: Project) -> Path | None:
 
 
 def open_ledger(project: Project, retriever: str = "") -> Ledger:
-    """Open the ledger of a project, which is made if it does not exist. `with` closes it.
+    """Open the ledger of a project. It is created if it does not exist.
 
     Args:
         project: The project.
-        retriever: Retriever whose drift reports are read and written.
+        retriever: Name of the retriever whose drift reports are read and written.
+
+    Returns:
+        The ledger. A `with` statement closes it.
 
     Raises:
-        FreshetError: If the project is a copy that follows a writer, which has the only ledger.
+        FreshetError: If the project is a copy of a published collection. Only the original project
+            has a ledger.
     """
     if project.is_follower:
         raise FreshetError(
@@ -69,11 +79,13 @@ def open_ledger(project: Project, retriever: str = "") -> Ledger:
 
 
 def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | None:
-    """Open the ledger of a project, or return None if no document ever arrived.
+    """Open the ledger of a project, or return None if there is none.
+
+    A project has no ledger before the first document arrives after its build.
 
     Args:
         project: The project.
-        retriever: Retriever whose drift reports are read and written.
+        retriever: Name of the retriever whose drift reports are read and written.
     """
     database = open_database_if_exists(ledger_url(project))
     if database is None:
@@ -82,18 +94,21 @@ def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | Non
 
 
 def open_matching_ledger(project: Project, generation: Generation) -> Ledger | None:
-    """Open the ledger that a generation belongs to, or return None if no document ever arrived.
+    """Open the ledger of a project, and check that a generation was made from it.
 
     Args:
         project: The project.
-        generation: A generation of one of its retrievers.
+        generation: Generation of one of its retrievers.
+
+    Returns:
+        The ledger. None if there is none and the generation needs none.
 
     Raises:
-        FreshetError: If the generation belongs to another ledger, or to one that is missing.
+        FreshetError: If the generation was made from another ledger, or its ledger is missing.
     """
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is None:
-        # The ledger of a copy is with its writer.
+        # A project that follows a published collection has no ledger, and needs none.
         if not project.is_follower:
             refuse_missing_ledger(generation)
         return None
@@ -106,7 +121,10 @@ def open_matching_ledger(project: Project, generation: Generation) -> Ledger | N
 
 
 def read_later_evidence(project: Project) -> LaterEvidence:
-    """Return what became known about queries after their documents were indexed."""
+    """Return the evidence about known queries that arrived after documents were indexed.
+
+    These are thumbs up and down, and queries to forget. They are read from the ledger.
+    """
     ledger = open_ledger_if_exists(project)
     if ledger is None:
         return LaterEvidence()
@@ -114,7 +132,7 @@ def read_later_evidence(project: Project) -> LaterEvidence:
 
 
 def read_feedback(project: Project) -> list[Feedback]:
-    """Return all opinions about hits, oldest first. Does not make a ledger."""
+    """Return all opinions about hits, oldest first. This does not create a ledger."""
     ledger = open_ledger_if_exists(project)
     if ledger is None:
         return []
@@ -122,14 +140,14 @@ def read_feedback(project: Project) -> list[Feedback]:
 
 
 def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
-    """Return the events that a generation has not applied yet.
+    """Return number and age of the events that a generation does not contain yet.
 
     Args:
         ledger: The ledger.
         generation: The generation.
 
     Returns:
-        The backlog; None if it is empty, or if the generation belongs to another ledger.
+        The backlog. None if it is empty, or if the generation was made from another ledger.
     """
     cursor = generation.cursor
     if ledger.mismatch(cursor.position) is not None:
@@ -141,21 +159,25 @@ def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
 
 
 def has_ledger_position(generation: Generation) -> bool:
-    """Return whether a ledger existed when the generation was made, so that it belongs to one."""
+    """Return whether a generation records a ledger position.
+
+    It does if there was a ledger when the generation was made. Then it needs this ledger.
+    """
     return generation.cursor.position.log is not None
 
 
 def require_matching_ledger(ledger: Ledger, generation: Generation) -> LedgerCursor:
-    """Check that a generation belongs to a ledger, and return its cursor.
+    """Check that a generation was made from a ledger, and return the generation's cursor.
 
-    Applying events of any other ledger would lose documents.
+    If events of another ledger were applied to the generation, documents would be lost.
 
     Args:
         ledger: The ledger.
         generation: The generation.
 
     Raises:
-        FreshetError: If the ledger is another one, or an older copy.
+        FreshetError: If the generation was made from another ledger, or the ledger is an older
+            copy of the right one.
     """
     cursor = generation.cursor
     mismatch = ledger.mismatch(cursor.position)
@@ -165,13 +187,13 @@ def require_matching_ledger(ledger: Ledger, generation: Generation) -> LedgerCur
 
 
 def refuse_missing_ledger(generation: Generation) -> None:
-    """Check that a generation needs no ledger, because the project has none.
+    """Raise an error if a generation needs a ledger. Call this if the project has none.
 
     Args:
         generation: The generation.
 
     Raises:
-        FreshetError: If the generation belongs to a ledger, which is missing.
+        FreshetError: If the generation was made from a ledger.
     """
     if has_ledger_position(generation):
         raise FreshetError(_mismatch_message(generation, "there is none here"))

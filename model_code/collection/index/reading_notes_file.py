@@ -1,7 +1,8 @@
-"""The reading notes of a project: those of its last build, and those of later changes.
+"""Read and write the reading notes of a project.
 
-A build writes notes among its tables. A sync, `freshet add` and uploads write notes to the state of
-the project. `freshet status` and the page show both.
+A reading note states that a part of a file was not read, or was read by a guess. A build writes its
+notes to the artifacts of the corpus. Later changes, such as a sync, `freshet add` and uploads,
+write their notes to the state of the project. `freshet status` and the search page show both.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from model_code.corpus.reading_notes import (
 from model_code.files import read_json, write_json
 from model_code.project import Project, file_lock
 
-# Key of the notes about files that were added one by one. Other keys name the source of a sync.
+# The state has lists of notes by key. This is the key of notes about files that were added one by
+# one. Other keys are names of sources that were synced.
 ADDED = "added"
 
-# Key of the notes about the project's own source, once it was synced.
+# Key of the notes about the project's own source. They replace the notes of the build.
 OWN_SOURCE_KEY = "sync"
 
 _LOCK = "reading_notes.lock"
 
 
 def read_reading_notes(project: Project) -> list[ReadingNote]:
-    """Return the notes about all files of a project, the most serious first.
+    """Return the notes about all files of a project, the most serious notes first.
 
     Args:
         project: The project.
@@ -41,19 +43,21 @@ def read_reading_notes(project: Project) -> list[ReadingNote]:
     for values in stored.values():
         notes.extend(notes_from_json(values))
 
-    # A file may have been added and be part of the source, too.
+    # A file that was added can be a file of the source as well. Equal notes are returned once.
     return sort_notes(dict.fromkeys(notes))
 
 
 def update_reading_notes(
     project: Project, files: Iterable[str], notes: Iterable[ReadingNote]
 ) -> None:
-    """Replace the notes about some files.
+    """Replace all notes about some files.
 
     Args:
         project: The project.
-        files: Names of the files that were read, or whose documents were deleted.
-        notes: What was found about them, or about other files beside them.
+        files: Names of the files that were read, or whose documents were deleted. Their old notes
+            are removed.
+        notes: New notes about these files or other files. Old notes about these other files are
+            removed, too.
     """
     names = set(files)
     new_notes = list(notes)
@@ -77,8 +81,8 @@ def replace_source_notes(project: Project, source: str, notes: Iterable[ReadingN
 
     Args:
         project: The project.
-        source: Name of the source, as a sync calls it.
-        notes: What was found about its files.
+        source: Name of the source, or `OWN_SOURCE_KEY`.
+        notes: New notes about its files.
     """
     values = notes_to_json(notes)
     stored = _read_state(project)

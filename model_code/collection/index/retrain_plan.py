@@ -1,6 +1,7 @@
-"""The plan of a retrain: the generation whose documents it trains on.
+"""The plan of a retrain: it names the generation whose documents the retrain trains on.
 
-Garbage collection keeps that generation until the retrain has copied its documents.
+A generation is a snapshot of the index. Garbage collection keeps the planned generation until the
+retrain has copied its documents.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from model_code.collection.ledger.events import Position
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
 
-# Folder of all retrains in the project's state.
+# Name of the folder, in the project's state, that has a folder for each retrain.
 FOLDER = "retraining"
 
-# Names in the folder of one retrain.
+# Names of files and folders in the folder of a retrain.
 PLAN = "plan.json"
 WORKSPACE = "project"
-# The outcome of a retrain that has ended. The workspace of a refused one is deleted.
+# File with the outcome of a retrain that has ended. The workspace of a refused retrain is deleted.
 OUTCOME_FILE = "ended.json"
 
-# Fields that only identify the ledger and the generation, so that people are not shown them.
+# Fields of a plan that only identify the ledger and the generation. They are not shown to people.
 IDENTITY_FIELDS = ("mark", "log", "origin")
 
 
@@ -33,18 +34,18 @@ IDENTITY_FIELDS = ("mark", "log", "origin")
 class RetrainPlan:
     """The generation whose documents a retrain trains on.
 
-    If the ledger or the live collection is replaced, numbers of events and generations start again.
-    `mark`, `log` and `origin` tell such numbers from the planned ones.
+    If the ledger or the live collection is replaced, events and generations are numbered from the
+    start again. `mark`, `log` and `origin` show whether the numbers still mean the same.
 
     Attributes:
-        key: Key of the retrain.
-        retriever: Name of the retriever.
+        key: Key of the retrain, which names its folder.
+        retriever: Name of the retriever that was the default when the retrain was planned.
         generation: Number of the generation.
-        watermark: Last ledger event that the generation holds.
+        watermark: Id of the last ledger event that the generation contains.
         documents: Number of documents in the generation.
-        new: Ids of the documents that the present build was not trained on, ascending.
-        mark: Hash of the watermark's event (see `Position`).
-        log: Identity of the ledger; "" if there is none.
+        new: Ids of the documents that the current build was not trained on, ascending.
+        mark: Hash of the event `watermark`; see `Position`.
+        log: Identity of the ledger. "" if there is none.
         origin: Hash of the generation's manifest.
     """
 
@@ -59,7 +60,10 @@ class RetrainPlan:
     origin: str = ""
 
     def summary(self) -> dict[str, Any]:
-        """Return the plan as plain values, with the number of new documents and not their ids."""
+        """Return the plan as plain values for people.
+
+        The value of "new" is the number of new documents instead of their ids.
+        """
         values = asdict(self)
         for name in IDENTITY_FIELDS:
             del values[name]
@@ -68,14 +72,14 @@ class RetrainPlan:
 
     @property
     def snapshot(self) -> Position:
-        """The ledger position of the documents that the retrain trains on."""
+        """Ledger position up to which the retrain contains all documents."""
         if self.watermark == 0:
             return Position()
         return Position(self.log, self.watermark, self.mark)
 
 
 def plan_retrain(project: Project, key: str) -> RetrainPlan:
-    """Plan a retrain on the documents that are live now. Writes nothing.
+    """Plan a retrain on the documents that are live now. Nothing is written.
 
     Args:
         project: The project.
@@ -100,13 +104,13 @@ def plan_retrain(project: Project, key: str) -> RetrainPlan:
 
 
 def is_from_another_collection(project: Project, plan: RetrainPlan) -> bool:
-    """Return whether the ledger or the live collection was replaced since the plan was made.
+    """Return whether the ledger or the live collection was replaced after a plan was made.
 
-    The key of such a plan says nothing about the present collection.
+    The numbers in such a plan refer to the former collection, so it cannot be continued.
 
     Args:
         project: The project.
-        plan: A plan that was made earlier.
+        plan: Plan that was made earlier.
     """
     position = plan.snapshot
     if position.log is not None:
@@ -120,19 +124,19 @@ def is_from_another_collection(project: Project, plan: RetrainPlan) -> bool:
     for generation in store.generations():
         if generation.number == plan.generation:
             return _manifest_hash(generation) != plan.origin
-    # The planned generation was deleted by garbage collection.
+    # Garbage collection has deleted the planned generation. That does not mean another collection.
     return False
 
 
 def read_plan(project: Project, key: str) -> RetrainPlan | None:
-    """Read the plan of a retrain that was begun earlier.
+    """Read the plan of a retrain that was started earlier.
 
     Args:
         project: The project.
         key: Key of the retrain.
 
     Returns:
-        The plan, or None if there is none with this key.
+        The plan. None if there is no retrain with this key.
     """
     path = retrain_folder(project, key) / PLAN
     if not path.is_file():
@@ -143,7 +147,9 @@ def read_plan(project: Project, key: str) -> RetrainPlan | None:
 
 
 def planned_generations(project: Project, retriever: str) -> set[int]:
-    """Return the generations whose documents a retrain has yet to copy, so that they are kept.
+    """Return the generations that garbage collection must keep for retrains.
+
+    These are the planned generations of retrains that have not copied the documents yet.
 
     Args:
         project: The project.
@@ -155,7 +161,7 @@ def planned_generations(project: Project, retriever: str) -> set[int]:
     numbers: set[int] = set()
     for path in (project.state / FOLDER).glob(f"*/{PLAN}"):
         key = path.parent.name
-        # The workspace exists as soon as the documents are copied.
+        # The workspace exists as soon as the documents are copied, so the generation is not needed.
         has_ended = (path.parent / OUTCOME_FILE).is_file()
         if has_ended or retrain_workspace(project, key).root.is_dir():
             continue
@@ -176,12 +182,15 @@ def save_plan(project: Project, plan: RetrainPlan) -> None:
 
 
 def retrain_folder(project: Project, key: str) -> Path:
-    """Return the folder in which the retrain with a key works."""
+    """Return the folder of the retrain with a key."""
     return project.state / FOLDER / key
 
 
 def retrain_workspace(project: Project, key: str) -> Project:
-    """Return the workspace of the retrain with a key, which holds its copy of the documents."""
+    """Return the workspace of the retrain with a key.
+
+    A workspace is a project inside the folder of the retrain, with a copy of the documents.
+    """
     return Project(retrain_folder(project, key) / WORKSPACE, home=project.root)
 
 
@@ -193,7 +202,7 @@ def read_planned_generation(project: Project, plan: RetrainPlan) -> Generation:
         plan: The plan.
 
     Raises:
-        FreshetError: If the generation was deleted since.
+        FreshetError: If the generation was deleted meanwhile.
     """
     return GenerationStore(project.live, plan.retriever).read(plan.generation)
 

@@ -1,4 +1,7 @@
-"""How fresh a live collection is, as plain values and as text. Reading never makes a ledger."""
+"""Report how fresh a live collection is, as plain values and as text.
+
+Reading the status never creates a ledger.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +28,29 @@ from model_code.collection.segments.solved import SolvedSummary
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.project import Project
 
-# File in the project's state with the last result of `probe_newest_document`.
+# Name of the file in the project's state with the last result of `probe_newest_document`.
 CANARY = "canary.json"
 
-# Number of hits among which a new document is looked for.
+# Number of hits among which `probe_newest_document` looks for the document.
 PROBE_DEPTH = 10
 
-# Number of a batch's first events among which a document is chosen that is still searchable.
+# Number of events of the newest batch that `probe_newest_document` reads. It takes the first
+# document among them that is live.
 MAX_PROBED_EVENTS = 20
 
-# Number of characters that a probe searches for, if the document has no title.
+# Number of characters of the text that are searched if the document has no title.
 PROBE_TEXT_LENGTH = 200
 
 # Number of most recent tasks, and of most recent refused rows, in the status.
 RECENT_ENTRIES = 5
 
-# Number of earlier drift reports, and of tasks, among which the deciding one is looked for.
+# Number of most recent drift reports, and of tasks, that `deciding_report` looks at.
 MAX_EARLIER_REPORTS = 20
 
-# Decisions that request a task. Tasks have the same names.
+# Decisions of a drift report that request a task. The kind of the task has the same name.
 REQUESTING_ACTIONS = ("pilot", "retrain")
 
-# Columns of the ledger's rows that hold times.
+# Columns of ledger tables that contain times.
 TIME_COLUMNS = ("recorded", "received", "asked", "ended")
 
 
@@ -58,14 +62,18 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         retriever: Name of the retriever.
 
     Returns:
-        The keys "retriever", "generation", "watermark", "newest" (see `probe_newest_document`),
-        "refined" (a `SolvedSummary`, or None if no document was refined) and "ledger".
-        The ledger's value has the documents by state, the lag, and the last tasks, drift report
-        and refused rows. It is None if no document ever arrived. Times are texts in ISO 8601, in
-        UTC.
+        A dict with these keys. Times are texts in ISO 8601, in UTC.
+
+        - "retriever": name of the retriever
+        - "generation": number of the current generation
+        - "watermark": id of the last ledger event that the generation contains
+        - "newest": result of `probe_newest_document`, or None
+        - "refined": `SolvedSummary` as a dict, or None if IncDSI solved no vector
+        - "ledger": numbers of events by state, lag, and the last tasks, drift report and refused
+          rows; None if there is no ledger
 
     Raises:
-        FreshetError: If the ledger is missing, or another one.
+        FreshetError: If the generation was made from another ledger, or its ledger is missing.
     """
     generation = GenerationStore(project.live, retriever).current()
     status: dict[str, Any] = {
@@ -107,14 +115,14 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DecidingReport:
-    """The last drift report that called for a pilot or a retrain.
+    """The last drift report that requested a pilot or a retrain.
 
     Attributes:
         recorded: Time of the report, in ISO 8601.
-        action: What it called for.
-        reasons: The reasons, one sentence each.
-        state: State of the task that it requested; None if the task is unknown.
-        run_id: Dagster run of that task, if there was one.
+        action: "pilot" or "retrain".
+        reasons: Reasons for it, one sentence each.
+        state: State of the requested task. None if the task is not found.
+        run_id: Id of the last Dagster run of the task. None if there was no run.
     """
 
     recorded: str
@@ -125,7 +133,7 @@ class DecidingReport:
 
     @property
     def text(self) -> str:
-        """The decision and its reasons, one line each."""
+        """The decision on one line, and each reason on a further line."""
         headline = f"{self.action}, by the check of {self.recorded[:16]}"
         if self.state is not None:
             headline += f" ({self.state})"
@@ -135,16 +143,16 @@ class DecidingReport:
 
 
 def deciding_report(project: Project) -> DecidingReport | None:
-    """Return the last drift report of the default retriever that called for a pilot or retrain.
+    """Return the last drift report of the default retriever that requested a pilot or a retrain.
 
-    A later report may have measured too few documents to decide anything. It hides neither the
-    reason nor the task of the earlier one.
+    It may not be the newest report: a newer one may have had too few documents to decide. The
+    user should still see the reason for the task that is open.
 
     Args:
         project: The project.
 
     Returns:
-        The report; None if none of the last ones called for anything.
+        The report. None if no recent report requested a task.
     """
     if not retrievers(project.live):
         return None
@@ -179,10 +187,12 @@ def _find_deciding_report(ledger: Ledger, retriever: str) -> DecidingReport | No
 
 
 def describe_unmeasured(unmeasured: Iterable[Mapping[str, Any]]) -> str:
-    """Name the drift measures that a report lacks, by the reason.
+    """Return a text that names the drift measures which could not be computed, with the reasons.
+
+    Measures with the same reason are named together.
 
     Args:
-        unmeasured: Entries with name, why and scope, as the ledger stores them.
+        unmeasured: Entries of a drift report with the keys name, why and scope.
 
     >>> describe_unmeasured([{"name": "a", "why": "too few", "scope": "batch"}])
     'a: too few'
@@ -198,20 +208,23 @@ def describe_unmeasured(unmeasured: Iterable[Mapping[str, Any]]) -> str:
 def probe_newest_document(
     project: Project, searcher: Searcher, ledger_view: LedgerView
 ) -> dict[str, Any] | None:
-    """Search for a document of the newest batch by its title, and save the result.
+    """Check that a search finds a document of the newest batch by its title, and save the result.
 
-    The probe uses a real document. An artificial one would appear in the ledger, in exports and in
+    A real document is searched. An artificial one would appear in the ledger, in exports and in
     every retrain.
 
     Args:
         project: The project.
-        searcher: Searcher of the generation that has the batch.
-        ledger_view: The ledger as seen from this generation.
+        searcher: Searcher of the generation that added the batch.
+        ledger_view: View of the ledger from this generation.
 
     Returns:
-        The retriever, the document's id, its rank from 1 (None if it is not among the first ten
-        hits), and its lag: the seconds from its arrival in the ledger until it was searchable.
-        None if the generation added no document.
+        None if the generation added no document. Otherwise a dict with these keys:
+
+        - "retriever": name of the retriever
+        - "document": id of the document
+        - "rank": rank of the document from 1, or None if it is not among the first ten hits
+        - "lag": seconds from the arrival of the document until it was searchable
     """
     generation = searcher.generation
     provenance = generation.manifest["provenance"]
@@ -249,11 +262,11 @@ def read_canary(project: Project) -> dict[str, Any] | None:
 
 
 def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterator[str]:
-    """Yield the status as lines of text; none if no document ever arrived.
+    """Yield the status as lines of text. Without a ledger, there are no lines.
 
     Args:
         status: Status from `live_status`.
-        default: Whether this is the default retriever. For others, only the lag is shown.
+        default: Whether this is the default retriever. Only the lag is shown for other retrievers.
     """
     ledger = status["ledger"]
     if ledger is None:
@@ -286,7 +299,7 @@ def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterat
 
 
 def _first_live_event(events: Iterable[Event]) -> Event | None:
-    """Return the first event whose document is searchable now, or None."""
+    """Return the first event whose document is live with the content of the event, or None."""
     for event in events:
         if event.state == EventState.LIVE and event.document is not None:
             return event
@@ -294,7 +307,7 @@ def _first_live_event(events: Iterable[Event]) -> Event | None:
 
 
 def _with_iso_times(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of the ledger with their times as texts in ISO 8601, in UTC.
+    """Return rows of ledger tables with their times converted to texts in ISO 8601, in UTC.
 
     >>> _with_iso_times([{"id": 1, "recorded": 0.5}])
     [{'id': 1, 'recorded': '1970-01-01T00:00:00.500000+00:00'}]
@@ -318,19 +331,22 @@ def _lag_line(lag: Mapping[str, Any]) -> str:
 
 
 def _newest_line(newest: Mapping[str, Any]) -> str:
-    place = "not among the first ten by its title"
+    result = "not among the first ten by its title"
     if newest["rank"]:
-        place = f"at rank {newest['rank']} by its title"
+        result = f"at rank {newest['rank']} by its title"
     return (
-        f"newest      {newest['document']}: searchable after {newest['lag']:.1f} s, found {place}"
+        f"newest      {newest['document']}: searchable after {newest['lag']:.1f} s, found {result}"
     )
 
 
 def _drift_lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the drift measures that exceed their thresholds, and the decision.
+    """Yield lines about a drift report.
+
+    They name the measures that exceed their thresholds, the measures that were not computed, and
+    the decision.
 
     Args:
-        record: Entry of the ledger: a drift report, alone or with the decision about it.
+        record: Drift report, or a dict with the keys "report" and "decision".
     """
     report = record.get("report", record)
     measures = report.get("measures", ())
@@ -363,7 +379,11 @@ def _drift_lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _deciding_lines(ledger: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the earlier report that called for something, if the last one does not."""
+    """Yield a line about the last report that requested a task, unless it is the newest report.
+
+    Args:
+        ledger: Value of the key "ledger" in the status.
+    """
     deciding = ledger.get("deciding")
     decision = ledger["drift"]["report"].get("decision") or {}
     if deciding is not None and decision.get("action") not in REQUESTING_ACTIONS:
@@ -371,7 +391,7 @@ def _deciding_lines(ledger: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _format_duration(seconds: float) -> str:
-    """Format a duration in one unit.
+    """Return a duration as text in one unit, such as "2 min".
 
     >>> _format_duration(30), _format_duration(150), _format_duration(7200)
     ('30 s', '2 min', '2 h')

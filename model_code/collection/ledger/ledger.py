@@ -426,7 +426,7 @@ class Ledger:
         return frozenset(self.forgotten_times())
 
     def forgotten_times(self) -> dict[str, float]:
-        """Return when each query was forgotten, by its hash, ascending."""
+        """Return the time when each query was forgotten, in seconds since 1970, by its hash."""
         query = sa.select(forgotten_queries).order_by(forgotten_queries.c.hash)
         with self._database.read() as connection:
             return {row.hash: row.received for row in connection.execute(query)}
