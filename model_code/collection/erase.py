@@ -1,4 +1,9 @@
-"""Erase documents: remove their texts from every generation, the ledger and drift references."""
+"""Erase documents: delete their texts from all files that this program can change.
+
+These are the generations of all retrievers, which are snapshots of the index, the ledger, which is
+the log of changes, and the references of drift checks. Texts in other files are reported, so that
+the user can delete them.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +29,26 @@ from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.project import file_lock
 
-# The inbox puts the beginning of a hash before a name that is taken.
+# Prefix of a file name in the inbox. The inbox adds a part of a hash if the name exists already.
 _HASH_PREFIX = re.compile("^[0-9a-f]{12}-")
 
-# The inbox may cut the beginning of an id of more characters off the name of a file.
+# Number of characters above which the inbox may have cut off the beginning of a file name.
 MIN_CUT_NAME_CHARACTERS = 100
 
 
 def erase_documents(
     index: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
 ) -> ChangeReport:
-    """Delete documents, and remove their texts from all generations and the ledger.
+    """Remove documents, and delete their texts from all generations and the ledger.
 
     Args:
-        index: Live index of one retriever. The generations of all retrievers are searched.
+        index: Live index of any retriever. The documents are erased from all retrievers.
         document_ids: Ids of the documents.
-        source: Where the removal comes from.
+        source: Name of the place that the removal comes from, for the ledger.
 
     Raises:
-        FreshetError: If a text remains somewhere. Everything else is done then, and the message
-            names each place. Erasing the same ids again goes on.
+        FreshetError: If a text remains in some file. All other texts are deleted then. The message
+            names each file and what to do about it. Afterwards the same call can be repeated.
     """
     report = delete_documents(index, document_ids, source)
     refused_ids = {row["document_id"] for row in report.rejected}
@@ -79,9 +84,18 @@ def all_indexes(index: LiveIndex) -> Iterator[LiveIndex]:
 
 
 def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Delete the generations of a retriever that hold a text; yield the ones that have to stay."""
+    """Delete the generations of a retriever that contain some documents.
+
+    Args:
+        index: Live index of the retriever.
+        document_ids: Ids of the documents.
+
+    Yields:
+        A message for each generation that contains a document and cannot be deleted.
+    """
     index.apply()
-    # Vectors that were solved with queries of these documents must not depend on them any more.
+    # IncDSI may have solved vectors of other documents with known queries of these documents. Such
+    # vectors are solved again without them.
     index.solve_again(documents_solved_with(index.generation, document_ids))
     for number in erase_generations(index, lambda one: _holds_document(one, document_ids)):
         reason = "which is read just now: do the same again later"
@@ -93,21 +107,23 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
 
 
 def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]) -> list[int]:
-    """Delete the generations of a retriever whose own files hold a text.
+    """Delete the generations of a retriever that contain a text.
 
-    The added segments are merged first, so that no removed document is left in them.
+    All added segments are merged to a new one first. It does not contain removed documents, so
+    that the old segments can be deleted.
 
     Args:
         index: Live index of the retriever, which has applied all changes.
-        holds_text: Returns whether the own files of a generation hold the text.
+        holds_text: Function that returns whether the folder of a generation contains the text.
 
     Returns:
-        Numbers of the generations that hold the text and have to stay, ascending.
+        Numbers of the generations that contain the text and could not be deleted, ascending.
     """
-    # `freshet add` imports this module as well, and needs no plan of a retrain.
+    # The import is inside because `freshet add` imports this module without needing it.
     from model_code.collection.index.retrain_plan import planned_generations
 
-    # Marked before and after: a generation that is published in between may hold the text.
+    # The erasure is recorded before and after, because a generation that is published in between
+    # may contain the text.
     record_erasure(index.project)
     index.compact()
 
@@ -131,9 +147,10 @@ def _generations_with(index: LiveIndex, holds_text: Callable[[Generation], bool]
 
 
 def _holds_document(generation: Generation, document_ids: Set[str]) -> bool:
-    """Return whether the own files of a generation hold one of the documents, or its queries.
+    """Return whether the folder of a generation contains one of some documents or its queries.
 
-    The record of a solved document holds known queries of the documents that it was solved beside.
+    Records of IncDSI can contain known queries of other documents: the constraints of a solved
+    vector.
     """
     for document in SolvedDocuments.load(generation.folder).documents.values():
         member_ids = [member.document_id for member in document.members]
@@ -150,7 +167,10 @@ def _holds_document(generation: Generation, document_ids: Set[str]) -> bool:
 
 
 def delete_drift_references(index: LiveIndex) -> None:
-    """Delete the references of drift checks, which quote documents and are made when needed."""
+    """Delete the references of drift checks, because they quote documents.
+
+    The next drift check computes them again.
+    """
     folder = index.project.state / "drift"
     with file_lock(index.project.state / "drift.lock"):
         if folder.exists():
@@ -158,7 +178,7 @@ def delete_drift_references(index: LiveIndex) -> None:
 
 
 def _find_inbox_files(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield the received files that name one of the documents."""
+    """Yield a message for each file that the inbox has received and that names a document."""
     from model_code.collection.sync.inbox import DONE, FAILED, INBOX
 
     inbox = index.project.root / INBOX
@@ -168,7 +188,7 @@ def _find_inbox_files(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]
 
 
 def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSettings) -> bool:
-    """Return whether a file that the inbox has moved has one of the documents."""
+    """Return whether a file in `inbox/done` or `inbox/failed` contains one of some documents."""
     if not path.suffix or path.suffix == ".reason":
         return False
 
@@ -176,22 +196,23 @@ def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSet
     if path.suffix.lower() in DOCUMENT_SUFFIXES:
         if name in document_ids:
             return True
-        # The inbox keeps the end of a long name.
+        # The inbox cuts off the beginning of a long name.
         may_be_cut = len(name) > MIN_CUT_NAME_CHARACTERS
         return may_be_cut and any(document_id.endswith(name) for document_id in document_ids)
 
     try:
         rows = clean_rows(read_file(path, name, settings.columns), settings)
     except (FreshetError, ValueError):
-        # Nothing in the file can be read.
+        # The file cannot be read as rows, so no document in it can be recognised.
         return False
     named_ids = {*rows.document_ids, *(row.record_id for row in rows.refused)}
     return not document_ids.isdisjoint(named_ids)
 
 
 def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield the workspaces of retrains whose snapshot has one of the documents."""
-    # pyarrow takes long to import, and `freshet add`, which imports this module, does without it.
+    """Yield a message for each retrain that has a copy of one of some documents."""
+    # The import is inside because it takes long and `freshet add` imports this module without
+    # needing it.
     from pyarrow import parquet
 
     from model_code.collection.index.retrain_plan import FOLDER
@@ -203,7 +224,7 @@ def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
 
 
 def _find_imported_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield the export that is the project's corpus, if it has one of the documents."""
+    """Yield a message if the corpus is an imported export that contains one of some documents."""
     from model_code.collection.backup.export import DOCUMENTS_FILE
     from model_code.collection.backup.import_ import IMPORTED_FOLDER
 
@@ -215,7 +236,10 @@ def _find_imported_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[
 
 
 def _find_synced_sources(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield the documents that a source of `freshet sync` held when it was last read."""
+    """Yield a message for each document that a synced source contained when it was last read.
+
+    The next sync would add such a document again.
+    """
     for path in sorted((index.project.state / "sync").glob("*.json")):
         memory = read_json(path)
         source = memory.get("source", "sync")
@@ -230,7 +254,10 @@ def _find_synced_sources(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
 
 
 def find_damaged_copies(index: LiveIndex) -> Iterator[str]:
-    """Yield the ledgers and generations that a repair has set aside."""
+    """Yield a message for each damaged ledger or generation that a repair has moved away.
+
+    It may contain any text, and nothing reads it any more.
+    """
     copies = list(index.project.live.glob(f"*/{DAMAGED}"))
     file = ledger_file(index.project)
     if file is not None:

@@ -1,6 +1,7 @@
-"""Forget a query: it finds nothing any more, and its text is removed.
+"""Forget a query: it is no known query of any document any more, and its text is deleted.
 
-A query can be personal data. It may be known from feedback, from rows and from judgements.
+A query can be personal data. Documents may know it from feedback, from their rows, or from
+judgements.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ SOURCE = "freshet forget"
 
 @dataclass
 class ForgetReport:
-    """What forgetting a query changed.
+    """The changes that forgetting a query made.
 
     Attributes:
         opinions: Number of thumbs and clicks on the query that were deleted.
-        documents: Documents that knew the query, ascending.
-        rewritten: Documents whose row had brought the query, and which were written again.
-        solved_again: Documents whose vectors had been solved with the query, by retriever.
-        remains: Places that still hold the text, each with what to do about it.
+        documents: Ids of the documents of which it was a known query, ascending.
+        rewritten: Ids of the documents whose rows contained the query. They were written again
+            without it.
+        solved_again: Ids of the documents whose vectors IncDSI had solved with the query. They were
+            solved again. A document occurs once for each retriever.
+        remains: Files that still contain the text, each with what to do about it.
     """
 
     opinions: int = 0
@@ -50,7 +53,7 @@ class ForgetReport:
     remains: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """The counts on one line."""
+        """Return the counts as one line."""
         return (
             f"forgotten: {len(self.documents):,} documents knew the query, "
             f"{len(self.rewritten):,} of them from their row, "
@@ -60,19 +63,20 @@ class ForgetReport:
 
 
 def forget_query(index: LiveIndex, text: str) -> ForgetReport:
-    """Make a query unknown, and remove its text.
+    """Remove a query from the known queries of all documents, and delete its text.
 
     Queries are compared by their normalised texts, so that case and punctuation do not matter. The
-    ledger keeps a hash of the query, and from then on nothing makes it known again.
+    ledger keeps a hash of the query. So later feedback and rows cannot make it a known query again.
 
     Args:
-        index: Live index of one retriever. The query is forgotten in all retrievers.
-        text: The query.
+        index: Live index of any retriever. The query is forgotten in all retrievers.
+        text: Text of the query.
 
     Raises:
         SettingsError: If the text is empty.
-        FreshetError: If the text remains somewhere. Everything else is done then, and the message
-            names each place. Forgetting the query again goes on.
+        FreshetError: If the text remains in some file. All other texts are deleted then. The
+            message names each file and what to do about it. Afterwards the same call can be
+            repeated.
     """
     require(bool(text.strip()), "the query is empty; name the query to forget")
     forgotten = query_hash(text)
@@ -90,7 +94,7 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
     for live_index in all_indexes(index):
         live_index.apply()
         live_index.update_known_queries()
-        # Vectors that were solved with the query must not depend on it any more.
+        # Vectors that IncDSI solved with the query are solved again without it.
         solved = documents_solved_with(live_index.generation, texts=[text])
         live_index.solve_again(solved)
         report.solved_again.extend(solved)
@@ -114,7 +118,12 @@ def _known_queries(index: LiveIndex, forgotten: str) -> Iterator[KnownQuery]:
 
 
 def _documents_with_row_query(index: LiveIndex, forgotten: str) -> list[Document]:
-    """Return the live documents whose row brought the query, without it."""
+    """Return the live documents whose rows contain a query, with the query removed.
+
+    Args:
+        index: The live index.
+        forgotten: Hash of the query.
+    """
     searcher = index.builder.searcher
     ids: list[str] = []
     for view in searcher.views:
@@ -131,7 +140,7 @@ def _documents_with_row_query(index: LiveIndex, forgotten: str) -> list[Document
 
 
 def _holds_query(generation: Generation, forgotten: str) -> bool:
-    """Return whether the own files of a generation hold a query."""
+    """Return whether the folder of a generation contains a query, given the query's hash."""
     documents = generation.folder / DOCUMENTS
     if documents.is_file():
         (queries,) = read_columns(documents, "queries")
@@ -152,7 +161,7 @@ def _holds_query(generation: Generation, forgotten: str) -> bool:
 
 
 def _delete_solver_caches(index: LiveIndex) -> None:
-    """Delete what IncDSI keeps of known queries between additions; it is computed again."""
+    """Delete the caches of IncDSI, which contain known queries. They are computed again."""
     folder = additions_folder(index.project)
     if folder.exists():
         shutil.rmtree(folder)

@@ -1,12 +1,15 @@
 """`freshet backup` and `freshet restore`: copy a project's data while the project is in use.
 
-    DIR/live/...            generations and their pointers, as hard links on the same disk
-    DIR/live/ledger.sqlite  SQLite's own backup, made after the generations, so that it has every
-                            event that they hold
+    DIR/live/...            generations, as hard links if the backup is on the same disk, and the
+                            files that name the current generations
+    DIR/live/ledger.sqlite  copy of the ledger by SQLite's backup function
     DIR/params.yaml ...     settings and lock files
 
-Models, artifacts and MLflow runs are not copied: `freshet run` and `freshet register` make them
-again.
+The ledger, the log of changes, is copied after the generations, the snapshots of the index. So the
+copy has all events that the generations contain.
+
+Models, artifacts and MLflow runs are not copied, because `freshet run` and `freshet register` can
+make them again.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from model_code.project import Project, file_lock
 # Name of the ledger's copy in the folder `live` of a backup.
 LEDGER = "ledger.sqlite"
 
-# Files in the project's root that a backup has.
+# Names of the files in the project's root that a backup copies.
 SETTINGS = (
     "params.yaml",
     "dvc.yaml",
@@ -46,22 +49,24 @@ SETTINGS = (
 def backup(project: Project, target: Path) -> str | None:
     """Copy the live collections, the ledger and the settings of a project to a new folder.
 
-    Documents may arrive meanwhile. Changes of the live collections wait while the links are made.
-    The folder gets its name when it is complete.
+    The project may be in use. Changes can be recorded in the ledger at any time. They are made
+    searchable only after the generations are copied, which takes short because files are linked and
+    not copied. The folder is written under a temporary name, and renamed when it is complete.
 
     Args:
         project: The project.
         target: Folder to create.
 
     Returns:
-        What the user still has to do if the ledger is on a server, or None.
+        A sentence about what the user still has to do, if the ledger is on a server. None if
+        nothing is left to do.
 
     Raises:
         FreshetError: If the folder exists, or nothing is live yet.
     """
     if target.exists():
         raise FreshetError(f"{target} exists: name a new folder, such as {target}-2")
-    # Raises an error if nothing is live yet.
+    # This call raises an error if nothing is live yet.
     default_retriever(project.live)
 
     staging = target.with_name(f".{target.name}.making")
@@ -91,18 +96,20 @@ def backup(project: Project, target: Path) -> str | None:
 
 
 def restore(source: Path, root: Path) -> Project:
-    """Restore a backup into a folder in which nothing is live. Existing settings are kept.
+    """Copy a backup to a project that has no live collection and no ledger.
+
+    Settings and lock files that the project has already are not replaced.
 
     Args:
         source: Folder of the backup.
-        root: Root of the project to restore.
+        root: Root of the project.
 
     Returns:
         The restored project.
 
     Raises:
-        FreshetError: If `source` is no backup, something is live in `root`, or the restored files
-            are damaged.
+        FreshetError: If `source` is no backup, the project has a live collection or a ledger, or
+            the restored files are damaged.
     """
     project = Project(root)
     if not (source / "live").is_dir():
@@ -133,21 +140,25 @@ def restore(source: Path, root: Path) -> Project:
 
 
 def link(source: str | Path, target: str | Path) -> None:
-    """Make a hard link to a file that never changes, or copy it where links are impossible.
+    """Create a hard link to a file, or copy the file if a link is impossible.
 
     Args:
-        source: The file.
+        source: File that never changes, so that a link is as safe as a copy.
         target: Path of the link or the copy.
     """
     try:
         os.link(os.path.realpath(source), target)
     except OSError:
-        # The target is on another disk, or the file system has no links.
+        # The target is on another disk, or the file system does not support hard links.
         shutil.copyfile(source, target)
 
 
 def _copy_ledger(project: Project, target: Path) -> str | None:
-    """Copy an SQLite ledger, or return what the user has to do for one on a server."""
+    """Copy a SQLite ledger.
+
+    Returns:
+        None, or a sentence about what the user has to do if the ledger is on a server.
+    """
     path = ledger_file(project)
     if path is None:
         return "the ledger is on a server: dump it now, with its own tool such as pg_dump"

@@ -1,11 +1,11 @@
-"""`freshet export`: everything that only this project knows, as plain JSON lines.
+"""`freshet export`: write documents and all other data of a project as plain JSON lines.
 
-`freshet export --all FOLDER` writes a folder that `freshet import` reads, whatever the formats of
-the two versions on disk are:
+`freshet export --all FOLDER` writes a folder that `freshet import` reads. It works between two
+versions of Freshet whose internal formats differ:
 
     FOLDER/manifest.json     the format of the export and the number of rows of each file
     FOLDER/documents.jsonl   the live documents, with fields, dates and queries
-    FOLDER/forgotten.jsonl   hashes of forgotten queries, which must not be known again
+    FOLDER/forgotten.jsonl   hashes of forgotten queries, so that they stay forgotten
     FOLDER/known.jsonl       the known queries of the live documents, for the record
     FOLDER/queries.jsonl     the queries of the built corpus
     FOLDER/qrels.jsonl       the judgements of the built corpus, each with its split
@@ -14,10 +14,10 @@ the two versions on disk are:
     FOLDER/promotions.jsonl  the history of promotions, for the record
     FOLDER/events.jsonl      the ledger's events without their texts, for the record
 
-A forgotten query is in none of these files.
+Files "for the record" are not imported. No file has the text of a forgotten query.
 
-Columns have the default names of `corpus.columns`. The files of documents, queries and judgements
-are therefore a corpus that `corpus.source: files` reads.
+Columns have the default names of `corpus.columns`. So the files of documents, queries and
+judgements are a corpus that `corpus.source: files` can read.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from model_code.project import Project
 from model_code.retrieval.index_settings import KnownQuerySettings
 from model_code.text.documents import Document
 
+# Number of the export's format. An import of another format is refused.
 EXPORT_FORMAT = 1
 
 DOCUMENTS_FILE = "documents.jsonl"
@@ -56,17 +57,18 @@ EVENTS_FILE = "events.jsonl"
 FORGOTTEN_FILE = "forgotten.jsonl"
 KNOWN_FILE = "known.jsonl"
 
+# Number of events that are read from the ledger at a time. It bounds the memory.
 EVENTS_PER_QUERY = 10_000
 
-# The names of columns in an export, whatever the project's own source calls them.
+# Names of the columns in an export. They do not depend on the settings of the project.
 EXPORT_COLUMNS = ColumnSettings()
 
 
 def live_documents(generation: Generation) -> Iterator[Document]:
-    """Yield every document that a generation holds, in ascending order of ids.
+    """Yield all live documents of a generation, segment by segment.
 
     Raises:
-        Damaged: If a file of documents does not have its checksum.
+        Damaged: If a documents file does not have its checksum.
     """
     generation.verify_documents()
     for values in live_rows(generation, *COLUMNS):
@@ -138,7 +140,10 @@ def export_project(project: Project, folder: Path) -> dict[str, int]:
 
 
 def _current_documents(project: Project, generation: Generation) -> Iterator[Document]:
-    """Yield the documents that are searchable once all pending events are applied."""
+    """Yield the documents that exist after all pending events.
+
+    Pending events are recorded in the ledger but not searchable yet.
+    """
     pending: dict[str, Document | None] = {}
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is not None:
@@ -157,7 +162,7 @@ def _current_documents(project: Project, generation: Generation) -> Iterator[Doc
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write one JSON object per line and return their number."""
+    """Write rows to a file as one JSON object per line, and return the number of rows."""
     number = 0
     with atomic_write(path) as staged, staged.open("w", encoding="utf-8") as stream:
         for row in rows:
@@ -167,14 +172,14 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def known_query_rows(project: Project, generation: Generation) -> Iterator[dict[str, Any]]:
-    """Yield a row for each document with known queries, by ascending document id.
+    """Yield a row for each live document with known queries, by ascending document id.
 
-    Texts from rows and judgements are shown. Texts from feedback are counted, unless the setting
-    `known_queries.show` is true.
+    Query texts from rows and judgements are shown. Query texts from feedback are only counted,
+    because they can be personal data, unless the setting `known_queries.show` is true.
 
     Args:
         project: The project.
-        generation: The generation whose documents are listed.
+        generation: Generation whose documents are listed.
     """
     settings = project.settings("known_queries", KnownQuerySettings)
     for document_id, queries in live_known_queries(generation).items():
@@ -186,7 +191,7 @@ def known_query_rows(project: Project, generation: Generation) -> Iterator[dict[
 
 
 def _forgotten_queries(project: Project) -> dict[str, float]:
-    """Return when each query was forgotten, by its hash."""
+    """Return the time when each query was forgotten, in seconds since 1970, by its hash."""
     ledger = open_ledger_if_exists(project)
     if ledger is None:
         return {}
@@ -195,7 +200,10 @@ def _forgotten_queries(project: Project) -> dict[str, float]:
 
 
 def _query_rows(project: Project, forgotten: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the queries of the built corpus that are not forgotten; none if no corpus is built."""
+    """Yield the queries of the built corpus, except for forgotten ones.
+
+    Nothing is yielded if no corpus is built.
+    """
     for query in _corpus_rows(project, "queries"):
         if query_hash(query["text"]) in forgotten:
             continue
@@ -208,9 +216,9 @@ def _query_rows(project: Project, forgotten: Collection[str]) -> Iterator[dict[s
 def _judgement_rows(
     project: Project, document_ids: Collection[str], query_ids: Collection[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the judgements of documents and queries that are exported.
+    """Yield the judgements of the built corpus whose document and query are exported.
 
-    A judgement of a deleted document is left out, because no build could use it.
+    A build could not use a judgement of a deleted document or a forgotten query.
     """
     for judgement in _corpus_rows(project, "qrels"):
         is_exported = judgement["query_id"] in query_ids
@@ -224,7 +232,7 @@ def _judgement_rows(
 
 
 def _corpus_rows(project: Project, table: str) -> Iterator[dict[str, Any]]:
-    # pyarrow takes long to import, and the other commands of this package do without it.
+    # The import is inside because it takes long and other commands of this package do not need it.
     import pyarrow.parquet as pq
 
     path = project.artifacts / "corpus" / f"{table}.parquet"
@@ -233,7 +241,13 @@ def _corpus_rows(project: Project, table: str) -> Iterator[dict[str, Any]]:
 
 
 def _export_ledger(project: Project, generation: Generation, folder: Path) -> dict[str, int]:
-    """Write origins, feedback and events; the files are empty if there is no ledger."""
+    """Write the data of the ledger: origins of documents, feedback and events.
+
+    The files are empty if there is no ledger.
+
+    Returns:
+        The number of rows of each file.
+    """
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is None:
         return {
@@ -271,7 +285,10 @@ def _event_rows(view: LedgerView, last_event: int) -> Iterator[dict[str, Any]]:
 
 
 def _promotions(project: Project) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the history of promotions; a line that a crash cut off is left out."""
+    """Yield the entries of the history of promotions.
+
+    A crash may have cut off a line. Such a line is left out.
+    """
     if not project.promotions.is_file():
         return
     for line in project.promotions.read_text(encoding="utf-8").splitlines():

@@ -1,8 +1,8 @@
-"""`freshet import`: bring what `freshet export --all` wrote into a project.
+"""`freshet import`: read a folder that `freshet export --all` wrote into a project.
 
-If nothing is live in the project, the export becomes its corpus, from which the first build is
-made. If something is live, the documents are added to it, and judgements are left out, because they
-belong to a corpus. Feedback and forgotten queries are recorded in both cases.
+If the project has no live collection, the export becomes its corpus, from which the first build is
+made. Otherwise the documents are added to the live collection. Judgements are left out then,
+because they belong to a corpus. Feedback and forgotten queries are recorded in both cases.
 
 Importing the same folder again changes nothing.
 """
@@ -46,15 +46,16 @@ from model_code.project import Project
 from model_code.text.documents import Document
 
 QUERY_HASH = re.compile("[0-9a-f]{64}")
-"""A hash of `query_hash`."""
+"""Form of a hash that `query_hash` returns."""
 
-# The folder of a project with the export that is its corpus.
+# Name of the folder in the project's root to which an export is copied that becomes the corpus.
 IMPORTED_FOLDER = "imported"
 
-# The source of imported documents whose origin the export does not name: these were built.
+# Source in the ledger of imported documents without an origin in the export. They were part of the
+# exported build.
 BUILT_ORIGIN = "sync"
 
-# Settings with which the imported folder is the project's corpus.
+# Settings that make the imported folder the corpus of the project.
 CORPUS_SETTINGS = (
     "corpus.source=files",
     f"corpus.path={IMPORTED_FOLDER}/{DOCUMENTS_FILE}",
@@ -65,14 +66,15 @@ CORPUS_SETTINGS = (
 
 @dataclass
 class ImportReport(ChangeReport):
-    """Changes of an import.
+    """The changes that an import made, for the user.
 
     Attributes:
-        feedback: Number of sound rows of feedback.
+        feedback: Number of accepted rows of feedback.
         forgotten: Number of forgotten queries.
-        corpus_documents: Number of sound documents of the new corpus; 0 if something was live.
-        queries: Number of sound queries of the new corpus.
-        judgements: Number of sound judgements of the new corpus.
+        corpus_documents: Number of accepted documents of the new corpus. 0 if the project had a
+            live collection.
+        queries: Number of accepted queries of the new corpus.
+        judgements: Number of accepted judgements of the new corpus.
     """
 
     feedback: int = 0
@@ -88,7 +90,7 @@ class ImportReport(ChangeReport):
         return super().failed and not has_accepted_rows
 
     def __str__(self) -> str:
-        """The changes and the counts of everything that is no document, one a line."""
+        """Return the report as text: the changes of documents, then all other counts."""
         lines = super().__str__().splitlines()
         if self.corpus_documents:
             lines[0] = (
@@ -107,21 +109,21 @@ def import_project(
     index: LiveIndex | None = None,
     use_as_corpus: Callable[[Sequence[str]], None] = lambda settings: None,
 ) -> ImportReport:
-    """Bring an export into a project.
+    """Read an export into a project.
 
     Args:
-        project: Project that receives the export. Nothing needs to be live.
-        folder: What `freshet export --all` wrote.
-        index: Live index that receives the documents. By default the index of the retriever that is
-            searched by default, if there is one.
-        use_as_corpus: Writes assignments such as "corpus.path=..." to the settings of the project.
-            It is called if nothing is live.
+        project: Project that receives the export, with or without a live collection.
+        folder: Folder that `freshet export --all` wrote.
+        index: Live index that receives the documents. None means the index of the default
+            retriever, if there is one.
+        use_as_corpus: Function that writes assignments such as "corpus.path=..." to the settings of
+            the project. It is called if the project has no live collection.
 
     Returns:
-        The changes, and the rows that were refused, each with its file and its reason.
+        The changes, and the refused rows with their reasons.
 
     Raises:
-        FreshetError: If the folder is no export or has another format. Nothing is changed then.
+        FreshetError: If the folder is no export, or has another format. Nothing is changed then.
     """
     _check_manifest(folder)
     if index is None and retrievers(project.live):
@@ -167,7 +169,14 @@ def _check_manifest(folder: Path) -> None:
 def _check_judgements(
     folder: Path, settings: CorpusSettings, document_ids: set[str], report: ImportReport
 ) -> None:
-    """Count sound queries and judgements, and report the rows that a build would refuse."""
+    """Check the queries and judgements of an export as a build would.
+
+    Args:
+        folder: Folder of the export.
+        settings: Settings by which rows are checked.
+        document_ids: Ids of the accepted documents of the export.
+        report: Receives the numbers of accepted rows, and the refused rows with their reasons.
+    """
     quarantine = Quarantine()
 
     def check_query(row: Row) -> str:
@@ -187,14 +196,14 @@ def _check_judgements(
 
 
 def _read_table(folder: Path, file: str, table: Table) -> Iterator[Row | RefusedRow]:
-    """Yield the rows of a file of queries or judgements; none if the export lacks the file."""
+    """Yield the rows of a file of queries or judgements. Without the file, there are none."""
     if (folder / file).is_file():
         for row in read_rows(folder / file, table, file):
             yield map_columns(row, EXPORT_COLUMNS)
 
 
 def _record_forgotten(project: Project, folder: Path, report: ImportReport) -> None:
-    """Record the hashes of forgotten queries, so that nothing makes them known again."""
+    """Record the hashes of forgotten queries in the ledger, so that they stay forgotten."""
     sound: dict[str, float] = {}
     for number, values in _json_lines(folder / FORGOTTEN_FILE):
         forgotten = None if values is None else values.get("hash")
@@ -215,7 +224,10 @@ def _record_forgotten(project: Project, folder: Path, report: ImportReport) -> N
 
 
 def _record_feedback(project: Project, folder: Path, report: ImportReport) -> None:
-    """Record sound rows of feedback with the time at which they were given."""
+    """Record the feedback of an export in the ledger, with its original times.
+
+    Rows with a fault are reported and left out.
+    """
     opinions: list[Feedback] = []
     for number, values in _json_lines(folder / FEEDBACK_FILE):
         reason = "bad JSON: not an object" if values is None else _feedback_fault(values)
@@ -234,7 +246,7 @@ def _record_feedback(project: Project, folder: Path, report: ImportReport) -> No
 
 
 def _feedback_fault(values: Mapping[str, Any]) -> str | None:
-    """Return why a row is no feedback; None if it is sound."""
+    """Return the fault of a row of feedback as text, or None if it has no fault."""
     unknown = sorted(values.keys() - Feedback.__dataclass_fields__.keys())
     if unknown:
         return f"unknown key: {printable(unknown[0])}"
@@ -266,7 +278,10 @@ def _feedback_fault(values: Mapping[str, Any]) -> str | None:
 
 
 def _read_origins(folder: Path) -> dict[str, str]:
-    """Return the source of each document that the export names one for."""
+    """Return the source that each document came from, by document id.
+
+    The export names no source for documents that were part of its build.
+    """
     origins: dict[str, str] = {}
     for _, values in _json_lines(folder / ORIGINS_FILE):
         if values is None:
@@ -279,7 +294,10 @@ def _read_origins(folder: Path) -> dict[str, str]:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield the number of each line with its object, or with None if it holds no object."""
+    """Yield the number of each line of a file, and the JSON object on it.
+
+    The object is None if the line is no JSON object. Empty lines are skipped.
+    """
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as stream:

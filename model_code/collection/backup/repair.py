@@ -1,14 +1,20 @@
-"""Check and repair everything that is live.
+"""Check and repair the live collections of a project and its ledger.
 
-`freshet verify` checks that all live files are unchanged and agree with each other. It only reads.
-It reads every file of every generation once, which takes about a second per gigabyte, and memory
-for the ids of all documents.
+A live collection consists of generations, which are snapshots of a retriever's index. They are made
+from the ledger, the log of all changes.
 
-`freshet repair` continues from the undamaged files, with a ledger that every live retriever belongs
-to. Nothing is deleted: damaged folders and databases are set aside, and retrievers get the lost
-documents from the ledger again. If the ledger itself is lost, another one or an older copy, the
-documents come from the generations. The generation with the newest watermark decides about a
-document. Documents that only another retriever or the ledger has are added again.
+`freshet verify` checks that all files are undamaged, and that index, documents and ledger agree.
+It only reads. It takes about a second per gigabyte, and memory for the ids of all documents.
+
+`freshet repair` makes the collections usable again from the undamaged files. It deletes nothing:
+damaged folders and databases are moved away.
+
+- If files of a generation are damaged, the retriever returns to an older generation, and applies
+  the later events of the ledger again.
+- If the ledger is damaged or missing, or is an older copy, its missing events are written again
+  from the documents in the generations. If retrievers differ, the retriever that contains the
+  latest event decides about a document. Documents that only another retriever or the ledger has
+  are added again.
 """
 
 from __future__ import annotations
@@ -56,15 +62,17 @@ from model_code.files import MANIFEST, read_json, write_text
 from model_code.project import Project, file_lock
 from model_code.text.documents import Change, Document
 
-# Source of the events that a repair appends.
+# Source in the ledger of the events that a repair appends.
 SOURCE = "freshet repair"
 
 
 def find_damage(project: Project) -> Iterator[str]:
-    """Yield each fault of what is live, as a line that names the command to run.
+    """Yield a message for each fault in the live collections and the ledger.
+
+    A message names the command that repairs the fault. The project is only read.
 
     Args:
-        project: The project, which is only read.
+        project: The project.
     """
     yield from _error_messages(default_retriever, project.live)
     yield from _error_messages(_require_intact_ledger, project)
@@ -73,7 +81,7 @@ def find_damage(project: Project) -> Iterator[str]:
         for folder in _generation_folders(store):
             damaged.extend(_error_messages(_verify_generation, folder))
         yield from damaged
-        # Damaged files cannot be compared with each other.
+        # Whether files agree is only checked if all of them are undamaged.
         if damaged:
             yield from _error_messages(store.current)
         else:
@@ -81,7 +89,7 @@ def find_damage(project: Project) -> Iterator[str]:
 
 
 def _error_messages(check: Callable[..., object], *arguments: object) -> list[str]:
-    """Call a check, and return the message of the error that it raises, or nothing."""
+    """Call a check, and return a list with the message of its error, or an empty list."""
     try:
         check(*arguments)
     except FreshetError as error:
@@ -90,7 +98,7 @@ def _error_messages(check: Callable[..., object], *arguments: object) -> list[st
 
 
 def _existing_stores(project: Project) -> list[GenerationStore]:
-    """Return the stores of all retrievers that have a pointer or generations."""
+    """Return the stores of all retrievers that have a current pointer or generations."""
     names: set[str] = set()
     for entry in (CURRENT, GENERATIONS):
         names.update(path.parent.name for path in project.live.glob(f"*/{entry}"))
@@ -98,7 +106,7 @@ def _existing_stores(project: Project) -> list[GenerationStore]:
 
 
 def _generation_folders(store: GenerationStore) -> list[Path]:
-    """Return the folders of all generations, damaged ones included, oldest first."""
+    """Return the folders of all generations, including damaged ones, oldest first."""
     return sorted((store.folder / GENERATIONS).glob("[0-9]*"))
 
 
@@ -117,7 +125,7 @@ def _require_intact_ledger(project: Project) -> None:
 
 
 def _require_agreement(project: Project, store: GenerationStore) -> None:
-    """Check that the files of the current generation agree with each other and with the ledger.
+    """Raise an error unless the files of the current generation and the ledger agree.
 
     Args:
         project: The project.
@@ -141,7 +149,11 @@ def _require_agreement(project: Project, store: GenerationStore) -> None:
 
 
 def _require_segment_agreement(folder: Path) -> None:
-    """Check that a segment has the same documents in its document file, passages and index."""
+    """Raise an error unless documents file, passages and index have the same documents.
+
+    Args:
+        folder: Folder of a segment.
+    """
     if not (folder / INDEX / MANIFEST).is_file():
         return
     (ids,) = read_columns(folder / DOCUMENTS, "document_id")
@@ -154,14 +166,15 @@ def _require_segment_agreement(folder: Path) -> None:
 
 
 def _require_ledger_agreement(project: Project, generation: Generation) -> None:
-    """Check that a generation has the documents that the ledger holds at its position.
+    """Raise an error unless a generation has the contents that the ledger has at its position.
 
     Args:
         project: The project.
-        generation: The current generation of a retriever.
+        generation: Current generation of a retriever.
 
     Raises:
-        FreshetError: If the generation belongs to another ledger, or has other contents.
+        FreshetError: If the generation was made from another ledger, or a document has another
+            content.
     """
     ledger = open_matching_ledger(project, generation)
     if ledger is None:
@@ -183,13 +196,16 @@ def _require_ledger_agreement(project: Project, generation: Generation) -> None:
 
 @dataclass(frozen=True)
 class RetrieverInspection:
-    """The undamaged and the damaged files of a live retriever.
+    """The result of checking all files of a live retriever.
+
+    Generations that are newer than the current one were never searched. So they are neither
+    `readable` nor `whole`.
 
     Attributes:
         store: Generations of the retriever.
-        number: Number of the current generation; None if its pointer is damaged or missing.
-        readable: Newest generation whose documents can be read, up to the current one, or None.
-        whole: Newest generation of which every file is undamaged, up to the current one, or None.
+        number: Number of the current generation. None if the pointer is damaged or missing.
+        readable: Newest generation whose documents can be read. None if there is none.
+        whole: Newest generation without any damaged file. None if there is none.
         damaged: Folders with damaged files, oldest first.
         builds: Generations of builds whose documents can be read, oldest first.
     """
@@ -203,7 +219,7 @@ class RetrieverInspection:
 
     @classmethod
     def inspect(cls, store: GenerationStore) -> RetrieverInspection:
-        """Read every file of a retriever.
+        """Check every file of a retriever.
 
         Args:
             store: Generations of the retriever.
@@ -246,7 +262,10 @@ class RetrieverInspection:
 
     @property
     def watermark(self) -> int:
-        """Last ledger event of the newest readable generation; -1 if there is none."""
+        """Id of the last ledger event that the newest readable generation contains.
+
+        It is -1 if no generation is readable.
+        """
         if self.readable is None:
             return -1
         return self.readable.watermark
@@ -254,12 +273,12 @@ class RetrieverInspection:
 
 @dataclass(frozen=True)
 class DocumentSource:
-    """A source of documents for a repair: a retriever, the ledger, or a damaged ledger.
+    """A place from which a repair can read documents: a retriever, the ledger, or a damaged ledger.
 
     Attributes:
-        name: Name of the source in messages.
-        hashes: Content hash of each document; "" for a document that was removed.
-        read: Reads documents by their ids.
+        name: Name of the place in messages.
+        hashes: Content hash of each document, by document id. "" if the document was removed.
+        read: Function that reads documents by their ids.
     """
 
     name: str
@@ -268,10 +287,10 @@ class DocumentSource:
 
     @classmethod
     def from_retriever(cls, inspection: RetrieverInspection) -> DocumentSource:
-        """Use the newest readable generation of a retriever.
+        """Return the newest readable generation of a retriever as a source.
 
         Args:
-            inspection: Files of the retriever.
+            inspection: Checked files of the retriever.
         """
         generation = inspection.readable
         if generation is None:
@@ -284,7 +303,9 @@ class DocumentSource:
 
     @classmethod
     def from_ledger(cls, ledger: Ledger) -> DocumentSource:
-        """Use the ledger that the repair writes to, whose documents need not be read again.
+        """Return the ledger that the repair writes to as a source.
+
+        It cannot read documents, because they are in this ledger already.
 
         Args:
             ledger: The ledger.
@@ -293,10 +314,10 @@ class DocumentSource:
 
     @classmethod
     def from_changes(cls, changes: Mapping[str, Change]) -> DocumentSource:
-        """Use the changes that could be read from a damaged ledger.
+        """Return the changes that were read from a damaged ledger as a source.
 
         Args:
-            changes: The last change of each document, by its id.
+            changes: Last change of each document, by document id.
         """
         documents: dict[str, Document] = {}
         hashes: dict[str, str] = {}
@@ -320,12 +341,14 @@ def _read_nothing(ids: Collection[str]) -> Iterable[Document]:
 
 @dataclass(frozen=True)
 class _OpenedLedger:
-    """The ledger that a repair writes to, and what was read from a damaged one.
+    """The ledger that a repair writes to, and the data that was read from a damaged ledger.
 
     Attributes:
-        ledger: The project's ledger, or a new one in place of a damaged one.
-        changes: Changes in the damaged ledger that no generation has, by document id.
-        origins: Sources of documents in the damaged ledger, by document id.
+        ledger: Ledger of the project, or a new ledger that replaces a damaged one.
+        changes: Changes from the damaged ledger that no generation contains, by document id. Empty
+            if the ledger was not damaged.
+        origins: Names of the places that documents came from, by document id. They are read from
+            the damaged ledger.
     """
 
     ledger: Ledger
@@ -339,19 +362,21 @@ def repair(
     adopt: bool = False,
     open_index: Callable[[Project, str], LiveIndex] = LiveIndex,
 ) -> list[str]:
-    """Repair everything that is live.
+    """Repair the live collections of a project and its ledger.
 
     Args:
         project: The project.
-        champion: Retriever to use as the default one if its pointer is damaged.
-        adopt: Continue with a ledger that may belong to another project.
-        open_index: Opens the live index of a retriever.
+        champion: Name of the retriever to search by default, if the pointer to the default
+            retriever is damaged.
+        adopt: Whether to continue with a ledger that may belong to another project.
+        open_index: Function that opens the live index of a retriever.
 
     Returns:
-        A line for each thing that was done; none if nothing was damaged.
+        A message for each change. Empty if nothing was damaged.
 
     Raises:
-        FreshetError: If `adopt` is needed and not given; then nothing is changed.
+        FreshetError: If the ledger may belong to another project and `adopt` is False. Nothing is
+            changed then.
     """
     done: list[str] = []
     with file_lock(project.live / WRITER_LOCK):
@@ -390,13 +415,16 @@ def repair(
 
 
 def _open_or_replace_ledger(project: Project, after: int, done: list[str]) -> _OpenedLedger:
-    """Open the project's ledger. Set a damaged one aside, and read from it what is readable.
+    """Open the ledger of a project. If it is damaged, replace it by a new one.
+
+    A damaged ledger is moved away. Feedback, forgotten queries and changes that can be read from it
+    are kept.
 
     Args:
         project: The project.
-        after: Event up to which generations have the documents, so that only later changes are
-            read from a damaged ledger.
-        done: Receives a line if a ledger is set aside.
+        after: Id of the last event that a generation contains. Only later changes are read from a
+            damaged ledger, because generations have the earlier ones.
+        done: Receives a message if a ledger is replaced.
     """
     try:
         ledger = open_ledger(project)
@@ -427,7 +455,7 @@ def _open_or_replace_ledger(project: Project, after: int, done: list[str]) -> _O
 
 
 def _free_path(path: Path) -> Path:
-    """Return a path, with a number at its end if it exists already."""
+    """Return a path that does not exist: the given one, or the given one with a number added."""
     free_path = path
     number = 0
     while free_path.exists():
@@ -437,7 +465,11 @@ def _free_path(path: Path) -> Path:
 
 
 def _find_mismatches(ledger: Ledger, inspections: Sequence[RetrieverInspection]) -> dict[str, str]:
-    """Return the retrievers that do not belong to the ledger, each with the reason."""
+    """Return the retrievers whose generations were not made from the ledger.
+
+    Returns:
+        Results of `Ledger.mismatch` by the name of the retriever.
+    """
     mismatches: dict[str, str] = {}
     for inspection in inspections:
         for generation in (inspection.readable, inspection.whole):
@@ -456,10 +488,18 @@ def _require_consent(
     mismatches: Mapping[str, str],
     adopt: bool,
 ) -> None:
-    """Check that the user wants to continue with a ledger that may belong to another project.
+    """Raise an error if the ledger may belong to another project and the user did not adopt it.
+
+    Args:
+        project: The project.
+        ledger: The ledger.
+        inspections: Checked files of all retrievers.
+        mismatches: Retrievers that were not made from the ledger; see `_find_mismatches`.
+        adopt: Whether the user wants to continue with this ledger.
 
     Raises:
-        FreshetError: If no retriever belongs to the ledger, it has events, and `adopt` is false.
+        FreshetError: If no retriever was made from the ledger, the ledger has events, and `adopt`
+            is False.
     """
     is_foreign = len(mismatches) == len(inspections) and ANOTHER in mismatches.values()
     if is_foreign and ledger.position().event > 0 and not adopt:
@@ -476,14 +516,23 @@ def _rank_sources(
     mismatches: Mapping[str, str],
     salvaged: Mapping[str, Change],
 ) -> list[DocumentSource]:
-    """Return the sources of documents, the one with the newest contents first.
+    """Return the places from which documents are read, the newest contents first.
 
-    - Changes from a damaged ledger are newer than any generation.
-    - If the ledger is an older copy, generations that were made with the newer ledger come before
-      it.
-    - The ledger comes before the generations that belong to it, because it has all their events.
-    - Generations of another ledger have an unknown age. They come last, but before a ledger to
-      which no retriever belongs.
+    The order is:
+
+    1. Changes from a damaged ledger, which are newer than any generation.
+    2. Generations that were made from a newer copy of the ledger.
+    3. The ledger, which has all events of the generations that were made from it.
+    4. Generations that were made from the ledger.
+    5. Generations that were made from another ledger, whose age is unknown.
+
+    If no retriever was made from the ledger, it comes last.
+
+    Args:
+        ledger: The ledger that the repair writes to.
+        inspections: Checked files of all retrievers.
+        mismatches: Retrievers that were not made from the ledger; see `_find_mismatches`.
+        salvaged: Changes from a damaged ledger, by document id.
     """
     newest_first = sorted(inspections, key=lambda inspection: -inspection.watermark)
     newer_than_ledger: list[DocumentSource] = []
@@ -520,18 +569,20 @@ def append_missing_events(
     inspections: Sequence[RetrieverInspection],
     origins: Mapping[str, str],
 ) -> Iterator[str]:
-    """Append the events that lead from any generation and any build to what the sources hold.
+    """Append events to the ledger, so that all retrievers get the newest contents of documents.
 
-    The first source that has a document, or knows that it was removed, decides about it.
+    The first source that has a document, or knows that it was removed, decides about it. An event
+    is appended unless the ledger, or each generation to start from, has this content already.
 
     Args:
         ledger: The ledger to append to.
-        sources: Sources of documents, the newest first.
-        inspections: Files of the live retrievers.
-        origins: Known sources of documents, so that a sync still follows what its source deletes.
+        sources: Places from which documents are read, the newest first.
+        inspections: Checked files of the live retrievers.
+        origins: Names of the places that documents came from, by document id. They are kept in the
+            new events, so that a later sync can still delete documents of its source.
 
     Yields:
-        A line for each thing that was done.
+        A message for each change.
     """
     deciding: dict[str, DocumentSource] = {}
     for source in sources:
@@ -564,18 +615,21 @@ def append_missing_events(
         elif to_put:
             yield f"{len(to_put):,} documents of {source.name} are written to the ledger again"
 
-    # A document that no source names is removed. If the documents of a retriever cannot be read, it
-    # may have been among them, and stays.
+    # Documents of the starting generations that no source has are removed. But if the documents of
+    # some retriever cannot be read, that retriever may have them, and they stay.
     if all(inspection.readable for inspection in inspections):
         started_ids = {document_id for hashes in start_hashes for document_id in hashes}
         ledger.remove(sorted(started_ids - deciding.keys()), SOURCE)
 
 
 def _starting_points(inspections: Sequence[RetrieverInspection]) -> list[dict[str, str]]:
-    """Return the content hashes of the generations that the ledger has to lead on from.
+    """Return the content hashes of all generations to which later events may be applied.
 
-    These are the newest whole generation of each retriever, and the builds, which may be opened
-    again.
+    These are the newest undamaged generation of each retriever, and all builds, which may be made
+    live again.
+
+    Returns:
+        Content hashes by document id, for each generation.
     """
     starting_points: list[dict[str, str]] = []
     for inspection in inspections:
@@ -592,7 +646,15 @@ def _is_known(
     logged_hashes: Mapping[str, str],
     start_hashes: Sequence[Mapping[str, str]],
 ) -> bool:
-    """Return whether the ledger, or without an event every starting point, has the content."""
+    """Return whether the ledger and all starting generations lead to a content already.
+
+    Args:
+        document_id: Id of the document.
+        content_hash: Hash of the content. "" means that the document is removed.
+        logged_hashes: Content hashes after the last events of the ledger, by document id.
+        start_hashes: Content hashes of each starting generation. They count only if the ledger has
+            no event of the document.
+    """
     if document_id in logged_hashes:
         return logged_hashes[document_id] == content_hash
     return all(hashes.get(document_id, "") == content_hash for hashes in start_hashes)
@@ -601,7 +663,15 @@ def _is_known(
 def _put_documents(
     ledger: Ledger, source: DocumentSource, document_ids: Sequence[str], origins: Mapping[str, str]
 ) -> None:
-    """Record documents of a source, each with the source that it came from."""
+    """Record documents in the ledger, under the names of the places that they came from.
+
+    Args:
+        ledger: The ledger to append to.
+        source: Place from which the documents are read now.
+        document_ids: Ids of the documents.
+        origins: Names of the places that documents came from at first, by document id. Others get
+            the name of the repair.
+    """
     by_origin: dict[str, list[str]] = {}
     for document_id in document_ids:
         by_origin.setdefault(origins.get(document_id, SOURCE), []).append(document_id)
@@ -610,10 +680,13 @@ def _put_documents(
 
 
 def _set_damage_aside(inspection: RetrieverInspection) -> Iterator[str]:
-    """Move damaged folders out of the way; all folders and the pointer if no generation is whole.
+    """Move damaged folders of a retriever to another folder.
+
+    If no generation is undamaged, all folders and the pointer are moved, so that the retriever is
+    not live any more.
 
     Yields:
-        A line for each folder.
+        A message for each folder.
     """
     store = inspection.store
     damaged_folder = store.folder / DAMAGED
@@ -638,16 +711,16 @@ def _set_damage_aside(inspection: RetrieverInspection) -> Iterator[str]:
 def _publish_whole_generation(
     ledger: Ledger, inspection: RetrieverInspection, is_mismatch: bool
 ) -> Iterator[str]:
-    """Make the newest whole generation of a retriever the current one, with the ledger.
+    """Make the newest undamaged generation of a retriever the current one.
 
     Args:
-        ledger: The project's ledger.
-        inspection: Files of the retriever.
-        is_mismatch: Whether the retriever does not belong to the ledger. Then its generation is
-            published again, and replays the ledger.
+        ledger: The ledger of the project.
+        inspection: Checked files of the retriever.
+        is_mismatch: Whether the retriever was not made from this ledger. Then the generation is
+            published with a new cursor, so that all events of the ledger are applied to it.
 
     Yields:
-        A line for each change.
+        A message for each change.
     """
     store = inspection.store
     whole = inspection.whole
@@ -675,12 +748,17 @@ def _publish_whole_generation(
 
 
 def _repair_default_retriever(project: Project, champion: str | None) -> Iterator[str]:
-    """Make `live/current` name a retriever that is live, if it does not.
+    """Correct the pointer to the default retriever, if it names no live retriever.
 
-    The champion is preferred, then the retriever whose pointer changed last.
+    The champion is preferred. Otherwise the retriever whose current generation changed last is
+    used.
+
+    Args:
+        project: The project.
+        champion: Name of the champion's retriever, or None.
 
     Yields:
-        A line if the pointer changes.
+        A message if the pointer changes.
     """
     pointer = project.live / CURRENT
     changed_times: dict[str, float] = {}
