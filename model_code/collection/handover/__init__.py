@@ -1,1 +1,1 @@
-"""Hand the live documents over to another search engine, and keep them up to date there."""
+"""Copy the live documents and their vectors to another search engine, and keep them up to date."""

@@ -1,7 +1,7 @@
-"""The engines that documents can be handed over to, by name.
+"""The search engines to which documents can be copied.
 
-An engine is opened for one collection of documents. Its library is an extra, and is imported when
-the engine is opened.
+Each engine needs a library that is not installed by default. It is imported when the engine is
+opened.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ EngineName = Literal["qdrant", "lancedb", "opensearch"]
 
 
 class Engine(Protocol):
-    """One collection of documents in another engine."""
+    """A collection of documents in another search engine."""
 
     def exists(self) -> bool:
         """Return whether the collection exists."""
 
     def create(self, dimension: int) -> None:
-        """Create the collection without documents. An existing one is deleted.
+        """Create the collection without documents. An existing collection is deleted.
 
         Args:
-            dimension: Number of components of a vector.
+            dimension: Dimension of the vectors.
         """
 
     def write(self, documents: Sequence[EncodedDocument]) -> None:
-        """Write documents. Earlier passages of the same documents are deleted."""
+        """Write documents with their passages. Earlier versions of the documents are deleted."""
 
     def delete(self, document_ids: Collection[str]) -> None:
-        """Delete documents. Ids that the collection does not hold are left out."""
+        """Delete documents. Ids that are not in the collection are ignored."""
 
     def finish(self) -> None:
-        """Make everything that was written permanent, and close the engine."""
+        """Make all changes permanent, and close the engine."""
 
 
 def open_engine(engine: EngineName, target: str, name: str, change_set: int) -> Engine:
@@ -45,8 +45,8 @@ def open_engine(engine: EngineName, target: str, name: str, change_set: int) -> 
         engine: Name of the engine.
         target: Address or folder of the engine.
         name: Name of the collection, the table or the index.
-        change_set: Number of earlier hand-overs to this collection. Engines that write files use
-            it in their names.
+        change_set: Number of earlier hand-overs to this collection. Engines that write files put it
+            into the file names.
 
     Raises:
         FreshetError: If the engine's library is not installed, or the engine does not answer.

@@ -1,13 +1,15 @@
-"""Hand all live documents over to an engine, and later what changed.
+"""Copy all live documents to another search engine, and later only the changes.
 
-A file of the project's state records, for each collection of an engine, which documents it holds
-and in which version. Later changes are therefore found without asking the engine, whatever happened
-since: additions, deletions, erased documents, compaction or a revert.
+Each copy is called a hand-over. For each collection of an engine, a file in the project's state
+records which version of which document the collection has:
 
     .freshet/handovers/KEY.json
 
-The ids of a change are recorded before it is sent. After a crash they are sent again, so that the
-engine ends with the live documents, and with nothing else.
+So changes are found without asking the engine, whatever happened since: additions, deletions,
+erased documents, compaction or a revert.
+
+The ids of changed documents are recorded before they are sent. After a crash, they are sent again.
+So the engine has exactly the live documents in the end.
 """
 
 from __future__ import annotations
@@ -30,18 +32,23 @@ from model_code.errors import FreshetError
 from model_code.files import hash_text, read_json, write_json
 from model_code.project import Project, file_lock
 
+# Name of the folder in the project's state.
 HANDOVERS = "handovers"
+
+# Number of the record's format. A record of another format is refused.
 HANDOVER_FORMAT = 1
+
+# Number of hexadecimal digits in the name of a record.
 KEY_CHARACTERS = 24
 
 
 @dataclass(frozen=True)
 class HandoverTarget:
-    """A collection of an engine.
+    """The collection to which documents are copied.
 
     Attributes:
         engine: Name of the engine.
-        target: Address or folder.
+        target: Address or folder of the engine.
         name: Name of the collection, the table or the index.
     """
 
@@ -50,7 +57,7 @@ class HandoverTarget:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse an address with a password, which would be written to the state."""
+        """Raise an error if the address contains a password, because addresses are stored."""
         if urlsplit(self.target).password is not None:
             raise FreshetError(
                 "the address contains a password, which would be stored and printed; "
@@ -59,7 +66,7 @@ class HandoverTarget:
 
     @property
     def key(self) -> str:
-        """Name of the file that records the hand-over."""
+        """Name, without its suffix, of the file that records the hand-over."""
         target = self.target
         if "://" not in target:
             target = str(Path(target).resolve())
@@ -72,16 +79,17 @@ class HandoverTarget:
 
 @dataclass
 class HandoverRecord:
-    """What a collection of an engine holds.
+    """The contents of a collection, as far as hand-overs have written them.
 
     Attributes:
-        retriever: Retriever whose documents it holds.
+        retriever: Name of the retriever whose documents were copied.
         fingerprint: Fingerprint of the encoder that made the vectors.
-        generation: Number of the generation that was handed over last.
-        event: Last event of the ledger that this generation holds.
+        generation: Number of the generation that was copied last.
+        event: Id of the last ledger event that this generation contains.
         change_sets: Number of finished hand-overs.
-        documents: Digest of each document, by its id.
-        pending: Documents of a change that was sent, and may be incomplete.
+        documents: Digest of the version of each document in the collection, by document id.
+        pending: Ids of documents that were being sent. If this list is not empty, the hand-over was
+            interrupted, and it is unknown which of them arrived.
         complete: Whether the first hand-over was finished.
     """
 
@@ -100,12 +108,12 @@ class HandoverReport:
     """The outcome of a hand-over.
 
     Attributes:
-        target: The collection of the engine.
-        retriever: Retriever whose documents were handed over.
-        generation: Generation that the engine now equals.
+        target: Description of the collection.
+        retriever: Name of the retriever whose documents were copied.
+        generation: Number of the generation whose documents the collection has now.
         written: Number of documents that were written.
         deleted: Number of documents that were deleted.
-        unchanged: Number of documents that the engine had already.
+        unchanged: Number of documents that the collection had already.
     """
 
     target: str
@@ -126,17 +134,17 @@ class HandoverReport:
 def hand_over(
     project: Project, target: HandoverTarget, retriever: str | None = None, replace: bool = False
 ) -> HandoverReport:
-    """Write all live documents to a new collection of an engine.
+    """Copy all live documents to a new collection of an engine.
 
     Args:
         project: Project with a live collection.
-        target: The collection to create.
-        retriever: A live retriever with vectors; None means the default one.
-        replace: Whether to delete an existing collection of this name.
+        target: Collection to create.
+        retriever: Name of a live retriever with vectors. None means the default retriever.
+        replace: Whether to delete an existing collection with this name.
 
     Raises:
-        FreshetError: If the collection exists and is not replaced, the retriever has no vectors, or
-            the engine cannot be used.
+        FreshetError: If the collection exists and `replace` is False, the retriever has no vectors,
+            or the engine cannot be used.
     """
     with _locked_record(project, target) as path:
         searcher = _open_searcher(project, retriever or default_retriever(project.live))
@@ -150,7 +158,8 @@ def hand_over(
 
         digests = document_digests(searcher)
         record = _new_record(searcher)
-        # Written before the collection is made: a crash leaves a record that it is incomplete.
+        # The record is written before the collection is created. After a crash, it shows that the
+        # collection is incomplete.
         _write_record(path, record)
         engine.create(vector_dimension(searcher))
         for documents in read_encoded_documents(searcher, digests.keys()):
@@ -165,15 +174,17 @@ def hand_over(
 
 
 def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
-    """Write to an engine what changed since the last hand-over. Repeating it changes nothing.
+    """Copy the documents to an engine that changed since the last hand-over.
+
+    Repeating the call changes nothing.
 
     Args:
         project: Project with a live collection.
-        target: A collection that `hand_over` wrote.
+        target: Collection that `hand_over` wrote.
 
     Raises:
-        FreshetError: If nothing was handed over there, the collection is gone, or the documents
-            have vectors of another encoder now.
+        FreshetError: If `hand_over` was not finished, the collection does not exist any more, or
+            the documents have vectors of another encoder now.
     """
     with _locked_record(project, target) as path:
         record = _read_complete_record(path, target)
@@ -208,7 +219,12 @@ def _send(engine: Engine, searcher: Searcher, changed: set[str], removed: set[st
 
 
 def _changed_documents(record: HandoverRecord, digests: dict[str, str]) -> set[str]:
-    """Return the live documents that the engine does not hold in this version."""
+    """Return the ids of the live documents whose present version the collection may not have.
+
+    Args:
+        record: Record of the collection.
+        digests: Digest of the present version of each live document, by document id.
+    """
     changed = digests.keys() & set(record.pending)
     for document_id, digest in digests.items():
         if record.documents.get(document_id) != digest:
@@ -229,7 +245,7 @@ def _require_same_encoder(
 
 
 def _open_searcher(project: Project, retriever: str) -> Searcher:
-    """Open the current generation, whose files of documents are intact."""
+    """Open the current generation of a retriever, after checking its documents for damage."""
     GenerationStore(project.live, retriever).current().verify_documents()
     return Searcher.open(project.live, retriever)
 
@@ -246,7 +262,7 @@ def _new_record(searcher: Searcher) -> HandoverRecord:
 
 @contextmanager
 def _locked_record(project: Project, target: HandoverTarget) -> Iterator[Path]:
-    """Hold the lock of a hand-over, and yield the path of its record."""
+    """Context manager that locks a hand-over, and yields the path of its record."""
     path = project.state / HANDOVERS / f"{target.key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_suffix(".lock"), f"waiting for another hand-over to {target}"):

@@ -1,4 +1,4 @@
-"""Documents in LanceDB: one row per passage."""
+"""Copy documents to LanceDB, with one row per passage."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from model_code.collection.handover.passages import EncodedDocument
 from model_code.errors import FreshetError
 from model_code.text.documents import canonical_fields
 
-# Ids in one condition of SQL.
+# Largest number of document ids in one SQL condition.
 IDS_PER_CONDITION = 500
 
 
 class LanceEngine:
     """A table of LanceDB.
 
-    Its columns are `document_id`, `passage` (the number, from 0), `title`, `text`, `fields` (JSON),
-    `date` and `vector`. Search it with `.distance_type("dot")`.
+    Its columns are `document_id`, `passage` (number of the passage, from 0), `title`, `text`,
+    `fields` (JSON), `date` and `vector`. Search it with `.distance_type("dot")`, because scores are
+    inner products.
     """
 
     def __init__(self, target: str, name: str) -> None:
@@ -50,7 +51,7 @@ class LanceEngine:
         return self._exists
 
     def create(self, dimension: int) -> None:
-        """Create the table without rows. An existing one is replaced."""
+        """Create the table without rows. An existing table is replaced."""
         import pyarrow as pa
 
         schema = pa.schema(
@@ -112,7 +113,7 @@ def _rows(encoded: EncodedDocument) -> list[dict[str, Any]]:
 
 
 def _quote(text: str) -> str:
-    """Return a text as a literal of SQL.
+    """Return a text as an SQL literal.
 
     >>> _quote("Ada's note")
     "'Ada''s note'"

@@ -1,4 +1,4 @@
-"""Import the libraries of engines, which are extras."""
+"""Import the libraries of search engines, which are not installed by default."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def import_library(module: str, extra: str) -> Any:
 
     Args:
         module: Name of the module.
-        extra: Extra of this distribution that installs it.
+        extra: Name of the optional dependency group (`pip install -e '.[EXTRA]'`) that installs it.
 
     Raises:
-        FreshetError: If it is not installed.
+        FreshetError: If the library is not installed.
     """
     try:
         return importlib.import_module(module)

@@ -1,10 +1,13 @@
-"""Files for OpenSearch: a mapping, and requests of its bulk API.
+"""Write documents to files that can be sent to OpenSearch: a mapping and bulk requests.
 
-    FOLDER/mapping.json                  the body of `PUT /INDEX`
-    FOLDER/documents-000000-0000.ndjson  bodies of `POST /INDEX/_bulk`: all documents
-    FOLDER/changes-000001-0000.ndjson    the same for a later change, to be sent in order
+    FOLDER/mapping.json                  body of `PUT /INDEX`
+    FOLDER/documents-000000-0000.ndjson  body of `POST /INDEX/_bulk`, with all documents
+    FOLDER/changes-000001-0000.ndjson    body of `POST /INDEX/_bulk`, with the changes of a later
+                                         hand-over
 
-One OpenSearch document holds all passages of a document as nested objects, so that a search for the
+Send the files in the order of their names, the documents first.
+
+A document of OpenSearch has all passages of a document as nested objects. So a search for the
 nearest passages returns each document once.
 """
 
@@ -19,22 +22,22 @@ from model_code.collection.handover.passages import EncodedDocument
 from model_code.files import atomic_write, hash_text, write_json
 
 MAPPING = "mapping.json"
-# OpenSearch refuses requests above 100 MB unless it is configured otherwise.
+# Size above which a new file is begun. By default, OpenSearch refuses requests above 100 MB.
 MAX_FILE_BYTES = 50_000_000
-# OpenSearch refuses longer ids.
+# Largest length of an id in UTF-8. OpenSearch refuses longer ids.
 MAX_ID_BYTES = 512
 
 
 class OpenSearchFiles:
-    """The files of one change, in a folder with those of earlier changes."""
+    """The files of one hand-over. Its folder also has the files of earlier hand-overs."""
 
     def __init__(self, target: str, name: str, change_set: int) -> None:
-        """Use a folder; nothing is written yet.
+        """Use a folder. Nothing is written yet.
 
         Args:
-            target: The folder.
-            name: Name of the index, for which the mapping is written.
-            change_set: Number of earlier hand-overs. 0 is the first one, with all documents.
+            target: Path of the folder.
+            name: Name of the index.
+            change_set: Number of earlier hand-overs. 0 for the first one, which has all documents.
         """
         self._folder = Path(target)
         self._name = name
@@ -45,7 +48,7 @@ class OpenSearchFiles:
         self._files = 0
 
     def exists(self) -> bool:
-        """Return whether the folder holds a mapping."""
+        """Return whether the folder has a mapping."""
         return (self._folder / MAPPING).is_file()
 
     def create(self, dimension: int) -> None:
@@ -57,7 +60,7 @@ class OpenSearchFiles:
         write_json(self._folder / MAPPING, index_mapping(dimension))
 
     def write(self, documents: Sequence[EncodedDocument]) -> None:
-        """Write requests that put documents in place of earlier versions."""
+        """Write requests that index documents. OpenSearch replaces earlier versions by id."""
         for encoded in documents:
             action = {"index": {"_id": engine_id(encoded.document.document_id)}}
             self._append(json.dumps(action), json.dumps(_source(encoded), ensure_ascii=False))
@@ -68,7 +71,7 @@ class OpenSearchFiles:
             self._append(json.dumps({"delete": {"_id": engine_id(document_id)}}))
 
     def finish(self) -> None:
-        """Write the last file."""
+        """Write the requests that are still in memory to the last file."""
         if self._lines:
             self._write_file()
 
@@ -90,7 +93,11 @@ class OpenSearchFiles:
 
 
 def index_mapping(dimension: int) -> dict[str, Any]:
-    """Return the body of the request that creates the index."""
+    """Return the body of the request that creates the index.
+
+    Args:
+        dimension: Dimension of the vectors.
+    """
     vector = {
         "type": "knn_vector",
         "dimension": dimension,
@@ -101,7 +108,8 @@ def index_mapping(dimension: int) -> dict[str, Any]:
         "document_id": {"type": "keyword", "ignore_above": 8191},
         "title": {"type": "text"},
         "text": {"type": "text"},
-        # Fields of documents have any names, and a name may have values of several types.
+        # A field of a document can have any name, and values of different types. `flat_object`
+        # accepts this.
         "fields": {"type": "flat_object"},
         "date": {"type": "date", "ignore_malformed": True},
         "passages": {"type": "nested", "properties": passage},
@@ -115,7 +123,8 @@ def index_mapping(dimension: int) -> dict[str, Any]:
 def engine_id(document_id: str) -> str:
     """Return the id of a document in OpenSearch.
 
-    Ids that OpenSearch refuses are replaced by their hashes. The field `document_id` holds the id.
+    An id that is too long for OpenSearch is replaced by its hash. The field `document_id` always
+    has the real id.
     """
     if len(document_id.encode()) <= MAX_ID_BYTES:
         return document_id

@@ -1,4 +1,4 @@
-"""Read what is handed over: documents with the texts and vectors of their passages."""
+"""Read the live documents with the texts and vectors of their passages, for a hand-over."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from model_code.collection.segments.segment import SegmentView
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
 
-# Documents that are read from the disk at once.
+# Number of documents that are read at a time. It bounds the memory.
 DOCUMENTS_PER_READ = 256
-# Characters of a digest. 128 bits tell versions of one document apart.
+# Number of hexadecimal digits of a digest. 128 bits are enough to distinguish versions of a
+# document.
 DIGEST_CHARACTERS = 32
 
 
@@ -27,8 +28,8 @@ class EncodedDocument:
     Attributes:
         document: The document.
         texts: Text of each passage, without the title.
-        vectors: Vector of each passage, shape (n, H), float32. Scores are inner products with the
-            vector of a query.
+        vectors: Vectors of the n passages, shape (n, H), float32. The score of a passage is the
+            inner product of its vector and the query's vector.
     """
 
     document: Document
@@ -37,7 +38,7 @@ class EncodedDocument:
 
 
 def vector_dimension(searcher: Searcher) -> int:
-    """Return the number of components of a vector.
+    """Return the dimension of the passage vectors.
 
     Raises:
         FreshetError: If the retriever has no vectors.
@@ -46,12 +47,13 @@ def vector_dimension(searcher: Searcher) -> int:
 
 
 def document_digests(searcher: Searcher) -> dict[str, str]:
-    """Return a digest of each live document by its id.
+    """Return a digest of each live document, by document id.
 
-    It changes whenever the content or a vector changes. No text is read.
+    A digest is a hash of the content hash and the vectors of a document. So it changes if the
+    content or a vector changes. No texts are read.
 
     Args:
-        searcher: The generation that is handed over.
+        searcher: Searcher of the generation that is copied.
 
     Raises:
         FreshetError: If the retriever has no vectors.
@@ -71,17 +73,18 @@ def document_digests(searcher: Searcher) -> dict[str, str]:
 def read_encoded_documents(
     searcher: Searcher, document_ids: Collection[str]
 ) -> Iterator[list[EncodedDocument]]:
-    """Yield live documents with their passages, a limited number at a time.
+    """Yield live documents with their passages, in lists of limited size.
 
     Args:
-        searcher: The generation that is handed over.
-        document_ids: Documents to read. Those that are not live are left out.
+        searcher: Searcher of the generation that is copied.
+        document_ids: Ids of the documents. Documents that are not live are left out.
 
     Yields:
         Lists of at most `DOCUMENTS_PER_READ` documents.
 
     Raises:
-        FreshetError: If a document has another number of passages than of vectors.
+        FreshetError: If the number of passages of a document differs from the number of its
+            vectors.
     """
     for view in searcher.views:
         wanted = [document_id for document_id in view.document_ids() if document_id in document_ids]
@@ -114,7 +117,11 @@ def _read_batch(
 
 
 def _vectors(view: SegmentView) -> np.ndarray:
-    """Return the vector of each passage of a segment, shape (n, H)."""
+    """Return the vectors of all passages of a segment, shape (n, H).
+
+    Raises:
+        FreshetError: If the retriever has no vectors.
+    """
     dense = view.segment.retriever.dense
     if dense is None:
         raise FreshetError(

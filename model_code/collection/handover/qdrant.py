@@ -1,4 +1,4 @@
-"""Documents in Qdrant: one point per passage."""
+"""Copy documents to Qdrant, with one point per passage."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from model_code.collection.handover.libraries import import_library
 from model_code.collection.handover.passages import EncodedDocument
 from model_code.errors import FreshetError
 
-# Environment variable with the key of a Qdrant server. A key in an address would be printed.
+# Environment variable with the key of a Qdrant server. The key is not part of the address, because
+# addresses are printed.
 API_KEY = "QDRANT_API_KEY"
-# Namespace of the ids of points. Equal passages get equal ids in every run.
+# Namespace from which point ids are derived. A passage of a document has the same id in each run.
 POINT_NAMESPACE = uuid.UUID("6f1d6a2e-3a57-4a0c-9d39-5b1f6c0f8f1e")
+# Number of points in one request. It bounds the size of the request.
 POINTS_PER_REQUEST = 256
 SERVER_SCHEMES = ("http://", "https://")
 
 
 class QdrantEngine:
-    """A collection of Qdrant, on a server or in a folder of its local mode.
+    """A collection of Qdrant, on a server or in a local folder.
 
-    The payload of a point holds `document_id`, `passage` (its number, from 0), `title`, `text`,
-    `fields` and `date`.
+    The payload of a point has the keys `document_id`, `passage` (number of the passage, from 0),
+    `title`, `text`, `fields` and `date`.
     """
 
     def __init__(self, target: str, name: str) -> None:
@@ -50,7 +52,7 @@ class QdrantEngine:
                 self._client = library.QdrantClient(path=target)
             self._exists = bool(self._client.collection_exists(name))
         except Exception as error:
-            # The client raises errors of several libraries, which have no common base.
+            # The client raises errors of several libraries. They have no common base class.
             reason = str(error).partition("\n")[0]
             raise FreshetError(
                 f"Qdrant at {target} does not answer ({reason}); start it, or correct the address; "
@@ -62,13 +64,13 @@ class QdrantEngine:
         return self._exists
 
     def create(self, dimension: int) -> None:
-        """Create the collection without documents. An existing one is deleted."""
+        """Create the collection without documents. An existing collection is deleted."""
         if self._exists:
             self._client.delete_collection(self._name)
-        # Lengths of vectors differ between documents, and count.
+        # The distance is the inner product, because norms of vectors differ and affect the score.
         parameters = self._models.VectorParams(size=dimension, distance=self._models.Distance.DOT)
         self._client.create_collection(self._name, vectors_config=parameters)
-        # The local mode has no indexes of payloads.
+        # The local mode does not support payload indexes.
         if self._is_server:
             self._client.create_payload_index(
                 self._name, "document_id", self._models.PayloadSchemaType.KEYWORD
@@ -94,7 +96,7 @@ class QdrantEngine:
         self._client.delete(self._name, points_selector=selector)
 
     def finish(self) -> None:
-        """Close the connection. Qdrant has acknowledged each request."""
+        """Close the connection. Qdrant has acknowledged all requests already."""
         self._client.close()
 
     def _points(self, encoded: EncodedDocument) -> list[Any]:

@@ -1,14 +1,15 @@
-"""The inbox: each file in the project's folder `inbox/` is received exactly once, by its content.
+"""The inbox: a folder whose files are added to the live collection, each exactly once.
 
     inbox/FILE          waits; unfinished files begin with a dot or end in .part
     inbox/done/FILE     was received: its accepted rows are in the ledger
     inbox/failed/FILE   could not be read, or all of its rows were refused; FILE.reason says why
 
-The hash and the documents of a file enter the ledger in one transaction. Only then is the file
-moved. After a crash the next call therefore receives the file, or only moves it.
+Files are identified by the hash of their content. The hash and the documents of a file are recorded
+in the ledger in one transaction. The file is moved afterwards. If a crash happens in between, the
+next call recognises the hash and only moves the file.
 
-A file that cannot be received now, such as one without read permission, stays and is logged. The
-other files are received.
+If a file cannot be received now, for example without read permission, it stays in the inbox, and
+the error is logged. All other files are received.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from model_code.project import Project, file_lock
 
 log = logging.getLogger(__name__)
 
-# Folder in the project's root.
+# Name of the inbox folder in the project's root.
 INBOX = "inbox"
 
-# Folders in the inbox.
+# Names of the folders in the inbox for received files and failed files.
 DONE = "done"
 FAILED = "failed"
 
-# Number of refused rows that a file's reason lists.
+# Largest number of refused rows that a file FILE.reason lists.
 MAX_LISTED_ROWS = 20
 
-# Length of a reason or a logged error, in characters.
+# Largest length of a reason or a logged error, in characters.
 MAX_REASON_LENGTH = 1000
 
-# Length of a file name in `done/` and `failed/`. File systems allow 255 bytes, and a part of the
-# hash or the suffix .reason may be added.
+# Largest length of a file name in `done/` and `failed/`, in bytes. File systems allow 255 bytes. A
+# part of a hash or the suffix .reason may be added to the name.
 MAX_NAME_BYTES = 200
 
 
@@ -56,8 +57,8 @@ class InboxResult:
 
     Attributes:
         file: Name of the file.
-        receipt: What became of its rows; None if the file could not be read.
-        reason: Why the file failed, or None.
+        receipt: Result of recording its rows. None if the file could not be read.
+        reason: Why the file failed. None if it was received.
     """
 
     file: str
@@ -75,7 +76,7 @@ def waiting(project: Project) -> list[Path]:
     for path in (project.root / INBOX).glob("*"):
         if path.name.startswith(".") or path.suffix == ".part":
             continue
-        # Another process may have moved the file just now.
+        # The error means that another process has moved the file meanwhile.
         with suppress(FileNotFoundError):
             status = path.stat()
             if S_ISREG(status.st_mode):
@@ -84,16 +85,16 @@ def waiting(project: Project) -> list[Path]:
 
 
 def receive_inbox(index: LiveIndex) -> list[InboxResult]:
-    """Receive all finished files. `index.apply` then makes their documents searchable.
+    """Record the documents of all finished files. `index.apply` makes them searchable.
 
     Args:
         index: Live index that receives the documents.
 
     Returns:
-        The files that were moved. A file that cannot be received now is logged and left out.
+        A result for each file that was moved. A file that cannot be received now is only logged.
 
     Raises:
-        FreshetError: If the settings are invalid, which is not the fault of any file.
+        FreshetError: If the settings of the project are invalid.
     """
     if not waiting(index.project):
         return []
@@ -105,7 +106,7 @@ def receive_inbox(index: LiveIndex) -> list[InboxResult]:
             try:
                 result = _receive_file(index, path, settings)
             except Exception as error:
-                # Any error concerns this file only. The other files are received.
+                # An error of one file must not prevent that other files are received.
                 reason = str(error) or type(error).__name__
                 message = printable(f"{path.name} stays in {INBOX}/: {reason}", MAX_REASON_LENGTH)
                 is_expected = isinstance(error, (FreshetError, OSError))
@@ -117,9 +118,14 @@ def receive_inbox(index: LiveIndex) -> list[InboxResult]:
 
 
 def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> InboxResult | None:
-    """Receive a file and move it; None if it changes meanwhile, because then it is unfinished."""
+    """Record the documents of a file, and move the file.
+
+    Returns:
+        The result. None if the file changed while it was read. Then it is not finished yet, and
+        stays in the inbox.
+    """
     content_hash = hash_path(path)
-    # Any ledger can hold the printable name, whatever characters the file's name has.
+    # File names can contain characters that a ledger cannot store. The printable name has none.
     name = printable(path.name, len(path.name))
 
     receipt = None
@@ -127,7 +133,7 @@ def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> Inb
     try:
         rows = clean_rows(read_file(path, name, settings.columns), settings, name)
     except (FreshetError, ValueError) as error:
-        # The libraries that read the formats raise a ValueError for a malformed file.
+        # Libraries that read file formats raise a `ValueError` for a malformed file.
         reason = printable(error, MAX_REASON_LENGTH)
     else:
         if hash_path(path) != content_hash:
@@ -147,7 +153,7 @@ def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> Inb
 
 
 def _refusal_text(receipt: Receipt) -> str:
-    """Return the first refused rows and their reasons, a row per line."""
+    """Return a text that lists the first refused rows with their reasons."""
     rejected = receipt.rejected
     lines = [f"no row was accepted, {len(rejected):,} were refused:"]
     for rejection in rejected[:MAX_LISTED_ROWS]:
@@ -160,15 +166,20 @@ def _refusal_text(receipt: Receipt) -> str:
 
 
 def _target_path(path: Path, folder: str, content_hash: str) -> Path:
-    """Return where to move a file.
+    """Return the path to which a file is moved.
 
-    A file with the same name and another content that is there already is kept: the new name then
-    begins with a part of the hash.
+    If the target folder has a file with the same name and another content, a part of the hash is
+    put before the name, so that no file is overwritten.
+
+    Args:
+        path: The file in the inbox.
+        folder: `DONE` or `FAILED`.
+        content_hash: Hash of the file.
     """
     name = path.name
     encoded = os.fsencode(name)
     if len(encoded) > MAX_NAME_BYTES:
-        # The end of the name is kept, because its suffix is the format.
+        # The beginning of the name is cut off, because the suffix tells the format.
         name = encoded[-MAX_NAME_BYTES:].decode("utf-8", "ignore")
     target = path.parent / folder / name
     if target.exists() and hash_path(target) != content_hash:

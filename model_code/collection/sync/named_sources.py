@@ -1,7 +1,8 @@
-"""The sources that feed an index: the project's own one, and any number of named ones.
+"""The sources that the live index is synced with.
 
-`sources.json` in the project's root holds the place of each named source. The documents of a named
-source are those whose ids begin with its name; see `source_ids`.
+A source is, for example, a folder of documents. The project has its own source, which the corpus is
+built from. Further sources have names. `sources.json` in the project's root lists their locations.
+The ids of all documents of a named source begin with its name and a colon; see `source_ids`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from model_code.errors import FreshetError
 from model_code.files import hash_text, read_json, write_json
 from model_code.project import Project, file_lock
 
-# Origin of the documents of the project's own source, and of built documents, which no event names.
+# Origin, in the ledger, of documents of the project's own source. Documents of the build without
+# events have this origin, too.
 OWN_SOURCE = "sync"
 
+# Number of hexadecimal digits in the name of a source's memory file; see `memory_path`.
 MEMORY_NAME_CHARACTERS = 12
 _TIMES_FILE = "sync_times.json"
 _LOCK = "sync_times.lock"
@@ -42,12 +45,12 @@ _LOCK = "sync_times.lock"
 
 @dataclass(frozen=True)
 class FollowedSource:
-    """A source that a sync follows.
+    """A source that the live index is synced with.
 
     Attributes:
-        name: Name of the source; None for the project's own one.
-        settings: How it is read. The kind of the source is known.
-        location: Its path or data set, as `sources.json` has it.
+        name: Name of the source. None for the project's own source.
+        settings: Settings by which the source is read. Its kind is never "auto".
+        location: Path or data set, as in `sources.json`.
     """
 
     name: str | None
@@ -56,21 +59,23 @@ class FollowedSource:
 
     @property
     def label(self) -> str:
-        """The origin of the source's documents: the command that follows it."""
+        """Origin of the source's documents in the ledger; see `source_label`."""
         return source_label(self.name)
 
 
 def source_label(name: str | None) -> str:
-    """Return the origin of the documents of a source.
+    """Return the origin of a source's documents in the ledger: the command that syncs the source.
 
     Args:
-        name: Name of the source; None for the project's own one.
+        name: Name of the source. None for the project's own source.
     """
-    return OWN_SOURCE if name is None else f"{OWN_SOURCE} --source {name}"
+    if name is None:
+        return OWN_SOURCE
+    return f"{OWN_SOURCE} --source {name}"
 
 
 def read_sources(project: Project) -> dict[str, str]:
-    """Return the path or data set of each named source, by name in ascending order.
+    """Return the location of each named source, a path or a data set, by ascending name.
 
     Raises:
         FreshetError: If `sources.json` is damaged.
@@ -89,7 +94,7 @@ def read_sources(project: Project) -> dict[str, str]:
 
 
 def write_sources(project: Project, sources: Mapping[str, str]) -> None:
-    """Write the places of the named sources, if they changed."""
+    """Write the locations of the named sources to `sources.json`, if they changed."""
     if dict(sources) != read_sources(project):
         write_json(project.sources, dict(sorted(sources.items())))
 
@@ -97,20 +102,22 @@ def write_sources(project: Project, sources: Mapping[str, str]) -> None:
 def find_source(
     project: Project, own: CorpusSettings, path: str | None, name: str | None, cwd: Path
 ) -> FollowedSource:
-    """Return the source that a path or a name means.
+    """Find the source that a user means by a path, a name, or both.
 
-    A path without a name means the source that has it. A new one is named after its last part.
+    Without path and name, it is the project's own source, which also has the name "default". A path
+    without a name means the source at this path. If there is no source at the path, a new source is
+    returned, whose name is the last part of the path.
 
     Args:
         project: The project.
         own: Settings of the project's own source.
-        path: A folder, a file or a data set; None if only the name is known.
-        name: Name of the source; None or "default" for the project's own source. With a path, None
-            means the source of the path.
-        cwd: Folder that a relative `path` is resolved against.
+        path: A folder, a file or a data set, or None.
+        name: Name of the source, or None. "default" is the name of the project's own source.
+        cwd: Folder that a relative `path` is relative to.
 
     Raises:
-        FreshetError: If there is no such source, or the name or the path belongs to another one.
+        FreshetError: If there is no source with this name, or the name or the path belongs to
+            another source.
     """
     if path is None and name in (None, DEFAULT_SOURCE_NAME):
         settings = resolve_source_kind(own, project.root)
@@ -156,9 +163,10 @@ def find_source(
 
 
 def source_states(project: Project) -> list[SourceState]:
-    """Return all sources with their counts and times, the project's own one first.
+    """Return all sources with their numbers of documents and their times of the last sync.
 
-    The own source counts all documents that belong to no named source, those of `freshet add` too.
+    The project's own source comes first. Its number includes all documents that belong to no named
+    source, such as documents from `freshet add`.
     """
     sources = read_sources(project)
     times = _read_times(project)
@@ -171,7 +179,12 @@ def source_states(project: Project) -> list[SourceState]:
 
 
 def _count_documents(project: Project, sources: Collection[str]) -> Mapping[str | None, int] | None:
-    """Return the number of searchable documents by source; None if the index is damaged."""
+    """Count the searchable documents of each source.
+
+    Returns:
+        Number of documents by the name of the source, with None for the project's own source. None
+        if the index is damaged.
+    """
     counts: Counter[str | None] = Counter()
     if not retrievers(project.live):
         return counts
@@ -183,13 +196,18 @@ def _count_documents(project: Project, sources: Collection[str]) -> Mapping[str 
         for (document_id,) in live_rows(generation, "document_id"):
             counts[source_of_id(document_id, sources)] += 1
     except FreshetError:
-        # The state of the retriever says what is damaged.
+        # The status of the retriever reports the damage, so it is not reported here.
         return None
     return counts
 
 
 def record_sync_time(project: Project, name: str | None) -> None:
-    """Record that a source was synced now."""
+    """Record the current time as the time of a source's last sync.
+
+    Args:
+        project: The project.
+        name: Name of the source. None for the project's own source.
+    """
     with file_lock(project.state / _LOCK):
         times = _read_times(project)
         times[source_label(name)] = time.time()
@@ -197,7 +215,7 @@ def record_sync_time(project: Project, name: str | None) -> None:
 
 
 def forget_sync_time(project: Project, name: str) -> None:
-    """Remove the time of the last sync of a source that is gone."""
+    """Delete the time of the last sync of a source that was removed or renamed."""
     with file_lock(project.state / _LOCK):
         times = _read_times(project)
         if times.pop(source_label(name), None) is not None:
@@ -205,7 +223,12 @@ def forget_sync_time(project: Project, name: str) -> None:
 
 
 def memory_path(project: Project, label: str) -> Path:
-    """Return the file in which syncs keep what a source held; see `SourceMemory`."""
+    """Return the file that remembers the contents of a source between syncs; see `SourceMemory`.
+
+    Args:
+        project: The project.
+        label: Origin of the source's documents; see `source_label`.
+    """
     name = hash_text(label)[:MEMORY_NAME_CHARACTERS]
     return project.state / "sync" / f"{name}.json"
 
@@ -222,27 +245,38 @@ def _state(
 
 
 def _make_source(project: Project, own: CorpusSettings, name: str, location: str) -> FollowedSource:
-    """Return a source that is read by the project's rules."""
+    """Return a named source, which is read by the settings of the project's own source.
+
+    Only its location and its kind differ.
+    """
     settings = resolve_source_kind(own.replace(source="auto", path=location), project.root)
     return FollowedSource(name, settings, location)
 
 
 def _location_of_path(project: Project, path: str, cwd: Path) -> str:
-    place = cwd / Path(path).expanduser()
-    if not place.exists():
+    """Return the location of a source, given a path or a data set that a user typed.
+
+    Raises:
+        FreshetError: If the location is no valid UTF-8.
+    """
+    absolute_path = cwd / Path(path).expanduser()
+    if not absolute_path.exists():
         return require_utf8_path(path)
-    return require_utf8_path(_place(place, project.root))
+    return require_utf8_path(_path_location(absolute_path, project.root))
 
 
 def _location(settings: CorpusSettings, root: Path) -> str:
-    """Return the place of a source whose kind need not be known."""
+    """Return the location of the source that settings describe. Its kind may be "auto"."""
     if settings.path and (root / settings.path).exists():
-        return _place(root / settings.path, root)
+        return _path_location(root / settings.path, root)
     return settings.hub.name or settings.path or settings.source
 
 
-def _place(path: Path, root: Path) -> str:
-    """Return an existing path; relative inside the project, so that a project can be moved."""
+def _path_location(path: Path, root: Path) -> str:
+    """Return the location of a source at an existing path.
+
+    A path inside the project is relative to its root, so that the project can be moved.
+    """
     resolved = path.resolve()
     if resolved != root and resolved.is_relative_to(root):
         return resolved.relative_to(root).as_posix()

@@ -1,4 +1,7 @@
-"""Decide what a sync changes: a pure function of the source, the index and the origins."""
+"""Decide which documents a sync adds, updates and deletes.
+
+The functions of this module only compute. They read no files and change nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,26 @@ from dataclasses import dataclass
 from model_code.collection.sync.source_contents import SourceContents
 from model_code.errors import FreshetError
 
-# So many of a source's documents may vanish without `force`: this share, and at least this number.
+# Largest share of a source's documents that a sync deletes without `force`. More missing documents
+# are probably an error, such as a disk that is not mounted.
 MAX_VANISHED_SHARE = 0.2
+
+# Number of documents that a sync may delete without `force`, however small the source is.
 MIN_VANISHED_DOCUMENTS = 3
 
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """The changes of a sync, all ids in ascending order.
+    """The changes that a sync makes. All lists of ids are ascending.
 
     Attributes:
-        added: Documents that the index lacks.
-        updated: Documents that the index holds with another content.
-        deleted: Documents that the source held and lacks now.
-        unchanged: Number of documents that the index holds as the source has them.
-        kept: Number of documents that no row names, but that a row without an id may hold.
-        from_other_sources: Number of documents in the index that never came from this source.
+        added: Ids of the documents that are in the source and not in the index.
+        updated: Ids of the documents that have another content in the index.
+        deleted: Ids of the documents that came from the source and are not in it any more.
+        unchanged: Number of documents that have the same content in source and index.
+        kept: Number of documents that are missing in the source but are not deleted. The reason is
+            a refused row without a readable id, which may belong to any of them.
+        from_other_sources: Number of documents in the index that came from elsewhere.
         from_this_source: Number of documents in the index that came from this source.
     """
 
@@ -37,7 +44,7 @@ class SyncPlan:
 
     @property
     def to_put(self) -> list[str]:
-        """The documents to add or update."""
+        """Ids of the documents to add or update."""
         return [*self.added, *self.updated]
 
 
@@ -50,17 +57,19 @@ def plan_sync(
 ) -> SyncPlan:
     """Compare a source with the index.
 
-    A document belongs to the source if it arrived from there, or if the source held it with the
-    content that the index has. Only such documents are deleted. A document whose row is refused
-    stays as it is. If a refused row has no readable id, every document that no row names may be
-    its document, and all of them stay unless `force` is set.
+    Only documents that came from the source can be deleted. A document did if the ledger says so,
+    or if the source had it at the last sync with the content that the index has now.
+
+    If the row of a document is refused, the document does not change. If a refused row has no
+    readable id, it may belong to any document that is missing in the source. Then no document is
+    deleted, unless `force` is set.
 
     Args:
-        contents: The documents of the source.
-        index_hashes: Content hash of each document that is searchable or waiting.
-        origins: Source that each document last arrived from.
-        label: Name of this source as an origin.
-        force: Delete documents even if a refused row has no readable id.
+        contents: Documents of the source.
+        index_hashes: Content hash of each document that is searchable or waiting, by document id.
+        origins: Origin of each document, by document id.
+        label: Origin of the documents of this source.
+        force: Whether to delete documents even if a refused row has no readable id.
     """
     own_ids: set[str] = set()
     for document_id, content_hash in index_hashes.items():
@@ -95,15 +104,18 @@ def plan_sync(
 
 
 def require_plausible_deletions(plan: SyncPlan, contents: SourceContents, label: str) -> None:
-    """Check that the source has not lost much, as it does if a disk is missing.
+    """Raise an error if a sync would delete suspiciously many documents.
+
+    The reason may be an error, such as a disk that is not mounted.
 
     Args:
-        plan: The changes of the sync.
-        contents: The documents of the source.
-        label: Name of this source as an origin, which is the command that follows it.
+        plan: Changes of the sync.
+        contents: Documents of the source.
+        label: Origin of the documents of this source: the command that syncs it.
 
     Raises:
-        FreshetError: If it lacks more documents than may vanish without `force`, or all of them.
+        FreshetError: If more documents would be deleted than is allowed without `force`, or the
+            source is empty.
     """
     limit = max(MIN_VANISHED_DOCUMENTS, MAX_VANISHED_SHARE * plan.from_this_source)
     is_plausible = bool(contents.hashes) and len(plan.deleted) <= limit
@@ -118,7 +130,7 @@ def require_plausible_deletions(plan: SyncPlan, contents: SourceContents, label:
 def expected_hashes(
     plan: SyncPlan, contents: SourceContents, index_hashes: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the content hash of each document after the sync."""
+    """Return the content hash that each document in the index has after the sync, by id."""
     hashes = dict(index_hashes)
     for document_id in plan.deleted:
         del hashes[document_id]
@@ -128,7 +140,7 @@ def expected_hashes(
 
 
 def differing_ids(hashes: Mapping[str, str], expected: Mapping[str, str]) -> Set[str]:
-    """Return the ids whose content hashes differ, or that only one of the two has."""
+    """Return the ids whose content hashes differ, or that only one of the mappings has."""
     return {
         document_id
         for document_id in hashes.keys() | expected.keys()

@@ -1,4 +1,8 @@
-"""Remove and rename named sources. Both change documents through the ledger."""
+"""Remove and rename named sources, together with their documents.
+
+The ids of a named source's documents begin with the name of the source. So both operations change
+documents, and record this in the ledger like any other change.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +33,18 @@ from model_code.text.documents import Document
 
 @dataclass
 class SourceRenameReport(ChangeReport):
-    """Changes of a rename.
+    """The changes that renaming a source made, for the user.
 
     Attributes:
-        renamed: Number of documents.
-        judgements: Number of own judgements that follow.
+        renamed: Number of renamed documents.
+        judgements: Number of the project's own judgements that got the new document ids.
     """
 
     renamed: int = 0
     judgements: int = 0
 
     def __str__(self) -> str:
-        """The number of documents, and what follows them."""
+        """Return the counts as one line."""
         noun = "document" if self.renamed == 1 else "documents"
         line = (
             f"{self.renamed:,} {noun} renamed, with texts, known queries, feedback and "
@@ -52,17 +56,18 @@ class SourceRenameReport(ChangeReport):
 
 
 def remove_source(index: LiveIndex, name: str, dry_run: bool = False) -> ChangeReport:
-    """Delete the documents of a named source, and forget the source.
+    """Remove a named source from the project, and its documents from the index.
 
-    Its folder or file is not touched. A rollback restores the documents, but not the source.
+    The folder or file of the source does not change. A rollback restores the documents, but not the
+    source.
 
     Args:
         index: Live index to change.
         name: Name of the source.
-        dry_run: Only report the documents.
+        dry_run: Whether to report the documents without removing them.
 
     Raises:
-        FreshetError: If there is no such source.
+        FreshetError: If there is no source with this name.
     """
     project = index.project
     with file_lock(project.state / "sync.lock", "waiting for a sync of this project"):
@@ -75,7 +80,7 @@ def remove_source(index: LiveIndex, name: str, dry_run: bool = False) -> ChangeR
         if report.deleted:
             receipt = index.remove(report.deleted, label)
             apply_changes(index, report, [receipt])
-        # The source is forgotten last, so that an interrupted removal can be repeated.
+        # `sources.json` is written last, so that an interrupted removal can be repeated.
         _forget_files(index, name)
         del sources[name]
         write_sources(project, sources)
@@ -87,18 +92,19 @@ def rename_source(
 ) -> SourceRenameReport:
     """Rename a source and all its documents.
 
-    Known queries are part of the documents, and feedback follows them. The caller renames the own
-    judgements before, with `renamed_id`. After a crash the same calls go on.
+    The documents keep their queries, and feedback gets the new document ids. The caller must first
+    rename the documents in the project's own judgements, with `renamed_id`. After a crash, the same
+    calls can be repeated.
 
     Args:
         index: Live index to change.
-        old: Name of the source.
-        new: Its new name.
-        dry_run: Only report the documents.
+        old: Present name of the source.
+        new: New name of the source.
+        dry_run: Whether to report the documents without renaming them.
 
     Raises:
-        FreshetError: If there is no source `old`, or documents of another source have ids that
-            begin with `new`.
+        FreshetError: If there is no source `old`, there is a source `new`, or a document of another
+            source has an id that begins with `new`.
     """
     project = index.project
     with file_lock(project.state / "sync.lock", "waiting for a sync of this project"):
@@ -121,7 +127,7 @@ def rename_source(
 
 
 def _require_source(index: LiveIndex, name: str) -> dict[str, str]:
-    """Return all named sources, after checking that one of them has this name."""
+    """Return the locations of all named sources, or raise an error if `name` is none of them."""
     sources = read_sources(index.project)
     if name not in sources:
         known = ", ".join(sources) or "none"
@@ -135,17 +141,23 @@ def _documents_of(index: LiveIndex, source: str) -> list[str]:
 
 
 def _require_free_name(index: LiveIndex, sources: dict[str, str], name: str) -> None:
-    """Check that no source has a name, and no document of another source begins with it.
+    """Raise an error if a name cannot be used for a source.
+
+    Args:
+        index: The live index.
+        sources: Locations of all named sources.
+        name: The new name.
 
     Raises:
-        FreshetError: If one does.
+        FreshetError: If a source has this name, or the id of another source's document begins with
+            it.
     """
     if name in sources:
         raise FreshetError(f"there is a source {name!r} already; choose another name")
     ledger = index.ledger_if_exists
     origins = {} if ledger is None else ledger.document_sources()
     for document_id in _documents_of(index, name):
-        # An interrupted rename has left its documents.
+        # Documents with the right origin are allowed. An interrupted rename has left them.
         if origins.get(document_id) != source_label(name):
             raise FreshetError(
                 f"the document {document_id!r} is of another source, but its id begins with "
@@ -156,10 +168,13 @@ def _require_free_name(index: LiveIndex, sources: dict[str, str], name: str) -> 
 def _renamed_documents(
     index: LiveIndex, document_ids: Sequence[str], old: str, new: str
 ) -> dict[str, Document]:
-    """Return the documents with the ids and the field of their new source, by old id.
+    """Return the documents of a source as they are after a rename, by old id.
+
+    They get new ids, and the new name in the field `SOURCE_FIELD`, which every document of a named
+    source has.
 
     Raises:
-        FreshetError: If an id would be too long.
+        FreshetError: If a new id would be too long.
     """
     documents: dict[str, Document] = {}
     for document_id, document in index.present_documents(document_ids).items():
@@ -175,7 +190,7 @@ def _renamed_documents(
 
 
 def _forget_files(index: LiveIndex, name: str) -> None:
-    """Delete what syncs remember of a source under a name."""
+    """Delete the files and entries that syncs keep for a source with a name."""
     label = source_label(name)
     memory_path(index.project, label).unlink(missing_ok=True)
     replace_source_notes(index.project, label, [])

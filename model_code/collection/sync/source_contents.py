@@ -1,9 +1,9 @@
-"""Read what a source holds, and remember it, so that only changed files are read again.
+"""Read the documents of a source, and remember them, so that only changed files are read again.
 
-A source is read in units: each file of a folder is one, and any other source is one as a whole. The
-memory keeps, for each unit, the hash of its content and a summary of the documents in it. A unit
-with the same hash is not read again. The memory is dropped as a whole if the settings or the code
-that reads rows have changed.
+A source is divided into units. Each file of a folder is a unit. Any other source is one unit. For
+each unit, the memory has the hash of its content and a summary of its documents. If the hash of a
+unit has not changed, the unit is not read again. If the settings or the code that reads rows have
+changed, the whole memory is ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from model_code.corpus.sources.folder import FolderSource, fingerprint
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
 from model_code.text.documents import Document
 
-# The name of the only unit of a source that is no folder.
+# Name of the only unit of a source that is no folder.
 WHOLE_SOURCE = "documents"
 
-# Characters of the hashes by which duplicates are found.
+# Number of hexadecimal digits of the hashes that identify duplicates.
 DUPLICATE_KEY_CHARACTERS = 32
 
 
@@ -42,7 +42,7 @@ class SourceUnit:
     Attributes:
         name: Name of the unit: the id of a file in a folder, or `WHOLE_SOURCE`.
         content_hash: Hash of its content.
-        read_rows: Reads its rows.
+        read_rows: Function that reads its rows.
     """
 
     name: str
@@ -52,17 +52,17 @@ class SourceUnit:
 
 @dataclass(frozen=True)
 class SourceContents:
-    """The documents of a source after cleaning and merging, as a build would have them.
+    """The documents of a source after cleaning and merging, as a build would read them.
 
     Attributes:
-        hashes: Content hash by document id.
-        unit_names: Name of the unit that holds a document, by document id.
-        refused: The refused rows as reports name them. `document_id` is None if the row has no
-            readable id.
-        notes: What was not read of its files, or was guessed.
-        merged: Id of each new document that is left out, with that of the document that says the
-            same.
-        earlier_hashes: Content hash by document id when the source was last remembered.
+        hashes: Content hash of each document, by document id.
+        unit_names: Name of the unit that contains each document, by document id.
+        refused: Refused rows with the keys file, row, document_id and reason. `document_id` is None
+            if the row has no readable id.
+        notes: Statements about parts of files that were not read, or read by a guess.
+        merged: New documents that were left out, because another document has the same text or
+            title. Id of the other document by the id of the document that was left out.
+        earlier_hashes: Content hash of each document at the last sync, by document id.
     """
 
     hashes: Mapping[str, str]
@@ -74,12 +74,13 @@ class SourceContents:
 
 
 class SourceMemory:
-    """The summary of each unit of a source, kept in a JSON file between syncs.
+    """A JSON file that has a summary of each unit of a source, and is kept between syncs.
 
     Args:
-        path: The file. It need not exist.
-        label: Origin of the source's documents, kept in the file so that an erasure can name it.
-        source_name: Name of the source; None for the project's own one.
+        path: Path of the file, which may not exist yet.
+        label: Origin of the source's documents. It is written to the file, so that the erasure of
+            a document can report which source contains it.
+        source_name: Name of the source. None for the project's own source.
     """
 
     def __init__(self, path: Path, label: str, source_name: str | None = None) -> None:
@@ -97,14 +98,14 @@ class SourceMemory:
         settings: CorpusSettings,
         known_ids: Set[str] = frozenset(),
     ) -> SourceContents:
-        """Read the units that have changed, and return the contents of the source.
+        """Read the units that have changed, and return the documents of the whole source.
 
-        Nothing is written until `save`.
+        The file is not written before `save` is called.
 
         Args:
             units: All units of the source.
-            settings: How they are read.
-            known_ids: Documents of the index, which are never merged into others.
+            settings: Settings by which rows are read and cleaned.
+            known_ids: Ids of the documents in the index. They are never left out as duplicates.
         """
         rules = _reading_rules(settings)
         known = self._stored["units"] if self._stored["rules"] == rules else {}
@@ -121,7 +122,7 @@ class SourceMemory:
         return _merge_summaries(summaries, settings, earlier_hashes, known_ids)
 
     def save(self) -> None:
-        """Write what `update` has read, if that is new."""
+        """Write the summaries of the last `update` to the file, if they differ from the file."""
         if self._updated != self._stored:
             write_json(self._path, self._updated)
 
@@ -145,7 +146,15 @@ def read_documents(
     document_ids: Collection[str],
     source_name: str | None = None,
 ) -> list[Document]:
-    """Read some documents of a source. Only the units that hold one of them are read."""
+    """Read some documents of a source. Units without any of them are not read.
+
+    Args:
+        units: All units of the source.
+        settings: Settings by which rows are read and cleaned.
+        contents: Contents of the source, which tell the unit of each document.
+        document_ids: Ids of the documents.
+        source_name: Name of the source. None for the project's own source.
+    """
     wanted = set(document_ids)
     unit_names = {contents.unit_names[document_id] for document_id in wanted}
     documents: list[Document] = []
@@ -159,7 +168,10 @@ def read_documents(
 
 
 def _read_unit(unit: SourceUnit, settings: CorpusSettings, source_name: str | None) -> CleanRows:
-    """Read a unit. The documents have the ids that they have in the index."""
+    """Read and clean the rows of a unit.
+
+    Documents of a named source get the ids that they have in the index, which begin with its name.
+    """
     cleaned = clean_rows(unit.read_rows(), settings, unique_ids=True)
     if source_name is None:
         return cleaned
@@ -175,7 +187,10 @@ def _read_one_file(source: FolderSource, name: str) -> Iterator[Row | RefusedRow
 
 
 def _reading_rules(settings: CorpusSettings) -> str:
-    """Return a hash of everything that decides what a unit of unchanged content comes to."""
+    """Return a hash of the settings and the code that read rows.
+
+    If it changes, a unit can give other documents although its content has not changed.
+    """
     code = [hash_path(Path(corpus.__file__).parent), hash_path(Path(__file__))]
     return hash_text(canonical_json({"corpus": settings.model_dump(mode="json"), "code": code}))
 
@@ -183,7 +198,11 @@ def _reading_rules(settings: CorpusSettings) -> str:
 def _summarize(
     unit: SourceUnit, settings: CorpusSettings, source_name: str | None
 ) -> dict[str, Any]:
-    """Read a unit. Each document becomes [id, content hash, key of the title, key of the text]."""
+    """Read a unit, and return its summary for the memory.
+
+    The entry of a document is [id, content hash, key of the title, key of the text]; see
+    `_duplicate_key`.
+    """
     cleaned = _read_unit(unit, settings, source_name)
     documents: list[list[str]] = []
     for document in cleaned.documents:
@@ -200,12 +219,20 @@ def _summarize(
 
 
 def _duplicate_key(text: str) -> str:
-    """Return a short hash that is equal for texts that count as duplicates; empty for no text."""
-    return hash_text(text_key(text))[:DUPLICATE_KEY_CHARACTERS] if text else ""
+    """Return a short hash, which is equal for texts that count as duplicates.
+
+    The key of an empty text is empty.
+    """
+    if not text:
+        return ""
+    return hash_text(text_key(text))[:DUPLICATE_KEY_CHARACTERS]
 
 
 def _describe_refusal(row: RefusedRow) -> dict[str, Any]:
-    """Return a refused row as a report names it. A file that is one document has no row number."""
+    """Return a refused row with the keys file, row, document_id and reason, for a report.
+
+    `row` is None if the whole file is one document.
+    """
     number = row_number(row.location)
     file = row.location if number is None else row.location.rpartition(":")[0]
     if file == row.record_id:
@@ -220,13 +247,20 @@ def _merge_summaries(
     earlier_hashes: Mapping[str, str],
     known_ids: Set[str],
 ) -> SourceContents:
-    """Merge new duplicates across the units."""
+    """Join the summaries of all units, and leave out new documents that are duplicates.
+
+    Args:
+        summaries: Summary of each unit, by its name.
+        settings: Settings that decide which documents are duplicates.
+        earlier_hashes: Content hashes at the last sync, by document id.
+        known_ids: Ids of the documents in the index. They are never left out.
+    """
     hashes: dict[str, str] = {}
     unit_names: dict[str, str] = {}
     refused: list[dict[str, Any]] = []
     notes: list[ReadingNote] = []
-    # These documents have the keys of their titles and texts in place of these, which are enough
-    # to find duplicates.
+    # These documents have keys in place of titles and texts. The keys are enough to find
+    # duplicates, and the texts need not be read again.
     keyed_documents: list[Document] = []
     for unit_name, summary in summaries.items():
         refused.extend(summary["refused"])

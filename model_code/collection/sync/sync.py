@@ -1,10 +1,13 @@
-"""`freshet sync`: make the index hold what a source holds.
+"""`freshet sync`: make the live index equal to a source, such as a folder.
 
-A sync has three steps. `source_contents` reads the source and remembers it, `plan` decides what
-changes, and this module records the changes and makes them searchable.
+A sync has three steps:
 
-Documents that `freshet add`, the inbox or another source brought stay. A sync deletes only
-documents of its own source.
+1. `source_contents` reads the source and remembers it.
+2. `plan` decides which documents are added, updated and deleted.
+3. This module records the changes in the ledger and makes them searchable.
+
+A sync deletes only documents that came from its source. Documents from `freshet add`, from the
+inbox or from other sources stay.
 """
 
 from __future__ import annotations
@@ -52,18 +55,20 @@ from model_code.files import write_json
 from model_code.project import Project, file_lock
 from model_code.text.documents import Document
 
+# Largest number of changed documents that the text of a report lists.
 LISTED_CHANGES = 20
 
 
 @dataclass
 class SyncReport(ChangeReport):
-    """Changes of a sync.
+    """The changes that a sync made, for the user.
 
     Attributes:
-        source: Name of the source; "default" for the project's own one.
-        beside: Number of documents in the index that are of another origin. They stay.
-        kept: Number of documents of this source that stay although no row names them, because a
-            row without a readable id may be theirs.
+        source: Name of the source. "default" for the project's own source.
+        beside: Number of documents in the index that came from elsewhere. A sync does not change
+            them.
+        kept: Number of documents that are missing in the source but were not deleted. The reason is
+            a refused row without a readable id, which may belong to any of them.
     """
 
     source: str = DEFAULT_SOURCE_NAME
@@ -72,7 +77,7 @@ class SyncReport(ChangeReport):
 
     @property
     def rejections(self) -> list[Rejection]:
-        """The refused rows as the ledger names them, each with its file in the reason."""
+        """The refused rows as rejections for the ledger. Each reason begins with the file."""
         rejections: list[Rejection] = []
         for row in self.rejected:
             reason = f"{row['file']}: {row['reason']}"
@@ -80,7 +85,7 @@ class SyncReport(ChangeReport):
         return rejections
 
     def __str__(self) -> str:
-        """The counts, then the names of the first changes."""
+        """Return the report as text: the counts, then the ids of the first changed documents."""
         changes = [
             f"  {change:9} {document_id}"
             for change in CHANGES
@@ -110,25 +115,25 @@ def sync(
     publish: Callable[[], int | None] | None = None,
     name: str | None = None,
 ) -> SyncReport:
-    """Make the index hold what a source holds.
+    """Make the live index equal to a source.
 
-    A document whose file or row cannot be read stays as it is. If a refused row has no readable
-    id, all documents that no row names stay, unless `force` is set.
+    If the file or the row of a document cannot be read, the document does not change. If a refused
+    row has no readable id, no document is deleted, unless `force` is set.
 
     Args:
         index: Live index to change.
-        path: Source to follow. By default this is the place of the source `name`, or the project's
-            own source.
-        force: Delete documents even if much of the source is gone.
-        dry_run: Only report the changes.
-        cwd: Folder that a relative `path` is resolved against, by default the working directory.
-        publish: See `apply_changes`.
-        name: Name of the source. A source at another place than the project's own one has a name,
-            by default one that is made of its path; see `find_source`.
+        path: Path or data set of the source. None means the location of the source `name`, or the
+            project's own source.
+        force: Whether to delete documents even if many are missing in the source.
+        dry_run: Whether to report the changes without making them.
+        cwd: Folder that a relative `path` is relative to. None means the working directory.
+        publish: Function that applies the changes instead; see `apply_changes`.
+        name: Name of the source. If it is None and `path` is not the project's own source, the name
+            is derived from the path; see `find_source`.
 
     Raises:
-        FreshetError: If the source cannot be read or named, or lacks so many of its documents that
-            `force` is needed. Nothing is changed then.
+        FreshetError: If the source cannot be read or named, or so many documents are missing in it
+            that `force` is needed. Nothing is changed then.
     """
     project = index.project
     with file_lock(project.state / "sync.lock", "waiting for another sync of this project"):
@@ -163,7 +168,8 @@ def sync(
         apply_changes(index, report, receipts, publish)
         _verify_result(index, expected_hashes(plan, contents, hashes_before))
 
-        # The memory must not forget that documents which are kept came from this source.
+        # The memory is not replaced if documents were kept, because it records that they came from
+        # this source. The new contents do not have them.
         if not report.kept:
             memory.save()
         replace_source_notes(project, followed.label, [*notes, *_refusal_notes(contents)])
@@ -174,15 +180,15 @@ def sync(
 
 
 def synced_source_file(project: Project) -> Path:
-    """Return the file with the hash of the project's source at the last sync.
+    """Return the file with the content hash of the project's own source at the last sync.
 
-    A build accepts this state of the source without another `freshet ingest`.
+    If the source still has this hash, a build accepts it without another `freshet ingest`.
     """
     return project.state / "sync" / "source.json"
 
 
 def _content_hash(units: Sequence[SourceUnit]) -> str:
-    """Return the hash of a source's content as `corpus.lock.json` states it."""
+    """Return the content hash of a source, computed like the hash in `corpus.lock.json`."""
     if [unit.name for unit in units] == [WHOLE_SOURCE]:
         return units[0].content_hash
     hashes = {unit.name: unit.content_hash for unit in units}
@@ -191,7 +197,7 @@ def _content_hash(units: Sequence[SourceUnit]) -> str:
 
 
 def _refusal_notes(contents: SourceContents) -> list[ReadingNote]:
-    """Return a note for each refused file that is one document."""
+    """Return a reading note for each file that is one document and was refused."""
     notes: list[ReadingNote] = []
     for row in contents.refused:
         if row["row"] is None:
@@ -202,9 +208,15 @@ def _refusal_notes(contents: SourceContents) -> list[ReadingNote]:
 def _document_origins(
     index: LiveIndex, document_ids: Iterable[str], sources: Collection[str]
 ) -> dict[str, str]:
-    """Return the source that each document last arrived from, by id.
+    """Return the origin of each document, by document id.
 
-    The ledger does not name built documents. Their ids do.
+    The ledger has the origin of each document with events. For other documents, which are in the
+    build, the origin follows from the id.
+
+    Args:
+        index: The live index.
+        document_ids: Ids of all documents in the index.
+        sources: Names of the named sources.
     """
     ledger = index.ledger_if_exists
     origins = {} if ledger is None else ledger.document_sources()
@@ -217,10 +229,15 @@ def _document_origins(
 def _require_unused_prefix(
     followed: FollowedSource, document_ids: Iterable[str], origins: Mapping[str, str]
 ) -> None:
-    """Check that no other document has an id that looks like one of a new source.
+    """Raise an error if the id of another document begins with the name of a new source.
+
+    Args:
+        followed: The new source.
+        document_ids: Ids of all documents in the index.
+        origins: Origin of each document, by document id.
 
     Raises:
-        FreshetError: If there is one.
+        FreshetError: If there is such a document.
     """
     for document_id in sorted(document_ids):
         is_alike = source_of_id(document_id, (str(followed.name),)) is not None
@@ -234,7 +251,15 @@ def _require_unused_prefix(
 def _refuse_ids_of_named_sources(
     contents: SourceContents, sources: Collection[str]
 ) -> SourceContents:
-    """Return the contents of the own source without ids that a named source may have."""
+    """Refuse documents of the project's own source whose ids look like those of a named source.
+
+    Args:
+        contents: Documents of the project's own source.
+        sources: Names of the named sources.
+
+    Returns:
+        The contents, with such documents among the refused rows.
+    """
     hashes: dict[str, str] = {}
     refused = list(contents.refused)
     for document_id, content_hash in contents.hashes.items():
@@ -286,10 +311,14 @@ def _record_changes(
 
 
 def _verify_result(index: LiveIndex, expected: dict[str, str]) -> None:
-    """Check that the index holds what it held, with the changes of the source.
+    """Raise an error unless the index has the expected contents after a sync.
+
+    Args:
+        index: The live index.
+        expected: Content hash that each document should have, by document id.
 
     Raises:
-        FreshetError: If it does not, because the source or the index changed meanwhile.
+        FreshetError: If the contents differ, because the source or the index changed meanwhile.
     """
     wrong = sorted(differing_ids(index.content_hashes(), expected))
     if wrong:
