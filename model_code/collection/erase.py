@@ -1,8 +1,12 @@
 """Erase documents: delete their texts from all files that this program can change.
 
-These are the generations of all retrievers, which are snapshots of the index, the ledger, which is
-the log of changes, and the references of drift checks. Texts in other files are reported, so that
-the user can delete them.
+These files are:
+
+- the generations of all retrievers, which are snapshots of the index
+- the ledger, which is the log of changes
+- the references of drift checks
+
+Texts in other files are reported, so that the user can delete them.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ def erase_documents(
 
 
 def all_indexes(index: LiveIndex) -> Iterator[LiveIndex]:
-    """Yield the live index of every retriever, the given one first."""
+    """Yield the live indexes of all retrievers, the given index first."""
     yield index
     for name in retrievers(index.project.live):
         if name != index.retriever:

@@ -149,7 +149,7 @@ class IncDsiAdder:
         """Delete documents.
 
         Raises:
-            FreshetError: If a document is not in the collection; then nothing is deleted.
+            FreshetError: If a document is not in the collection. Nothing is deleted then.
         """
         rows = [self.state.row(document_id) for document_id in ids]
         self.state.delete(np.unique(rows).astype(np.int64))

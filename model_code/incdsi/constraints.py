@@ -106,7 +106,7 @@ class Constraints:
         )
 
     def select(self, rows: np.ndarray) -> Constraints:
-        """Return the constraints of some rows (k,)."""
+        """Return the constraints with given row numbers (k,)."""
         return Constraints(
             [self.document_ids[row] for row in rows.tolist()],
             [self.texts[row] for row in rows.tolist()],

@@ -196,7 +196,9 @@ def queries_to_solve_for(
             earned.add(text_hash)
     if earned:
         return frozenset(brought | judged | earned)
-    return frozenset() if is_of_build else frozenset(brought)
+    if is_of_build:
+        return frozenset()
+    return frozenset(brought)
 
 
 def has_one_vector(segment: LoadedSegment, document_id: str) -> bool:

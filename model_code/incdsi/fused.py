@@ -412,7 +412,7 @@ class _Chunk:
         highest = np.maximum(constraints.highest_bm25, bm25)
         shares = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
 
-        # w_d (z.v - m) / deviation + share <= own score, written as a limit of z.v.
+        # The constraint is w_d (z.v - m) / deviation + share <= own score. It is solved for z.v.
         scales = constraints.deviations / self.score.dense_weight
         limits = constraints.means + (constraints.own_scores - shares) * scales
         number = self.numbers[position]

@@ -154,7 +154,10 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return by_document(drop_held_out(later.feedback, unknown))
 
     def _limits(self, base: BaseSegment) -> KnownQueryLimits:
-        """Return the limits of the queries that a document may earn."""
+        """Return the limits of the number and length of queries that a document may earn.
+
+        They are the limits of the build's BM25 component, which indexes known queries as words.
+        """
         score = FusedScore(base)
         if score.bm25_name is None:
             return KnownQueryLimits()

@@ -81,7 +81,7 @@ class GrowingRows:
         return self._stored[: self._count]
 
     def append(self, rows: np.ndarray) -> None:
-        """Add rows at the end."""
+        """Append rows."""
         needed = self._count + len(rows)
         if needed > len(self._stored):
             self._stored = _with_room(self.view, needed)
@@ -101,7 +101,7 @@ class GrowingRows:
         self._rows_changed(first_changed)
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` rows."""
+        """Delete all rows after the first `count` rows."""
         self._count = count
         self._rows_changed(count)
 
@@ -177,7 +177,9 @@ class ScanPass:
 
 
 def float32_error(width: int) -> float:
-    """Return the error bound of a float32 score a.v of `width` numbers, per |a| |v|.
+    """Return the error bound of an inner product in float32, in units of |a| |v|.
+
+    The inner product a.v is the sum of `width` products.
 
     In any order of summation, a sum of `width` products is off by at most width x 2^-24 |a| |v|
     (Higham 2002, section 3.1). Rounding v adds 2^-24. The factor 1.01 covers terms of second order
@@ -202,7 +204,8 @@ def row_dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     products: list[np.ndarray] = []
     for start in range(0, len(a), CHUNK_ROWS):
         chunk = slice(start, start + CHUNK_ROWS)
-        products.append(row_dots(a[chunk], b if b.ndim == 1 else b[chunk]))
+        b_rows = b if b.ndim == 1 else b[chunk]
+        products.append(row_dots(a[chunk], b_rows))
     return np.concatenate(products)
 
 
@@ -255,7 +258,7 @@ def difference(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def sorted_union(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return two arrays without common numbers as one sorted array.
+    """Join two arrays of row numbers to one sorted array. They must have no number in common.
 
     >>> sorted_union(np.array([1, 7]), np.array([9, 4])).tolist()
     [1, 4, 7, 9]
@@ -335,7 +338,7 @@ class Int8Rows:
         return len(self._scales)
 
     def truncate(self, count: int) -> None:
-        """Keep at most the first `count` rows."""
+        """Delete all copies of rows after the first `count` rows."""
         kept = min(count, len(self))
         self._codes.truncate(kept)
         self._scales.truncate(kept)

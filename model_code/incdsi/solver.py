@@ -34,9 +34,9 @@ Step 2 rarely reads all of Z. A pass computes the scores of all rows of Z with o
 other vector v, row j can be violated only if z_j.u + |z_j| |v - u| exceeds its limit. Such a row is
 called a suspect. Later rounds test only the suspects.
 
-The documents of a batch share passes. The vector u of a pass may be a rough guess of the solution,
-because the solver makes a new pass if the guess leaves too many suspects. A document still counts
-all documents before it in the batch. So its vector equals the vector of one-by-one addition.
+The documents of a batch share passes. The vector u of a pass may be a rough guess of the solution.
+If it leaves too many suspects, the solver makes a new pass. A document still counts all documents
+before it in the batch. So its vector equals the vector of one-by-one addition.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class HingeProblem:
 
     @property
     def diagonal(self) -> np.ndarray:
-        """The diagonal D (m,) of the dual problem."""
+        """Diagonal D (m,) of the dual problem."""
         return self.lambda2 / self.weights
 
     def vector(self, multipliers: np.ndarray) -> np.ndarray:
@@ -394,9 +394,11 @@ def minimize_problem(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Minimise a sum of hinges exactly.
 
-    A problem with at most H hinges is solved in its dual form by non-negative least squares, which
-    minimises |R x + R'^-1 b| with R'R = A A' + D. Here A are the rows, and b is limits - A prior.
-    Larger problems are solved by Newton's method.
+    A problem with at most H hinges is solved in its dual form by non-negative least squares:
+
+        minimise |R x + R'^-1 b| over x >= 0    with R'R = A A' + D and b = limits - A prior
+
+    Here A are the rows. Larger problems are solved by Newton's method.
 
     Args:
         problem: Problem to solve.
@@ -406,7 +408,8 @@ def minimize_problem(
         The minimiser v (H,), and its multipliers (m,).
     """
     if len(problem.limits) > len(problem.prior):
-        return _minimize_by_newton(problem, problem.prior if near is None else near)
+        start = problem.prior if near is None else near
+        return _minimize_by_newton(problem, start)
     stacked = np.vstack([problem.rows.T, np.diag(np.sqrt(problem.diagonal))])
     factor = qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][: len(problem.limits)]
     pull = problem.excesses(problem.prior)

@@ -76,12 +76,12 @@ def live_documents(generation: Generation) -> Iterator[Document]:
 
 
 def export_documents(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
-    """Yield every live document of a retriever as a row that `freshet add` reads.
+    """Yield each live document of a retriever as a row that `freshet add` can read.
 
-    The row has the column names of the project's own source.
+    The rows have the column names of the project's settings.
 
     Raises:
-        Damaged: If a file of documents does not have its checksum.
+        Damaged: If a documents file does not have its checksum.
     """
     columns = project.settings("corpus", CorpusSettings).columns
     generation = GenerationStore(project.live, retriever).current()
@@ -90,10 +90,10 @@ def export_documents(project: Project, retriever: str) -> Iterator[dict[str, Any
 
 
 def export_project(project: Project, folder: Path) -> dict[str, int]:
-    """Write everything that only this project knows to a new folder.
+    """Write the documents and all other data of a project to a new folder; see the module.
 
-    Documents come from the retriever that is searched by default. The folder appears whole or not
-    at all.
+    Documents are read from the default retriever. The folder is written under a temporary name, and
+    renamed when it is complete.
 
     Args:
         project: Project with a live collection.

@@ -85,7 +85,7 @@ class ImportReport(ChangeReport):
 
     @property
     def failed(self) -> bool:
-        """Whether rows were refused and none was accepted."""
+        """Whether all rows were refused, and there was at least one row."""
         has_accepted_rows = self.feedback > 0 or self.corpus_documents > 0
         return super().failed and not has_accepted_rows
 
@@ -252,7 +252,8 @@ def _feedback_fault(values: Mapping[str, Any]) -> str | None:
         return f"unknown key: {printable(unknown[0])}"
 
     for name in ("query", "document_id", "verdict", "who"):
-        text = values.get(name, "" if name == "who" else None)
+        default = "" if name == "who" else None
+        text = values.get(name, default)
         if (
             not isinstance(text, str)
             or (not text and name != "who")
@@ -330,7 +331,16 @@ def _add_documents(
     origins: Mapping[str, str],
     report: ImportReport,
 ) -> None:
-    """Record the documents that the index does not hold as they are, and make them searchable."""
+    """Add the documents of an export to the live index, and make them searchable.
+
+    Documents that have the same content in the index are skipped.
+
+    Args:
+        index: Live index to change.
+        documents: Documents of the export.
+        origins: Source that each document came from, by document id. It is kept in the ledger.
+        report: Receives the changes.
+    """
     current = index.content_hashes()
     changed = [
         document

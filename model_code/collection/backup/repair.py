@@ -243,7 +243,7 @@ class RetrieverInspection:
         readable: list[Generation] = []
         whole: Generation | None = None
         for generation in generations:
-            # A newer generation than the current one was never searched.
+            # A generation that is newer than the current one was never searched.
             if number is not None and generation.number > number:
                 continue
             if not _error_messages(generation.verify_documents):
@@ -335,7 +335,7 @@ class DocumentSource:
 
 
 def _read_nothing(ids: Collection[str]) -> Iterable[Document]:
-    """Return no document."""
+    """Return no document. A source without readable documents uses this function."""
     return ()
 
 

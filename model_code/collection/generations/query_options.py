@@ -147,10 +147,11 @@ def sort_ranking(ranking: Ranking, sort: Sequence[str], read: FieldReader) -> Ra
         without_value: Ranking = []
         for entry, entry_values in zip(ordered, values, strict=True):
             keys = [_sort_key(value) for value in entry_values]
-            if keys:
-                with_value.append((max(keys) if is_descending else min(keys), entry))
-            else:
+            if not keys:
                 without_value.append(entry)
+                continue
+            key = max(keys) if is_descending else min(keys)
+            with_value.append((key, entry))
         with_value.sort(key=lambda pair: pair[0], reverse=is_descending)
         ordered = [entry for _, entry in with_value]
         ordered.extend(without_value)

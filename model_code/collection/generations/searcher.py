@@ -468,7 +468,7 @@ class Searcher:
         return self._allow(self._fields.find(filters))
 
     def expired_documents(self) -> Collection[str]:
-        """Return the documents whose field `expires` is a past date."""
+        """Return the live documents whose field `expires` is a past date."""
         if not any(view.segment.may_expire for view in self.views):
             return ()
         now = datetime.now(UTC).isoformat()
@@ -500,7 +500,7 @@ class Searcher:
         return AllowedDocuments(list(zip(rows, masks, strict=True)))
 
     def _depth(self, options: QueryOptions) -> int:
-        """Return the number of documents that the retriever has to rank."""
+        """Return the number of documents that the retriever has to rank, including reranking."""
         if self.reranker is not None and options.rerank:
             return max(options.depth, self.reranker.depth)
         return options.depth

@@ -161,8 +161,8 @@ def _is_found(
     an equal score or a longer vector. A longer vector can have a larger inner product with the
     query, because |q| |d| bounds the inner product (Cauchy-Schwarz).
 
-    Scores count as equal up to rounding. If the same text is encoded in two batches, the vectors
-    differ in their last bits, so that a copy of the document can have a slightly higher score.
+    Scores count as equal up to rounding. The vectors of equal texts from two batches differ in
+    their last bits. So a copy of the document can have a slightly higher score.
 
     Args:
         searcher: Searcher of the new generation.

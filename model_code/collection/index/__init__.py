@@ -1,1 +1,1 @@
-"""The live index: add, update, delete, revert."""
+"""The live index: add, update and delete documents, and revert changes."""

@@ -94,7 +94,7 @@ class ChangeReport:
 
     @property
     def failed(self) -> bool:
-        """Whether rows were refused and none was accepted."""
+        """Whether all rows were refused, and there was at least one row."""
         has_accepted_rows = bool(self.unchanged or self.changed or self.waiting)
         return bool(self.rejected) and not has_accepted_rows
 

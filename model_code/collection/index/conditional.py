@@ -73,7 +73,8 @@ def take_conditions(
                 )
                 rejected.append(Rejection(number, document_id, reason))
                 continue
-            expected[document_id] = (None if version == ABSENT else version, number)
+            required_version = None if version == ABSENT else version
+            expected[document_id] = (required_version, number)
             explicit.add(document_id)
             document = replace(document, fields=fields)
         documents.append(document)

@@ -254,7 +254,7 @@ def probe_newest_document(
 
 
 def read_canary(project: Project) -> dict[str, Any] | None:
-    """Return the last result of `probe_newest_document` in any process, or None."""
+    """Return the last result of `probe_newest_document`, or None. Any process may have saved it."""
     path = project.state / CANARY
     if not path.is_file():
         return None

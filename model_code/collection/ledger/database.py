@@ -50,7 +50,7 @@ SQLITE_WRITER_BYTE = 120
 # cannot be locked themselves, because they do not exist yet.
 CREATE_TABLES_LOCK = 0x46726573
 
-# Parts of SQLite's error messages about a damaged file.
+# Texts that occur in SQLite's error messages about a damaged file.
 SQLITE_DAMAGE_MESSAGES = ("malformed", "not a database", "disk I/O error: short read")
 
 metadata = MetaData()
@@ -58,7 +58,7 @@ metadata = MetaData()
 # SQLite generates values of a primary key only if its type is INTEGER, which has 64 bits there.
 EventId = BigInteger().with_variant(Integer, "sqlite")
 
-# The identity of the ledger and the format of its tables.
+# A table with one row: the identity of the ledger and the number of its format.
 log = Table(
     "ledger_version",
     metadata,
@@ -413,8 +413,10 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
+    """Begin a transaction. A writing one gets SQLite's write lock at once."""
     writes = connection.get_execution_options().get("ledger_writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    statement = "BEGIN IMMEDIATE" if writes else "BEGIN"
+    connection.exec_driver_sql(statement)
 
 
 def sqlite_file(url: str | sa.URL) -> Path | None:

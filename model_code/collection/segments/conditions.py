@@ -438,7 +438,13 @@ def _parse_object(conditions: Any, depth: int = 0) -> Condition:
 
 
 def _parse_entry(name: str, value: Any, depth: int) -> Condition:
-    """Return the condition of one entry of a filter object."""
+    """Return the condition of one entry of a filter object.
+
+    Args:
+        name: Name of a field, or "and", "or" or "not".
+        value: Value of the entry.
+        depth: Number of filter objects around this one.
+    """
     if name == "not":
         return Not(_parse_object(value, depth + 1))
     if name in ("and", "or") and isinstance(value, list):
@@ -505,9 +511,12 @@ def _parse_equality(name: str, operand: Any) -> Condition:
         selectors.insert(0, Keys(frozenset(keys)))
 
     has_value = HasValue(name, tuple(selectors))
+    is_missing = Not(Exists(name))
     if not accepts_missing:
         return has_value
-    return AnyOf((has_value, Not(Exists(name)))) if selectors else Not(Exists(name))
+    if not selectors:
+        return is_missing
+    return AnyOf((has_value, is_missing))
 
 
 def _equal_keys(operand: FieldValue) -> Iterator[Key]:
@@ -668,7 +677,7 @@ def _normalize(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return the beginning of a value, for an error message."""
+    """Return the first 80 characters of a value, for an error message."""
     if isinstance(value, str):
         return value[:80]
     return json.dumps(value, ensure_ascii=False, default=str)[:80]

@@ -140,8 +140,9 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
     columns = {name: _string_column([row[name] for row in sorted_rows]) for name in COLUMNS}
     table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
     with atomic_write(target) as path:
-        # A lookup decodes whole row groups. Dictionaries would double their pages, and only the
-        # ids are found by statistics, which stay in memory.
+        # Both options make lookups cheaper. A lookup decodes whole row groups, and dictionaries
+        # double the number of pages in them. Statistics stay in memory, and only ids are found by
+        # them.
         pq.write_table(
             table,
             path,

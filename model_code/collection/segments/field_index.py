@@ -391,7 +391,8 @@ class FieldIndex:
                 selected.update(self._numbers_of(values, "boolean", json.dumps(operand)))
             else:
                 positions = self.instants if reading == "instant" else self.numbers
-                bound = _round_bound(operand, "instant" if reading == "instant" else "number")
+                kind = "instant" if reading == "instant" else "number"
+                bound = _round_bound(operand, kind)
                 candidates = np.flatnonzero(positions[values.start : values.stop] == bound)
                 for number in (candidates + values.start).tolist():
                     if (reading, operand) in self.value(number).keys:
@@ -430,7 +431,9 @@ def _fold(value: FieldValue) -> bytes:
 
 
 def _as_float(value: FieldValue) -> float:
-    return float("nan") if value.number is None else _round_bound(value.number, "number")
+    if value.number is None:
+        return float("nan")
+    return _round_bound(value.number, "number")
 
 
 def _round_bound(bound: Any, reading: str) -> float | int:

@@ -1,7 +1,8 @@
-"""Filters: conditions on the fields of documents, which a search result has to meet.
+"""Apply filters, which are conditions on the fields of documents, to all documents of a collection.
 
-The command line, HTTP and Python share one form. An object states conditions by field, all of which
-have to hold. A condition is a value, a list of alternatives, or an object with operators:
+The command line, HTTP and Python use the same form. A filter is an object with a condition for each
+field. All conditions must hold. A condition is a value, a list of alternative values, or an object
+with operators:
 
     {"package": "numpy", "kind": ["function", "class"], "year": {">=": 2020, "<": 2024}}
 

@@ -1,1 +1,1 @@
-"""Follow a source or an inbox folder."""
+"""Keep the live index equal to a source, and receive files from an inbox folder."""

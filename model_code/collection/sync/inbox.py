@@ -144,7 +144,8 @@ def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> Inb
         if receipt.rejected and not has_accepted_rows:
             reason = _refusal_text(receipt)
 
-    target = _target_path(path, DONE if reason is None else FAILED, content_hash)
+    folder = DONE if reason is None else FAILED
+    target = _target_path(path, folder, content_hash)
     if reason is not None:
         text = f"{reason}\nCorrect the file and put it into {INBOX}/ again.\n"
         write_text(target.with_name(f"{target.name}.reason"), text)
@@ -168,8 +169,8 @@ def _refusal_text(receipt: Receipt) -> str:
 def _target_path(path: Path, folder: str, content_hash: str) -> Path:
     """Return the path to which a file is moved.
 
-    If the target folder has a file with the same name and another content, a part of the hash is
-    put before the name, so that no file is overwritten.
+    The target folder may have a file with the same name and another content. Then a part of the
+    hash is put before the name, so that no file is overwritten.
 
     Args:
         path: The file in the inbox.

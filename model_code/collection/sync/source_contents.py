@@ -128,7 +128,7 @@ class SourceMemory:
 
 
 def list_units(source: Source, settings: CorpusSettings) -> list[SourceUnit]:
-    """Return the units of a source, without reading their rows."""
+    """Return the units of a source. Their contents are hashed, but their rows are not read."""
     if not isinstance(source, FolderSource):
         read_rows = partial(_read_whole_source, source, settings.limit)
         return [SourceUnit(WHOLE_SOURCE, source.describe()["content_hash"], read_rows)]
