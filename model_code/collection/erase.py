@@ -48,7 +48,7 @@ def erase_documents(
     Args:
         index: Live index of any retriever. The documents are erased from all retrievers.
         document_ids: Ids of the documents.
-        source: Name of the place that the removal comes from, for the ledger.
+        source: Origin of the removal, which the ledger records.
 
     Raises:
         FreshetError: If a text remains in some file. All other texts are deleted then. The message

@@ -96,7 +96,7 @@ def mean_query(queries: np.ndarray) -> np.ndarray:
 
 
 class IncDsiAdder:
-    """Adds documents to a state, and deletes them.
+    """Adds documents to an `IncDsiState`, which has the vectors of a collection, and deletes them.
 
     The vector of a document depends on the documents that were added before it, as in the paper. It
     never changes afterwards. The vectors are reproducible:

@@ -81,9 +81,10 @@ def find_documents_to_solve(
     pending: Mapping[str, Change],
     solved_queries: Callable[[LoadedSegment], SolvedQueries],
 ) -> dict[str, frozenset[str]]:
-    """Find the documents whose vectors are solved for other queries than they should be.
+    """Find the documents whose vectors must be solved again for other queries.
 
-    The reason is feedback that arrived after their vectors were solved.
+    IncDSI solves the vector of a document so that given queries find it. Feedback that arrives
+    later can change these queries.
 
     Args:
         searcher: Searcher of the current generation, without the pending changes.

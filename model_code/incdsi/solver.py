@@ -218,7 +218,9 @@ class Rivals:
 
 @dataclass(frozen=True)
 class AdditionObjective:
-    """The objective L of one added document, with a hinge for each existing document.
+    """The objective L of one added document; see the module.
+
+    It has a hinge for the new document and a hinge for each existing document.
 
     Attributes:
         state: The existing documents.

@@ -273,10 +273,10 @@ class RetrieverInspection:
 
 @dataclass(frozen=True)
 class DocumentSource:
-    """A place from which a repair can read documents: a retriever, the ledger, or a damaged ledger.
+    """A document source of a repair: a retriever, the ledger, or a damaged ledger.
 
     Attributes:
-        name: Name of the place in messages.
+        name: Name of the document source in messages.
         hashes: Content hash of each document, by document id. "" if the document was removed.
         read: Function that reads documents by their ids.
     """
@@ -287,7 +287,7 @@ class DocumentSource:
 
     @classmethod
     def from_retriever(cls, inspection: RetrieverInspection) -> DocumentSource:
-        """Return the newest readable generation of a retriever as a source.
+        """Use the newest readable generation of a retriever as a document source.
 
         Args:
             inspection: Checked files of the retriever.
@@ -303,7 +303,7 @@ class DocumentSource:
 
     @classmethod
     def from_ledger(cls, ledger: Ledger) -> DocumentSource:
-        """Return the ledger that the repair writes to as a source.
+        """Use the ledger that the repair writes to as a document source.
 
         It cannot read documents, because they are in this ledger already.
 
@@ -314,7 +314,7 @@ class DocumentSource:
 
     @classmethod
     def from_changes(cls, changes: Mapping[str, Change]) -> DocumentSource:
-        """Return the changes that were read from a damaged ledger as a source.
+        """Use the changes that were read from a damaged ledger as a document source.
 
         Args:
             changes: Last change of each document, by document id.
@@ -347,8 +347,8 @@ class _OpenedLedger:
         ledger: Ledger of the project, or a new ledger that replaces a damaged one.
         changes: Changes from the damaged ledger that no generation contains, by document id. Empty
             if the ledger was not damaged.
-        origins: Names of the places that documents came from, by document id. They are read from
-            the damaged ledger.
+        origins: Origin of each document, such as "api", by document id. It is read from the damaged
+            ledger.
     """
 
     ledger: Ledger
@@ -516,7 +516,7 @@ def _rank_sources(
     mismatches: Mapping[str, str],
     salvaged: Mapping[str, Change],
 ) -> list[DocumentSource]:
-    """Return the places from which documents are read, the newest contents first.
+    """Return the document sources, the one with the newest contents first.
 
     The order is:
 
@@ -571,15 +571,16 @@ def append_missing_events(
 ) -> Iterator[str]:
     """Append events to the ledger, so that all retrievers get the newest contents of documents.
 
-    The first source that has a document, or knows that it was removed, decides about it. An event
-    is appended unless the ledger, or each generation to start from, has this content already.
+    The first document source with an entry for a document decides about it. An entry can also state
+    that the document was removed. An event is appended unless the ledger, or each generation to
+    start from, has this content already.
 
     Args:
         ledger: The ledger to append to.
-        sources: Places from which documents are read, the newest first.
+        sources: Document sources, the one with the newest contents first.
         inspections: Checked files of the live retrievers.
-        origins: Names of the places that documents came from, by document id. They are kept in the
-            new events, so that a later sync can still delete documents of its source.
+        origins: Origin of each document, such as "api", by document id. The new events keep it, so
+            that a later sync can still delete documents that it has added.
 
     Yields:
         A message for each change.
@@ -663,14 +664,14 @@ def _is_known(
 def _put_documents(
     ledger: Ledger, source: DocumentSource, document_ids: Sequence[str], origins: Mapping[str, str]
 ) -> None:
-    """Record documents in the ledger, under the names of the places that they came from.
+    """Record documents in the ledger, with their origins.
 
     Args:
         ledger: The ledger to append to.
-        source: Place from which the documents are read now.
+        source: Document source from which the contents are read.
         document_ids: Ids of the documents.
-        origins: Names of the places that documents came from at first, by document id. Others get
-            the name of the repair.
+        origins: Origin of each document, such as "api", by document id. The origin of all other
+            documents is `SOURCE`.
     """
     by_origin: dict[str, list[str]] = {}
     for document_id in document_ids:

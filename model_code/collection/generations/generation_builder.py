@@ -363,9 +363,10 @@ class GenerationBuilder:
                 error, the generation is deleted.
             rewritten: Ids of documents that count as updated also if their content is unchanged;
                 see `NetChanges.compute`.
-            solve_for: Hashes of the queries to solve vectors for, by document id. These documents
-                are written also if their content is unchanged. The vectors of all other documents
-                are solved for the queries of their rows.
+            solve_for: Hashes of the queries that should find a document, by document id. IncDSI
+                solves the vector of the document for them. These documents are written also if
+                their content is unchanged. The vectors of all other documents are solved for the
+                queries of their rows.
 
         Returns:
             The current generation, and the documents that changed.

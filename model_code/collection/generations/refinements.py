@@ -18,7 +18,7 @@ from model_code.corpus.known_queries import query_hash
 
 
 def solved_documents(generation: Generation) -> list[SolvedDocument]:
-    """Return the records of all live documents that were solved for their queries.
+    """Return the records of all live documents whose vectors IncDSI solved for their queries.
 
     Records of older segments come first.
 

@@ -266,7 +266,7 @@ def delete_documents(
     Args:
         index: Live index to change.
         document_ids: Ids of the documents.
-        source: Name of the place that the removal comes from, for the ledger.
+        source: Origin of the removal, which the ledger records.
     """
     removals = [Remove(document_id) for document_id in document_ids if is_possible_id(document_id)]
     expected = forecast_changes(index.generation, removals)
@@ -293,7 +293,7 @@ def delete_matching(
         index: Live index to change.
         filters: Conditions as a user types them, such as "year>=2020".
         dry_run: Whether to report the documents without removing them.
-        source: Name of the place that the removal comes from, for the ledger.
+        source: Origin of the removal, which the ledger records.
     """
     if dry_run:
         return ChangeReport(deleted=list(index.matching_versions(filters)))

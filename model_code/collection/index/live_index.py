@@ -218,7 +218,7 @@ class LiveIndex:
         Args:
             rows: Rows of a file (see `read_file`), mappings with the keys id, title, text, fields
                 and queries, or rows that `clean_rows` has cleaned.
-            source: Name of the place that the rows come from, such as "api".
+            source: Origin of the rows, such as "api" or the name of a file.
             batch: Name of the batch, such as the hash of a file. A batch is recorded only once; see
                 `Ledger.receive`.
             only_known: Whether to refuse documents that do not exist yet.
@@ -266,7 +266,7 @@ class LiveIndex:
 
         Args:
             rows: Rows with an id and the values to change.
-            source: Name of the place that the rows come from.
+            source: Origin of the rows, such as "api" or the name of a file.
 
         Raises:
             FreshetError: If other writers changed a document in each of `MAX_PARTIAL_ATTEMPTS`
@@ -335,7 +335,7 @@ class LiveIndex:
 
         Args:
             filters: The filters.
-            source: Name of the place that the removal comes from.
+            source: Origin of the removal, such as "freshet delete".
 
         Returns:
             The ids of the matching documents, and the receipt.
@@ -380,7 +380,7 @@ class LiveIndex:
 
         Args:
             documents: The documents.
-            source: Name of the place that they come from.
+            source: Origin of the documents, such as "api" or the name of a file.
             rejected: Rows of the same batch that were refused.
             batch: Name of the batch, which is recorded only once; see `Ledger.receive`.
             conditions: Versions that documents must have, by document id.
@@ -399,7 +399,7 @@ class LiveIndex:
 
         Args:
             rows: Rows of a file, mappings, or rows that are clean already.
-            source: Name of the place that the rows come from.
+            source: Origin of the rows, such as "api" or the name of a file.
             only_known: Whether to refuse documents that do not exist yet.
 
         Returns:
@@ -425,7 +425,7 @@ class LiveIndex:
 
         Args:
             document_ids: Ids of the documents.
-            source: Name of the place that the removal comes from.
+            source: Origin of the removal, such as "freshet delete".
             versions: Versions that documents must have, by document id.
 
         Raises:
@@ -460,7 +460,7 @@ class LiveIndex:
 
         Args:
             documents: Documents with their new ids, by old id.
-            source: Name of the place that the documents come from.
+            source: Origin of the documents, such as the command that renames them.
 
         Raises:
             FreshetError: If a document was changed meanwhile, or the current generation was made
@@ -569,7 +569,8 @@ class LiveIndex:
     def solve_again(self, document_ids: Sequence[str]) -> Generation:
         """Solve the vectors of documents again, after known queries were forgotten or erased.
 
-        The documents are written to a new generation with the same content. No event is recorded.
+        IncDSI solved these vectors so that known queries find the documents. The documents are
+        written to a new generation with the same content. No event is recorded.
         Each vector is solved for the same queries as before, except for queries that are no longer
         known. Documents that are not live are skipped.
 

@@ -163,7 +163,7 @@ class Ledger:
 
         Args:
             documents: Documents to record. If several have the same id, the last one counts.
-            source: Name of the place that the documents come from.
+            source: Origin of the documents, such as "api" or the name of a file.
             rejected: Rows of the same batch that were refused. They are recorded with their
                 reasons.
             batch: Name of the batch, such as the hash of a file. If a batch with this name was
@@ -193,7 +193,7 @@ class Ledger:
 
         Args:
             document_ids: Ids of the documents to remove.
-            source: Name of the place that the removals come from.
+            source: Origin of the removals, such as "freshet delete".
             rejected: Rows of the same request that were refused. They are recorded with their
                 reasons.
             conditions: Versions that documents must have, by document id; see `receive`.
@@ -256,7 +256,7 @@ class Ledger:
         Args:
             documents: Documents with their new ids, by old id.
             versions: Content hash that the caller has read for each document, by old id.
-            source: Name of the place that the documents come from.
+            source: Origin of the documents, such as "api" or the name of a file.
 
         Returns:
             The number of documents, with the ids of the new events.

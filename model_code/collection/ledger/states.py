@@ -69,7 +69,7 @@ class Event:
         content_hash: Content hash of the document that was put. "" for other kinds.
         payload: Content of the document that was put, or the hashes of the queries to solve a
             vector for. None for a removal, and after the document was erased.
-        source: Name of the place that the event came from.
+        source: Origin of the event, such as "api" or the name of a file.
         received: Time in seconds since 1970.
         again: Id of the original if this event is a copy, else None. A revert appends copies of the
             pending events.

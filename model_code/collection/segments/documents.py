@@ -226,16 +226,16 @@ class DocumentFile:
         with pq.ParquetFile(self.path, metadata=self._footer) as file:
             table = file.read_row_groups(sorted(groups), names, use_threads=False)
 
-        places: dict[str, int] = {}
-        for place, document_id in enumerate(table["document_id"].to_pylist()):
+        positions: dict[str, int] = {}
+        for position, document_id in enumerate(table["document_id"].to_pylist()):
             if document_id in wanted:
-                places[document_id] = place
+                positions[document_id] = position
 
-        rows: dict[str, Row] = {document_id: {} for document_id in places}
+        rows: dict[str, Row] = {document_id: {} for document_id in positions}
         for name in names:
             column = table[name]
-            for document_id, place in places.items():
-                rows[document_id][name] = column[place].as_py()
+            for document_id, position in positions.items():
+                rows[document_id][name] = column[position].as_py()
         return rows
 
 

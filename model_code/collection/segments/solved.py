@@ -84,7 +84,7 @@ class SolvedDocument:
 
 @dataclass(frozen=True, eq=False)
 class SolvedDocuments:
-    """The records of a segment's solved documents.
+    """The records of the documents in a segment whose vectors IncDSI solved.
 
     Attributes:
         documents: Records by document id.
