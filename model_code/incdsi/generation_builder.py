@@ -181,7 +181,8 @@ def replay(
             Documents with several vectors are left out, because the state does not hold them.
 
     Returns:
-        The added documents that still exist after all changes, by id.
+        The added documents that still exist after all changes, by id, in the order of their last
+        put.
     """
     additions: dict[str, Added] = {}
     all_moves = moves(changes, documents, adder.state)

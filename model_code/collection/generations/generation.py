@@ -215,8 +215,8 @@ class verify_checksums_on_error(AbstractContextManager[None]):
 
     Libraries raise many kinds of errors for a truncated file. If the block raises one, the
     checksums of the generation are compared, and `Damaged` replaces the error if a file differs.
-    Checksums are not compared without an error, because that takes long. A `FreshetError` is not
-    replaced, because it explains itself.
+    Checksums are not compared without an error, because that takes long. A `FreshetError` other
+    than `Damaged` is not replaced, because it explains itself.
 
     Attributes:
         generation: Generation that the block reads.

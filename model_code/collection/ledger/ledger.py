@@ -212,6 +212,7 @@ class Ledger:
         batch: str | None,
         conditions: Mapping[str, VersionCondition],
     ) -> Receipt:
+        """Append the events that change a document, and record refused rows; see `receive`."""
         arrival = {"source": source, "received": time.time()}
         last_rows = {row["document_id"]: row for row in rows}
         new = [row for row in rows if row is last_rows[row["document_id"]]]

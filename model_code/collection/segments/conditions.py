@@ -332,6 +332,7 @@ def matches_fields(condition: Condition, fields: Mapping[str, Any]) -> bool:
 
 
 def _holds(condition: Condition, values: Sequence[tuple[str, FieldValue]]) -> bool:
+    """Return whether a condition holds for a document, given its fields' names and values."""
     if isinstance(condition, All):
         return all(_holds(part, values) for part in condition.parts)
     if isinstance(condition, AnyOf):
