@@ -1,34 +1,42 @@
-"""Find the files of documents that are files below the project's folder."""
+"""Find the files of documents that are files below the folder of a source."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from model_code.collection.sync.named_sources import read_sources
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.source_ids import name_in_source, source_of_id
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.corpus.sources.folder import FolderSource
 from model_code.project import Project
 
 
 def find_source_file(project: Project, document_id: str) -> Path | None:
-    """Return the file of a document of the project's folder; None if it is no such document.
+    """Return the file of a document of a folder; None if it is no such document.
 
-    Only files that a build would read are returned: hidden and ignored files, files of other types
+    Only files that a sync would read are returned: hidden and ignored files, files of other types
     and links that lead out of the folder are not.
 
     Args:
         project: The project.
-        document_id: Id of the document.
+        document_id: Id of the document, which may be one of a named source.
     """
     settings = project.settings("corpus", CorpusSettings)
+    name = document_id
+    sources = read_sources(project)
+    source = source_of_id(document_id, sources)
+    if source is not None:
+        settings = settings.replace(source="auto", path=sources[source])
+        name = name_in_source(document_id)
     if settings.source not in ("auto", "folder") or not settings.path:
         return None
+
     folder = (project.root / settings.path).resolve()
-    path = folder / document_id
+    path = folder / name
     if path.suffix.lower() not in DOCUMENT_SUFFIXES or not is_possible_path(path, folder):
         return None
-    source = FolderSource(settings, project.root)
-    return source.files.get(document_id)
+    return FolderSource(settings, project.root).files.get(name)
 
 
 def is_possible_path(path: Path, folder: Path) -> bool:

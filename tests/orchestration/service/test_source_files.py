@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from model_code.collection.sync.named_sources import write_sources
 from model_code.project import Project
 from orchestration.service.source_files import find_source_file
 
@@ -37,6 +38,24 @@ def test_file_of_a_document_is_found(project):
 )
 def test_files_that_are_no_documents_are_not_found(project, document_id):
     assert find_source_file(project, document_id) is None
+
+
+def test_file_of_a_named_source_is_found(project, tmp_path):
+    (tmp_path / "wiki").mkdir()
+    for name in ("10:30.md", ".hidden.md"):
+        (tmp_path / "wiki" / name).write_text("text")
+    write_sources(project, {"wiki": "wiki", "rows": "rows.csv"})
+
+    assert find_source_file(project, "wiki:10\\:30.md") == project.root / "wiki/10:30.md"
+    for document_id in (
+        "wiki:.hidden.md",
+        "wiki:../outside.md",
+        "wiki:",
+        "rows:1.md",
+        "other:a.md",
+    ):
+        assert find_source_file(project, document_id) is None
+    assert find_source_file(project, "sub/a.md") == project.root / "notes/sub/a.md"
 
 
 def test_absolute_path_outside_the_folder_is_not_found(project):
