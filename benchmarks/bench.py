@@ -29,12 +29,13 @@ BENCHES: Mapping[str, str] = {
     "hostile": "benchmarks.hostile",
     "filters": "benchmarks.filters",
     "peers": "benchmarks.peers.bench",
+    "memory": "benchmarks.memory",
 }
 # Benchmarks that accept each option.
 OWNERS = {
     "kills": ("faults",),
     "seconds": ("freshness", "hostile"),
-    "passages": ("filters", "freshness", "hostile", "peers"),
+    "passages": ("filters", "freshness", "hostile", "memory", "peers"),
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
@@ -58,7 +59,9 @@ def bench(
     ] = None,
     passages: Annotated[
         int | None,
-        typer.Option(min=100, help="filters, freshness, hostile, peers: size of the collection."),
+        typer.Option(
+            min=100, help="filters, freshness, hostile, memory, peers: size of the collection."
+        ),
     ] = None,
     large: Annotated[
         bool,

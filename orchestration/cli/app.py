@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from orchestration.cli import (
     build,
@@ -101,6 +102,26 @@ def _options(
     """Declare the options of `freshet` itself."""
 
 
+class Command(TyperCommand):
+    """A command whose help names no type for options that take no value.
+
+    Typer prints `--json <bool>`, which looks as if a value had to be typed.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option `--help`, which takes no value either."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
 def command_name(function: Callable[..., Any]) -> str:
     """Return the name of a command by its function.
 
@@ -112,9 +133,10 @@ def command_name(function: Callable[..., Any]) -> str:
 def _add_commands() -> None:
     for panel, commands in COMMANDS.items():
         for command in commands:
-            app.command(command_name(command), rich_help_panel=panel)(command)
+            name = command_name(command)
+            app.command(name, cls=Command, rich_help_panel=panel)(command)
     for command in TOOLS:
-        tools.command()(command)
+        tools.command(cls=Command)(command)
 
     benchmark = app.command(
         context_settings=PASS_ARGUMENTS,

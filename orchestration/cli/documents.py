@@ -104,6 +104,7 @@ def delete(
         list[str] | None,
         typer.Option(
             "--filter",
+            metavar="CONDITION",
             help="Delete all documents that match, as in freshet search. Can be repeated.",
         ),
     ] = None,
@@ -149,7 +150,9 @@ def delete(
 
 
 def forget(
-    query: Annotated[str, typer.Option("--query", help="The query, whatever its case.")],
+    query: Annotated[
+        str, typer.Option("--query", metavar="TEXT", help="The query, whatever its case.")
+    ],
     retriever: Retriever = None,
     as_json: AsJson = False,
 ) -> None:

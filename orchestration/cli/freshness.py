@@ -37,7 +37,9 @@ def status(as_json: AsJson = False) -> None:
 def retrain(
     key: Annotated[
         str | None,
-        typer.Option(help="Name of the retrain. An interrupted retrain of this name resumes."),
+        typer.Option(
+            metavar="NAME", help="Name of the retrain. An interrupted retrain of this name resumes."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,

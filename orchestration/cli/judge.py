@@ -133,9 +133,12 @@ def _record(project: Project, judged: JudgementInput, dry_run: bool, as_json: bo
 def _report_lines(judged: JudgementInput, dry_run: bool) -> Iterator[str]:
     questions = len({pair.question.casefold() for pair in judged.pairs})
     verb = "would be recorded" if dry_run else "read"
-    yield f"{len(judged.pairs):,} judgements of {questions:,} questions {verb}"
+    judgement_noun = "judgement" if len(judged.pairs) == 1 else "judgements"
+    question_noun = "question" if questions == 1 else "questions"
+    yield f"{len(judged.pairs):,} {judgement_noun} of {questions:,} {question_noun} {verb}"
     if judged.refused:
-        yield f"{len(judged.refused):,} rows refused:"
+        noun = "row" if len(judged.refused) == 1 else "rows"
+        yield f"{len(judged.refused):,} {noun} refused:"
         for row in judged.refused[:MAX_SHOWN_REFUSALS]:
             yield f"  {row.location}  {row.message}"
         omitted = len(judged.refused) - MAX_SHOWN_REFUSALS

@@ -22,6 +22,6 @@ InputFormat = Annotated[RowFormat, typer.Option("--format", help="Format of stan
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, change nothing.")]
 Retriever = Annotated[
     str | None,
-    typer.Option("--retriever", help="A live retriever; the champion by default."),
+    typer.Option("--retriever", metavar="NAME", help="A live retriever; the champion by default."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

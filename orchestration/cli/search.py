@@ -35,6 +35,7 @@ def search(
         list[str] | None,
         typer.Option(
             "--filter",
+            metavar="CONDITION",
             help="Only documents with these fields: package=numpy, year>=2020, or JSON. "
             "Can be repeated.",
         ),
@@ -53,30 +54,40 @@ def search(
         list[str] | None,
         typer.Option(
             "--sort",
+            metavar="FIELD",
             help="Sort the best documents by a field: year, or --sort=-date for the newest first. "
             "Can be repeated.",
         ),
     ] = None,
     group_by: Annotated[
-        str | None, typer.Option(help="Show only the best document for each value of this field.")
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="Show only the best document for each value of this field."
+        ),
     ] = None,
     facets: Annotated[
         list[str] | None,
         typer.Option(
-            "--facet", help="Count the values of this field in the best documents. Can be repeated."
+            "--facet",
+            metavar="FIELD",
+            help="Count the values of this field in the best documents. Can be repeated.",
         ),
     ] = None,
     boost: Annotated[
         list[str] | None,
         typer.Option(
             "--boost",
+            metavar="FIELD",
             help="Raise scores by a field: date:30d halves the addition every 30 days, downloads "
             "and downloads:0.2 prefer greater numbers. Can be repeated.",
         ),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(help="Number of best documents that sort, groups, boosts and facets look at."),
+        typer.Option(
+            metavar="DOCUMENTS",
+            help="Number of best documents that sort, groups, boosts and facets look at.",
+        ),
     ] = None,
     literal: Annotated[
         bool,
@@ -88,7 +99,8 @@ def search(
         bool, typer.Option("--prefix", help="Complete the last word, as the page does.")
     ] = False,
     min_score: Annotated[
-        float | None, typer.Option(help="Show only documents with this score or a higher one.")
+        float | None,
+        typer.Option(metavar="SCORE", help="Show only documents with this score or a higher one."),
     ] = None,
     diversity: Annotated[
         float,
@@ -118,7 +130,8 @@ def search(
     """
     if (text is None) == (like is None):
         raise SettingsError(
-            "give either a query or --like ID, as in: freshet search --like numpy.sort"
+            'give either a query or --like ID, as in: freshet search "sort an array", or freshet '
+            "search --like numpy.sort"
         )
     project = Project.find()
     options: dict[str, Any] = {

@@ -167,7 +167,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
         bound_socket.close()
         reason = error.strerror or error
         raise FreshetError(
-            f"cannot listen on {host}:{port} ({reason}); choose another --port"
+            f"cannot listen on {host}:{port} ({reason}); choose another --host or --port"
         ) from None
     return bound_socket
 

@@ -118,7 +118,7 @@ class ChangeReport:
             "merged": len(self.merged),
         }
         parts = [f"{number:,} {name}" for name, number in counts.items() if number]
-        line = ", ".join(parts) or "nothing to do"
+        line = ", ".join(parts) or "nothing to do: no document was found"
         if self.generation is not None:
             line += f" (generation {self.generation})"
 

@@ -69,8 +69,8 @@ def document_row(document: Document) -> Row:
 def any_document_expires(path: Path) -> bool:
     """Return whether a document of a file may have the field `expires`.
 
-    True can be wrong, because the JSON texts of the fields are searched without parsing them, which
-    is faster. False is always right. The result is cached, because a documents file never changes.
+    The index of the fields answers this without reading a document. The result is cached, because a
+    documents file never changes.
 
     Args:
         path: Documents file.
@@ -81,15 +81,14 @@ def any_document_expires(path: Path) -> bool:
 
 @lru_cache(maxsize=1024)
 def _file_has_expiry(path: Path, inode: int, modified: int) -> bool:
-    """Search a documents file for the field `expires`.
+    """Search the index of the fields for the field `expires`.
 
     `inode` and `modified` are only part of the cache key. They distinguish a file from an earlier
     file with the same path.
     """
-    (fields,) = read_columns(path, "fields")
-    # `canonical_fields` writes each key in this form.
-    key = f'"{EXPIRES}": '
-    return any(key in text for text in fields)
+    from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex
+
+    return EXPIRES in FieldIndex.load(path.with_name(FIELD_INDEX)).value_ranges
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:

@@ -94,8 +94,9 @@ class CollectionFields:
         """
         for name in names:
             if name not in self._known:
-                fields = ", ".join(self.names()) or "none: the corpus's documents have no fields"
-                raise FreshetError(f"no document has a field {name!r}; fields: {fields}")
+                fields = ", ".join(self.names())
+                known = f"fields: {fields}" if fields else "the documents have no fields"
+                raise FreshetError(f"no document has a field {name!r}; {known}")
 
     def names(self) -> list[str]:
         """Return the names of the fields that live documents have, sorted."""

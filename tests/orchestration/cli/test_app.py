@@ -147,6 +147,14 @@ def test_help_groups_commands_into_panels():
         assert panel in output
 
 
+@pytest.mark.parametrize("command", ["search", "tools gc"])
+def test_help_names_no_type_for_options_without_a_value(command):
+    output = CliRunner().invoke(cli.app, [*command.split(), "--help"]).output
+
+    assert "--help" in output
+    assert "bool" not in output
+
+
 def test_version_is_the_one_in_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -69,8 +69,8 @@ def test_file_is_recorded_and_refused_rows_are_listed(project, run, table):
     assert result.exit_code == 0
     assert read_judgements(project.judgements) == [JudgedPair("how to sort?", "numpy.sort")]
     assert result.output.splitlines() == [
-        "1 judgements of 1 questions read",
-        "1 rows refused:",
+        "1 judgement of 1 question read",
+        "1 row refused:",
         "  judged.csv:3  dangling qrel: there is no document 'nothing'",
         "judgements.jsonl: 1 new, 0 changed, 0 unchanged",
         "1 of about 75 judged questions; 1 train, 30 are needed",
@@ -80,7 +80,7 @@ def test_file_is_recorded_and_refused_rows_are_listed(project, run, table):
 def test_dry_run_records_nothing(project, run, table):
     result = run(str(table), "--dry-run")
 
-    assert "1 judgements of 1 questions would be recorded" in result.output
+    assert "1 judgement of 1 question would be recorded" in result.output
     assert not project.judgements.exists()
 
 

@@ -1,0 +1,118 @@
+"""Measure the memory of a process that searches, and processor time of its searches.
+
+The collection is synthetic, and its vectors are random: nothing but queries is encoded. A new
+process opens it, so that building it does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measurement import row_stated
+from model_code.errors import FreshetError
+
+CLONE = Path(__file__).parents[1]
+K = 10
+QUERIES = 50
+# Largest resident memory in MB after searches of 100,000 passages.
+MAX_RESIDENT_MB = 350
+KIB_PER_MB = 1000_000 / 1024
+
+
+def rows(passages: int = 100_000) -> list[dict[str, Any]]:
+    """Measure resident memory after each step, and the processor time of a search.
+
+    Args:
+        passages: Number of documents of one passage each.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run_step("build", Path(folder), passages)
+        measured = run_step("search", Path(folder), passages)
+    results = []
+    for step, memory in measured["memory"].items():
+        for kind in ("resident", "anonymous"):
+            goal = "-"
+            if kind == "resident" and step == "filters":
+                goal = f"<= {MAX_RESIDENT_MB}"
+            what = f"{passages:,} passages, {kind} after {step}, MB"
+            results.append(row_stated(what, memory[kind], MAX_RESIDENT_MB, goal))
+    for name, milliseconds in measured["milliseconds"].items():
+        results.append(row_stated(f"{passages:,} passages, {name}, ms", milliseconds, 0, "-"))
+    return results
+
+
+def run_step(step: str, folder: Path, passages: int) -> dict[str, Any]:
+    """Run a step of the benchmark in a process of its own, and return what it prints."""
+    command = [sys.executable, "-m", "benchmarks.memory", step, str(folder), str(passages)]
+    search_path = os.pathsep.join(filter(None, [str(CLONE), os.environ.get("PYTHONPATH")]))
+    variables = {**os.environ, "PYTHONPATH": search_path}
+    completed = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)
+    if completed.returncode:
+        raise FreshetError(f"the step {step} of the benchmark failed; its message is above")
+    result: dict[str, Any] = json.loads(completed.stdout)
+    return result
+
+
+def build(folder: Path, passages: int) -> dict[str, Any]:
+    """Make the collection."""
+    from benchmarks.encoding import BASE
+    from benchmarks.filters import open_collection
+
+    _, texts = open_collection(folder, passages, BASE)
+    queries = [" ".join(text.split()[:6]) for text in texts[:: max(1, passages // QUERIES)]]
+    return {"queries": queries[:QUERIES]}
+
+
+def search(folder: Path, passages: int) -> dict[str, Any]:
+    """Open the collection and search it, with and without filters."""
+    memory = {"libraries": resident()}
+    from benchmarks.live_service import RETRIEVER
+    from model_code.collection.generations.searcher import Searcher
+    from model_code.project import Project
+
+    searcher = Searcher.open(Project(folder).live, RETRIEVER)
+    memory["open"] = resident()
+    searcher.ready()
+    ids = searcher.ids_after("", passages)[:: max(1, passages // QUERIES)]
+    texts = [document.text for document in searcher.documents(ids).values()]
+    queries = [" ".join(text.split()[:6]) for text in texts]
+    memory["first search"] = resident()
+
+    milliseconds: dict[str, list[float]] = {"search": [], "documents of the hits": []}
+    for query in queries:
+        start = time.process_time()
+        hits = searcher.search(query, K)
+        milliseconds["search"].append(1000 * (time.process_time() - start))
+        start = time.process_time()
+        searcher.documents([hit.document_id for hit in hits])
+        milliseconds["documents of the hits"].append(1000 * (time.process_time() - start))
+    memory["searches"] = resident()
+    for percentage in (1, 10, 50):
+        for query in queries:
+            searcher.search(query, K, {"percent": percentage})
+    memory["filters"] = resident()
+    medians = {name: float(np.median(values)) for name, values in milliseconds.items()}
+    return {"memory": memory, "milliseconds": medians}
+
+
+def resident() -> dict[str, float]:
+    """Return the resident memory of this process in MB, and the part that no file backs."""
+    entries = {}
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
+        name, value, *_ = line.split()
+        entries[name] = float(value) / KIB_PER_MB
+    return {"resident": entries["Rss:"], "anonymous": entries["Anonymous:"]}
+
+
+if __name__ == "__main__":
+    run = {"build": build, "search": search}[sys.argv[1]]
+    print(json.dumps(run(Path(sys.argv[2]), int(sys.argv[3]))))
