@@ -74,28 +74,47 @@ def bench(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """Measure one part against its peer, or all of them, one after the other."""
-    given = {
-        "kills": kills,
-        "seconds": seconds,
-        "passages": passages,
-        "large": large or None,
-        "gpu": gpu or None,
-    }
-    options = {option: value for option, value in given.items() if value is not None}
+    """Measure one part of Freshet against its peer, or all parts, one after the other."""
+    options: dict[str, Any] = {}
+    if kills is not None:
+        options["kills"] = kills
+    if seconds is not None:
+        options["seconds"] = seconds
+    if passages is not None:
+        options["passages"] = passages
+    if large:
+        options["large"] = True
+    if gpu:
+        options["gpu"] = True
     for option in options:
         owners = " or ".join(OWNERS[option])
-        require(name in OWNERS[option] or name is None, f"--{option} is for the benchmark {owners}")
+        accepted = name is None or name in OWNERS[option]
+        require(accepted, f"--{option} is for the benchmark {owners}")
+
     results = []
-    for each in (name,) if name else OWNERS["gpu"] if gpu else BENCHES:
-        arguments = {option: value for option, value in options.items() if each in OWNERS[option]}
+    for benchmark in _select_benchmarks(name, gpu):
+        arguments = {
+            option: value for option, value in options.items() if benchmark in OWNERS[option]
+        }
         if arguments.pop("gpu", False):
             arguments["device"] = "cuda"
-        results.append(run_bench(each, **arguments))
+        result = run_bench(benchmark, **arguments)
+        results.append(result)
         if not as_json:
-            print_rows(results[-1])
+            print_rows(result)
+
     if as_json:
-        typer.echo(json.dumps(results[0] if name else results, indent=2))
+        output = results[0] if name else results
+        typer.echo(json.dumps(output, indent=2))
+
+
+def _select_benchmarks(name: str | None, gpu: bool) -> list[str]:
+    """Return the named benchmark. Without a name, return all that the device allows."""
+    if name is not None:
+        return [name]
+    if gpu:
+        return list(OWNERS["gpu"])
+    return list(BENCHES)
 
 
 def run_bench(name: str, **options: Any) -> dict[str, Any]:
@@ -115,9 +134,8 @@ def run_bench(name: str, **options: Any) -> dict[str, Any]:
         raise FreshetError(f"{name!r} is not a benchmark. Benchmarks: {', '.join(BENCHES)}")
     rows = importlib.import_module(BENCHES[name]).rows
     if "device" in options:
-        require(
-            "device" in inspect.signature(rows).parameters, f"the benchmark {name} has no GPU path"
-        )
+        has_gpu_path = "device" in inspect.signature(rows).parameters
+        require(has_gpu_path, f"the benchmark {name} has no GPU path")
         require_device(options["device"])
     return {"name": name, "rows": rows(**options)}
 
@@ -135,11 +153,15 @@ def require_device(device: str) -> None:
 
 def print_rows(result: Mapping[str, Any]) -> None:
     """Print the rows of one benchmark as a table with its name above."""
-    rows = [[_cell(row[column]) for column in COLUMNS] for row in result["rows"]]
-    typer.echo(f"\n{result['name']}\n{table_text(COLUMNS, rows)}")
+    lines = []
+    for row in result["rows"]:
+        lines.append([_format_cell(row[column]) for column in COLUMNS])
+    typer.echo(f"\n{result['name']}\n{table_text(COLUMNS, lines)}")
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

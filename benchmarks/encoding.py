@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from model_code.encoding.hardware import has_bfloat16
 
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 # Texts encoded before timing starts.
-WARM = 64
-PEER = "texts/s against sentence-transformers"
+WARM_UP_TEXTS = 64
+PEER_LABEL = "texts/s against sentence-transformers"
 
 
 def rows(
@@ -38,81 +39,115 @@ def rows(
     as installed is 2.5 where bfloat16 helps us and 1.3 where it cannot. The goal against the peer
     in bfloat16 is 1.5 on a GPU, where this comparison counts, and 1.3 on a CPU. Values are medians
     of `rounds`. Requires sentence-transformers.
+
+    Args:
+        texts: Number of texts.
+        base: Encoder of both sides.
+        max_tokens: Tokens after which a text is cut off.
+        rounds: Runs of each side.
+        device: Device of both sides.
     """
     sample = mixed_texts(texts)
     # The stages load their encoder in the same way.
     encoder = Encoder.load(base, max_tokens, device=device, for_search=True)
-    on_gpu, bfloat16 = encoder.device.type == "cuda", has_bfloat16(encoder.device)
-    kinds = (False, True) if bfloat16 else (False,)
-    peers = [peer_encode(locate_model(base), max_tokens, encoder.device, kind) for kind in kinds]
-    spent, vectors = _race([encoder.encode_passages, *peers], sample, rounds)
-    ours, *theirs = (texts / each for each in spent)
-    found = [row(f"{PEER} as installed", ours, theirs[0], goal=2.5 if bfloat16 else 1.3)]
-    name = f"{PEER} in bfloat16"
-    if bfloat16:
-        found.append(row(name, ours, theirs[1], goal=1.5 if on_gpu else 1.3))
-    else:
-        found.append(
-            skipped(
-                name, "this processor has no bfloat16 instructions, and emulates them more slowly"
-            )
-        )
-    cosine = float((vectors[0] * vectors[1]).sum(axis=1).min())
-    rate = _operations(encoder, sample) / spent[0] / 1e9
-    peak = matrix_rate(str(encoder.device), torch.bfloat16 if bfloat16 else torch.float32) / 1e9
-    return [
-        *found,
-        row("smallest cosine to the peer's vector", cosine, 1.0, goal=0.9999),
-        row_without_goal(
-            "GFLOP/s, padding not counted, against a large matrix product", rate, peak
-        ),
+    on_gpu = encoder.device.type == "cuda"
+    bfloat16 = has_bfloat16(encoder.device)
+
+    folder = locate_model(base)
+    encode_functions = [
+        encoder.encode_passages,
+        peer_encode(folder, max_tokens, encoder.device, bfloat16=False),
     ]
+    if bfloat16:
+        encode_functions.append(peer_encode(folder, max_tokens, encoder.device, bfloat16=True))
+    median_times, vectors = _time_in_turns(encode_functions, sample, rounds)
+    texts_per_second = [texts / seconds for seconds in median_times]
+
+    results = []
+    goal_as_installed = 2.5 if bfloat16 else 1.3
+    results.append(
+        row(
+            f"{PEER_LABEL} as installed",
+            texts_per_second[0],
+            texts_per_second[1],
+            goal=goal_as_installed,
+        )
+    )
+    label = f"{PEER_LABEL} in bfloat16"
+    if bfloat16:
+        goal = 1.5 if on_gpu else 1.3
+        results.append(row(label, texts_per_second[0], texts_per_second[2], goal=goal))
+    else:
+        reason = "this processor has no bfloat16 instructions, and emulates them more slowly"
+        results.append(skipped(label, reason))
+
+    cosine = float((vectors[0] * vectors[1]).sum(axis=1).min())
+    results.append(row("smallest cosine to the peer's vector", cosine, 1.0, goal=0.9999))
+
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    encoder_rate = _count_operations(encoder, sample) / median_times[0] / 1e9
+    largest_rate = matrix_rate(str(encoder.device), dtype) / 1e9
+    results.append(
+        row_without_goal(
+            "GFLOP/s, padding not counted, against a large matrix product",
+            encoder_rate,
+            largest_rate,
+        )
+    )
+    return results
 
 
-def _race(
-    encoders: list[Callable[[list[str]], np.ndarray]], sample: list[str], rounds: int
+def _time_in_turns(
+    encode_functions: list[Callable[[list[str]], np.ndarray]], sample: list[str], rounds: int
 ) -> tuple[list[float], list[np.ndarray]]:
-    """Return the median seconds and the vectors of each encoder."""
-    vectors: list[np.ndarray] = [encode(sample[:WARM]) for encode in encoders]
+    """Return the median seconds and the vectors of each function."""
+    vectors = [encode(sample[:WARM_UP_TEXTS]) for encode in encode_functions]
 
-    def task(number: int) -> Callable[[], None]:
-        def work() -> None:
-            vectors[number] = encoders[number](sample)
+    def encode_and_keep(number: int) -> None:
+        vectors[number] = encode_functions[number](sample)
 
-        return work
-
-    spent = all_seconds([task(number) for number in range(len(encoders))], rounds)
-    return np.median(spent, axis=0).tolist(), vectors
+    tasks = [partial(encode_and_keep, number) for number in range(len(encode_functions))]
+    times = all_seconds(tasks, rounds)
+    return np.median(times, axis=0).tolist(), vectors
 
 
-def _operations(encoder: Encoder, texts: list[str]) -> float:
+def _count_operations(encoder: Encoder, texts: list[str]) -> float:
     """Count floating-point operations of a BERT's matrix products on `texts`, without padding.
 
     Per token and layer: 2 (4 H^2 + 2 H I) for the projections and 4 T H for attention over the T
     tokens of its text.
     """
     config = encoder.backbone.config
-    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    hidden = config.hidden_size
+    inner = config.intermediate_size
     lengths = encoder.tokenize(texts)["attention_mask"].sum(dim=1).double()
     projections = 2 * (4 * hidden**2 + 2 * hidden * inner) * lengths
-    return layers * float((projections + 4 * hidden * lengths**2).sum())
+    attention = 4 * hidden * lengths**2
+    return config.num_hidden_layers * float((projections + attention).sum())
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Return runs of words from the standard library's documentation.
+    """Return `count` runs of words from the standard library's documentation.
 
     Lengths are log-normal around 40 words, from 3 to 250.
     """
-    words = " ".join(
-        filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str, np.ndarray)))
-    ).split()
-    chance = random.Random(0)
-    lengths = [int(min(250, max(3, chance.lognormvariate(3.6, 0.9)))) for _ in range(count)]
-    starts = [chance.randrange(len(words) - length) for length in lengths]
-    return [
-        " ".join(words[start : start + length])
-        for start, length in zip(starts, lengths, strict=True)
+    docstrings = [
+        inspect.getdoc(documented) or ""
+        for documented in (inspect, random, Path, dict, str, np.ndarray)
     ]
+    words = " ".join(docstrings).split()
+
+    generator = random.Random(0)
+    lengths = []
+    for _ in range(count):
+        length = generator.lognormvariate(3.6, 0.9)
+        lengths.append(int(min(250, max(3, length))))
+    # All lengths are drawn before the first start, so that the same seed gives the same texts.
+    texts = []
+    for length in lengths:
+        start = generator.randrange(len(words) - length)
+        texts.append(" ".join(words[start : start + length]))
+    return texts
 
 
 def peer_encode(

@@ -23,8 +23,12 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.encoding.encoder import Encoder
 from model_code.retrieval.index_settings import IndexSettings
 
+# Hits per search.
 K = 10
 WORDS_PER_TEXT = 40
+WORDS_PER_QUERY = 6
+# Queries that are searched right after a switch of generations.
+FIRST_QUERIES = 5
 # Largest ratio of a search with a filter to one without.
 MAX_RATIO = 1.5
 PERCENTAGES = (1, 10, 50)
@@ -43,18 +47,19 @@ def rows(
     """
     with tempfile.TemporaryDirectory() as folder:
         searcher, texts = open_collection(Path(folder), passages, base)
-        asked = [" ".join(text.split()[:6]) for text in texts[:queries]]
-        seconds = measure_searches(searcher, asked, rounds)
-        first_seconds = measure_first_searches(searcher, asked)
+        query_texts = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[:queries]]
+        times = measure_searches(searcher, query_texts, rounds)
+        first_times = measure_first_searches(searcher, query_texts)
+
     results = []
     for percentage in PERCENTAGES:
-        what = f"{passages:,} documents, filter of {percentage} %"
-        results.append(row_below(f"{what}, ms", seconds[percentage], seconds[None], most=MAX_RATIO))
+        label = f"{passages:,} documents, filter of {percentage} %"
+        results.append(row_below(f"{label}, ms", times[percentage], times[None], most=MAX_RATIO))
         results.append(
             row_below(
-                f"{what}, first search after a switch, ms",
-                first_seconds[percentage],
-                first_seconds[None],
+                f"{label}, first search after a switch, ms",
+                first_times[percentage],
+                first_times[None],
                 most=MAX_RATIO,
             )
         )
@@ -66,56 +71,69 @@ def open_collection(root: Path, passages: int, base: str | Path) -> tuple[Search
     texts = [" ".join(text.split()[:WORDS_PER_TEXT]) for text in mixed_texts(passages)]
     dimension = Encoder.load(base).dimension
     vectors, _ = clustered_vectors(passages, dimension, 1)
+    tokens = random_tokens(texts, dimension)
     project = make_project(
         root,
         base,
         passages,
         texts,
-        (vectors, random_tokens(texts, dimension)),
+        (vectors, tokens),
         feedback=0.3,
         fields=document_fields(passages),
         settings=IndexSettings(),
     )
-    return Searcher.open(project.live, RETRIEVER).ready(), texts
+    searcher = Searcher.open(project.live, RETRIEVER).ready()
+    return searcher, texts
 
 
 def document_fields(passages: int) -> list[dict[str, Any]]:
     """Return the fields of documents: `percent` lists the shares of documents they belong to."""
-    chance = np.random.default_rng(0).random(passages)
+    draws = np.random.default_rng(0).random(passages)
     fields = []
-    for number, draw in enumerate(chance.tolist()):
+    for number, draw in enumerate(draws.tolist()):
         percent = [percentage for percentage in PERCENTAGES if draw < percentage / 100]
         fields.append({"percent": percent, "number": number})
     return fields
 
 
-def measure_searches(searcher: Searcher, asked: list[str], rounds: int) -> dict[int | None, float]:
-    """Return the median milliseconds of a search by the percentage of its filter."""
+def measure_searches(
+    searcher: Searcher, queries: list[str], rounds: int
+) -> dict[int | None, float]:
+    """Return the median milliseconds of a search by the percentage of its filter.
+
+    Searches without a filter have the key None.
+    """
     samples: dict[int | None, list[float]] = {key: [] for key in (None, *PERCENTAGES)}
+    # The first search of each kind loads caches and is not timed.
     for percentage in samples:
-        search(searcher, asked[0], percentage)
+        time_search(searcher, queries[0], percentage)
+
     for _ in range(rounds):
-        for text in asked:
+        for query in queries:
             for percentage, values in samples.items():
-                values.append(search(searcher, text, percentage))
+                values.append(time_search(searcher, query, percentage))
     return {percentage: float(np.median(values)) for percentage, values in samples.items()}
 
 
-def measure_first_searches(searcher: Searcher, asked: list[str]) -> Mapping[int | None, float]:
+def measure_first_searches(searcher: Searcher, queries: list[str]) -> Mapping[int | None, float]:
     """Return the median milliseconds of the first search of a new searcher, as after a switch.
 
     The new searcher shares the segments, as every generation does.
     """
     samples: dict[int | None, list[float]] = {key: [] for key in (None, *PERCENTAGES)}
-    for text in asked[:5]:
+    for query in queries[:FIRST_QUERIES]:
         for percentage, values in samples.items():
             new_searcher = Searcher(searcher.live, searcher.generation, searcher.parts)
-            values.append(search(new_searcher, text, percentage))
+            values.append(time_search(new_searcher, query, percentage))
     return {percentage: float(np.median(values)) for percentage, values in samples.items()}
 
 
-def search(searcher: Searcher, text: str, percentage: int | None) -> float:
-    """Return the processor milliseconds of a search with or without a filter."""
+def time_search(searcher: Searcher, text: str, percentage: int | None) -> float:
+    """Return the processor milliseconds of a search with or without a filter.
+
+    Raises:
+        AssertionError: If a hit does not match the filter.
+    """
     filters = () if percentage is None else {"percent": percentage}
     start = time.process_time()
     hits = searcher.search(text, K, filters)

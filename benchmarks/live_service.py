@@ -6,6 +6,7 @@ The encoder is real. Vectors are random unless they are given.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 CLONE = Path(__file__).parents[1]
 
-RETRIEVER, LEAVES = "contrastive", 64
+RETRIEVER = "contrastive"
+# Most leaves of the hierarchy.
+MAX_LEAVES = 64
 
 
 def make_project(
@@ -54,6 +57,9 @@ def make_project(
         feedback: If given, documents are searched by a fusion with BM25 with this much feedback.
         fields: Fields of the documents.
         settings: Settings of the dense index. Search is exact if not given.
+
+    Returns:
+        The project. Its default retriever is `RETRIEVER`.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -63,23 +69,29 @@ def make_project(
 
     write_text(root / "params.yaml", f"{{retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}}}\n")
     write_text(root / "dvc.yaml", "stages: {}\n")
-    build, ids = root / "build", [f"base.{i:07d}" for i in range(passages)]
+    build = root / "build"
+    ids = [f"base.{i:07d}" for i in range(passages)]
     encoder = Encoder.load(base)
     encoder.save(build / "encoder")
-    texts = texts or [f"Document {i} of the base." for i in range(passages)]
-    vectors, tokens = encoded or (
-        random_vectors(passages, encoder.dimension),
-        random_tokens(texts, encoder.dimension),
-    )
-    settings = settings or IndexSettings(flat_below=ALWAYS_EXACT)
-    DenseIndex.build(vectors, ids, encoder.fingerprint(), settings, tokens=tokens).save(
-        build / "index"
-    )
+
+    if texts is None:
+        texts = [f"Document {i} of the base." for i in range(passages)]
+    if encoded is None:
+        vectors = random_vectors(passages, encoder.dimension)
+        tokens = random_tokens(texts, encoder.dimension)
+    else:
+        vectors, tokens = encoded
+    if settings is None:
+        settings = IndexSettings(flat_below=ALWAYS_EXACT)
+
+    index = DenseIndex.build(vectors, ids, encoder.fingerprint(), settings, tokens=tokens)
+    index.save(build / "index")
     _write_documents(build / "documents.parquet", ids, texts, fields)
     _write_hierarchy(build / "hierarchy", vectors, ids)
+
     folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
     if feedback is not None:
-        folders |= _fused(build, vectors, ids, texts, feedback)
+        folders["encoder"], folders["index"] = _build_fusion(build, vectors, ids, texts, feedback)
     # Each document is one passage.
     rules = TextRules(include_title=True, words=0, stride=1)
     open_generation_zero(
@@ -101,33 +113,35 @@ def random_vectors(count: int, dimension: int) -> np.ndarray:
 
 def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
     """Return signs of one token per word of the texts, always the same ones."""
-    starts = np.cumsum([0, *(len(text.split()) for text in texts)])
-    bits = np.random.default_rng(0).integers(
-        0, 2**BITS_PER_WORD, (starts[-1], -(-dimension // BITS_PER_WORD)), np.uint64
-    )
+    token_counts = [len(text.split()) for text in texts]
+    starts = np.concatenate([[0], np.cumsum(token_counts)])
+    words_per_token = math.ceil(dimension / BITS_PER_WORD)
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 2**BITS_PER_WORD, (starts[-1], words_per_token), np.uint64)
     return TokenSigns(bits, starts)
 
 
-def _fused(
+def _build_fusion(
     build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float
-) -> dict[str, Path]:
+) -> tuple[Path, Path]:
+    """Write a fusion of the dense index and BM25; return its encoder and index folders."""
     from model_code.retrieval import bm25
     from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
     from model_code.retrieval.index_settings import Bm25Settings
     from model_code.retrieval.indexed import NewPassages
 
-    words, made = (
-        (build / "bm25_encoder", build / "bm25_index"),
-        (build / "fused_encoder", build / "fused_index"),
-    )
-    bm25.build_folders(NewPassages(texts, ids), Bm25Settings(), *words)
+    bm25_folders = (build / "bm25_encoder", build / "bm25_index")
+    bm25.build_folders(NewPassages(texts, ids), Bm25Settings(), *bm25_folders)
+
     fusion = Fusion(
         {"dense": 1.0, "bm25": 5.0, "dense.late": 1.0},
         {"dense": ScoreNormalizer.fit(vectors)},
         feedback=feedback,
     )
-    build_folders({"dense": (build / "encoder", build / "index"), "bm25": words}, fusion, *made)
-    return dict(zip(("encoder", "index"), made, strict=True))
+    components = {"dense": (build / "encoder", build / "index"), "bm25": bm25_folders}
+    fused_folders = (build / "fused_encoder", build / "fused_index")
+    build_folders(components, fusion, *fused_folders)
+    return fused_folders
 
 
 def _write_documents(
@@ -139,11 +153,17 @@ def _write_documents(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    written_fields = ["{}"] * len(ids)
+    encoded_fields = ["{}"] * len(ids)
     if fields is not None:
-        written_fields = [json.dumps(document_fields) for document_fields in fields]
-    rows = {"document_id": ids, "title": ids, "text": list(texts), "fields": written_fields}
-    pq.write_table(pa.table(rows | {"date": [None] * len(ids)}), path)
+        encoded_fields = [json.dumps(document_fields) for document_fields in fields]
+    columns = {
+        "document_id": ids,
+        "title": ids,
+        "text": list(texts),
+        "fields": encoded_fields,
+        "date": [None] * len(ids),
+    }
+    pq.write_table(pa.table(columns), path)
 
 
 def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
@@ -153,11 +173,14 @@ def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
     """
     from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 
-    leaves = (np.arange(len(ids)) % min(LEAVES, len(ids))).astype(np.int32)
-    centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(leaves.max() + 1)])
+    leaf_count = min(MAX_LEAVES, len(ids))
+    leaves = (np.arange(len(ids)) % leaf_count).astype(np.int32)
+    centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(leaf_count)])
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
+    parents = np.zeros(leaf_count, np.int32)
+
     folder.mkdir()
-    Hierarchy((centroids,), (np.zeros(len(centroids), np.int32),), leaves).save(folder)
+    Hierarchy((centroids,), (parents,), leaves).save(folder)
     write_json(folder / DOCUMENT_IDS, ids)
 
 
@@ -167,27 +190,43 @@ def served(project: Project, seconds: float = 300.0) -> Iterator[Client]:
 
     Environment variables that name another project's state or ledger are removed.
 
+    Args:
+        project: Project to serve.
+        seconds: Longest wait for the service.
+
+    Yields:
+        A client of the service.
+
     Raises:
         FreshetError: If the service is not ready within `seconds`.
     """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
     }
-    path = os.pathsep.join(filter(None, [str(CLONE), environment.get("PYTHONPATH")]))
+    python_path = [str(CLONE)]
+    if environment.get("PYTHONPATH"):
+        python_path.append(environment["PYTHONPATH"])
+    environment["PYTHONPATH"] = os.pathsep.join(python_path)
+
     command = [sys.executable, "-m", "orchestration.cli", "serve", "--port", "0"]
     process = subprocess.Popen(
-        command, cwd=project.root, env=environment | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL
+        command, cwd=project.root, env=environment, stdout=subprocess.DEVNULL
     )
     try:
-        yield _ready(project, process, time.monotonic() + seconds)
+        yield _wait_for_service(project, process, time.monotonic() + seconds)
     finally:
         process.terminate()
         process.wait()
 
 
-def _ready(project: Project, process: subprocess.Popen[bytes], latest: float) -> Client:
-    while (client := find_running_service(Project(project.root))) is None:
-        if process.poll() is not None or time.monotonic() > latest:
+def _wait_for_service(
+    project: Project, process: subprocess.Popen[bytes], deadline: float
+) -> Client:
+    """Return a client once the service answers. `deadline` is a time of the monotonic clock."""
+    while True:
+        client = find_running_service(Project(project.root))
+        if client is not None:
+            return client
+        if process.poll() is not None or time.monotonic() > deadline:
             raise FreshetError("the service did not start; its message is above")
         time.sleep(0.05)
-    return client

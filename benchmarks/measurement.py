@@ -11,6 +11,11 @@ import torch
 
 Task = Callable[[], Any]
 
+# Bytes that `read_rate` reads. They are far more than any cache holds.
+READ_BYTES = 2**28
+# Side of the square matrices that `matrix_rate` multiplies, by type of device.
+SIDE = {"cpu": 1536, "cuda": 8192}
+
 
 def row(what: str, ours: float, peer: float, goal: float) -> dict[str, Any]:
     """Return a result where more is better: `ratio` is ours / peer, `met` if it reaches `goal`.
@@ -71,16 +76,24 @@ def row_stated(
     False
     """
     if met is None and goal != "-":
-        sign, bound = goal.split()
-        met = ours == float(bound) if sign == "==" else ours <= float(bound)
+        met = _reaches_goal(ours, goal)
+    ratio = ours / peer if peer else ours
     return {
         "what": what,
         "ours": ours,
         "peer": peer,
-        "ratio": ours / peer if peer else ours,
+        "ratio": ratio,
         "goal": goal,
         "met": met,
     }
+
+
+def _reaches_goal(value: float, goal: str) -> bool:
+    """Compare a value with a goal such as "<= 0.1" or "== 0"."""
+    sign, bound = goal.split()
+    if sign == "==":
+        return value == float(bound)
+    return value <= float(bound)
 
 
 def skipped(what: str, reason: str) -> dict[str, Any]:
@@ -115,7 +128,10 @@ def all_seconds(tasks: Sequence[Task], rounds: int) -> np.ndarray:
 
     Tasks alternate, so that other load affects all alike.
     """
-    return np.array([[seconds(task) for task in tasks] for _ in range(rounds)])
+    rows = []
+    for _ in range(rounds):
+        rows.append([seconds(task) for task in tasks])
+    return np.array(rows)
 
 
 def best_seconds(tasks: Sequence[Task], rounds: int = 3) -> list[float]:
@@ -132,16 +148,11 @@ def median_seconds(tasks: Sequence[Task], rounds: int) -> list[float]:
     return np.median(all_seconds(tasks, rounds), axis=0).tolist()
 
 
-# Far larger than any cache.
-READ_BYTES = 2**28
-# Side of the square matrices.
-SIDE = {"cpu": 1536, "cuda": 8192}
-
-
 def read_rate(device: str = "cpu", rounds: int = 5) -> float:
     """Return bytes per second of summing an array larger than any cache; the best of `rounds`."""
     array = torch.ones(READ_BYTES // 4, device=device)
-    return READ_BYTES / min(seconds(array.sum) for _ in range(rounds))
+    fastest = min(seconds(array.sum) for _ in range(rounds))
+    return READ_BYTES / fastest
 
 
 def matrix_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, rounds: int = 5) -> float:
@@ -150,8 +161,17 @@ def matrix_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, rounds:
     On a CPU it is the better of torch and numpy.
     """
     side = SIDE[torch.device(device).type]
-    left, right = (torch.rand(side, side, device=device).to(dtype) for _ in range(2))
-    tasks = [lambda: left @ right]
+    left = torch.rand(side, side, device=device).to(dtype)
+    right = torch.rand(side, side, device=device).to(dtype)
+
+    def multiply_in_torch() -> torch.Tensor:
+        return left @ right
+
+    def multiply_in_numpy() -> np.ndarray:
+        return left.numpy() @ right.numpy()
+
+    tasks: list[Task] = [multiply_in_torch]
     if device == "cpu" and dtype is torch.float32:
-        tasks.append(lambda: left.numpy() @ right.numpy())
-    return 2.0 * side**3 / min(seconds(task) for task in tasks for _ in range(rounds))
+        tasks.append(multiply_in_numpy)
+    fastest = min(min(seconds(task) for _ in range(rounds)) for task in tasks)
+    return 2.0 * side**3 / fastest

@@ -16,7 +16,8 @@ from model_code.collection.generations.generation_store import (
 from model_code.collection.ledger.events import LedgerCursor
 from model_code.text.passages import TextRules
 
-NOWHERE = LedgerCursor()
+# Position before the first event of any ledger.
+NO_EVENTS = LedgerCursor()
 
 
 def open_generation_zero(
@@ -29,28 +30,43 @@ def open_generation_zero(
     hierarchy: Path,
     provenance: Mapping[str, Any],
     text: TextRules | None = None,
-    cursor: LedgerCursor = NOWHERE,
+    cursor: LedgerCursor = NO_EVENTS,
     known_queries: Path | None = None,
 ) -> Generation:
     """Make a finished build the current generation of `retriever`, and `retriever` the default one.
 
-    The live folder is `root`/live. See `add_build`. A build that was opened before gets its newest
-    generation again, with its additions.
+    The live folder is `root`/live. A build that was opened before gets its newest generation again,
+    with its additions.
+
+    Args:
+        root: Folder of the project.
+        retriever: Name of the retriever.
+        encoder: Folder of the build's encoder.
+        index: Folder of the build's index.
+        documents: Parquet file of the build's documents.
+        hierarchy: Folder of the build's hierarchy.
+        provenance: Where the build comes from, for the manifest.
+        text: Rules that cut documents into passages.
+        cursor: Ledger position that the build includes.
+        known_queries: File of the build's known queries.
+
+    Returns:
+        The generation that is now current.
     """
-    collection = GenerationStore(root / LIVE, retriever)
-    parts = BuildArtifacts(encoder, index, documents, hierarchy, known_queries)
+    store = GenerationStore(root / LIVE, retriever)
+    artifacts = BuildArtifacts(encoder, index, documents, hierarchy, known_queries)
 
-    def newest(copies: Sequence[Generation]) -> Generation | None:
+    def choose_copy(copies: Sequence[Generation]) -> Generation | None:
         """Return the current generation, else the last copy; None without copies."""
-        current = [
-            generation for generation in copies if generation.number == collection.current_number()
-        ]
-        return (current or copies or [None])[-1]
+        for generation in reversed(copies):
+            if generation.number == store.current_number():
+                return generation
+        return copies[-1] if copies else None
 
-    generation = add_build(collection, parts, provenance, text, cursor, newest)
-    before = collection.current_number()
-    if before is not None and generation.number < before:
-        generation = collection.publish_again(generation, generation.cursor, {})
-    collection.set_current(generation)
+    generation = add_build(store, artifacts, provenance, text, cursor, choose_copy)
+    current_number = store.current_number()
+    if current_number is not None and generation.number < current_number:
+        generation = store.publish_again(generation, generation.cursor, {})
+    store.set_current(generation)
     set_default_retriever(root / LIVE, retriever)
     return generation

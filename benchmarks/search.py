@@ -12,6 +12,7 @@ Our rankings are stable. The fusion includes its second pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,25 @@ from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 
-FINGERPRINT, BASE = "benchmark", EncoderSettings().base
-LARGE = 1_000_000
+FINGERPRINT = "benchmark"
+BASE = EncoderSettings().base
+# Number of passages that `large` searches.
+LARGE_SIZE = 1_000_000
 # Recall that approximate searches are tuned to or must reach.
 RECALL = 0.99
-# Goals of the ratios to the peer.
-AS_FAST, LATENCY, FASTER, FUSED = 0.8, 1.25, 2.0, 1.3
+# Goals of an exact index against faiss flat: queries per second, and latency of one query.
+MIN_EXACT_SPEED = 0.8
+MAX_EXACT_LATENCY = 1.25
+# Goal of the index that `auto` chooses: its speed against faiss flat.
+MIN_APPROXIMATE_SPEED = 2.0
+# Goal of the fusion: its latency against its dense component.
+MAX_FUSION_LATENCY = 1.3
 # Iterations of k-means for both inverted files, which is faiss's default.
 ITERATIONS = 10
+# Standard deviation of vectors around their centre, per dimension.
+NOISE = 0.7
+# Queries that are timed against one read of all vectors.
+READING_QUERIES = 20
 # Takes queries (q, H) and returns row numbers of vectors (q, k).
 Search = Callable[[np.ndarray], np.ndarray]
 
@@ -67,128 +79,150 @@ def rows(
         documents: Documents of the fusion.
         base: Encoder of the fusion.
     """
-    passages = LARGE if large else passages
-    vectors, asked = clustered_vectors(passages, dimension, queries)
+    if large:
+        passages = LARGE_SIZE
+    vectors, query_vectors = clustered_vectors(passages, dimension, queries)
     size = f"{passages:,} x {dimension}"
-    flat, floor = _exact(vectors, k), _faiss_flat(vectors, k)
-    true = floor(asked)
-    ours, hnsw = _automatic(vectors, k), _tuned("ef", _hnsw(vectors), asked, true, k)
-    own, theirs = (_tuned("nprobe", index, asked, true, k) for index in _inverted_files(vectors))
-    return [
-        *_latency(f"{size}, exact, against faiss flat", flat, floor, asked, rounds, LATENCY),
-        _batch(f"{size}, exact, against faiss flat", flat, floor, asked, rounds, AS_FAST),
-        _against_reading(size, flat, asked, vectors.nbytes),
-        row(f"{size}, index by default: recall@{k}", recall(ours(asked), true), 1.0, goal=RECALL),
-        *_latency(
-            f"{size}, index by default, against faiss flat", ours, floor, asked, rounds, 1 / FASTER
-        ),
-        *_latency(
-            f"{size}, index by default, against HNSW at its recall {RECALL}",
-            ours,
-            hnsw,
-            asked,
-            rounds,
+
+    exact = _exact_search(vectors, k)
+    faiss_flat = _faiss_flat_search(vectors, k)
+    nearest = faiss_flat(query_vectors)
+    automatic = _automatic_search(vectors, k)
+    hnsw = _tune("efSearch", _build_hnsw(vectors), query_vectors, nearest, k)
+    tree_file, faiss_file = _inverted_files(vectors)
+    tree_lists = _tune("nprobe", tree_file, query_vectors, nearest, k)
+    faiss_lists = _tune("nprobe", faiss_file, query_vectors, nearest, k)
+
+    results = []
+    label = f"{size}, exact, against faiss flat"
+    results.extend(
+        _latency_rows(label, exact, faiss_flat, query_vectors, rounds, MAX_EXACT_LATENCY)
+    )
+    results.append(_batch_row(label, exact, faiss_flat, query_vectors, rounds, MIN_EXACT_SPEED))
+    results.append(_reading_row(size, exact, query_vectors, vectors.nbytes))
+
+    automatic_recall = recall(automatic(query_vectors), nearest)
+    results.append(row(f"{size}, index by default: recall@{k}", automatic_recall, 1.0, goal=RECALL))
+    comparisons = (
+        ("index by default, against faiss flat", automatic, faiss_flat, 1 / MIN_APPROXIMATE_SPEED),
+        (f"index by default, against HNSW at its recall {RECALL}", automatic, hnsw, 1.0),
+        (
+            f"the hierarchy's lists, against faiss's at recall {RECALL}",
+            tree_lists,
+            faiss_lists,
             1.0,
         ),
-        *_latency(
-            f"{size}, the hierarchy's lists, against faiss's at recall {RECALL}",
-            own,
-            theirs,
-            asked,
-            rounds,
-            1.0,
-        ),
-        *_fused(documents, queries, k, rounds, base),
-    ]
+    )
+    for comparison, ours, peer, most in comparisons:
+        label = f"{size}, {comparison}"
+        results.extend(_latency_rows(label, ours, peer, query_vectors, rounds, most))
+
+    results.extend(_fusion_rows(documents, queries, k, rounds, base))
+    return results
 
 
-def _fused(
+def _fusion_rows(
     documents: int, queries: int, k: int, rounds: int, base: str | Path
 ) -> list[dict[str, Any]]:
     """Compare the fusion with its dense component, including the encoding of the queries."""
-    encoder, texts = Encoder.load(base, 64, for_search=True), mixed_texts(documents)
+    encoder = Encoder.load(base, 64, for_search=True)
+    texts = mixed_texts(documents)
     vectors, _ = clustered_vectors(documents, encoder.dimension, 1)
-    dense = DenseRetriever(encoder, DenseIndex.build(vectors, _ids(vectors), encoder.fingerprint()))
-    bm25 = Bm25Retriever(Bm25Segment.build(texts, _ids(vectors), "english"), Bm25Settings())
+    ids = _document_ids(vectors)
+
+    dense = DenseRetriever(encoder, DenseIndex.build(vectors, ids, encoder.fingerprint()))
+    bm25 = Bm25Retriever(Bm25Segment.build(texts, ids, "english"), Bm25Settings())
     fusion = Fusion(
         {"dense": 1.0, "bm25": 5.0}, {"dense": ScoreNormalizer.fit(vectors)}, feedback=0.3
     )
     fused = FusedSearch({"dense": dense, "bm25": bm25}, fusion)
-    asked = np.array([[" ".join(text.split()[:8])] for text in texts[:queries]])
-    searches = [
-        lambda words, found=one: found.search(words.ravel().tolist(), k) for one in (fused, dense)
-    ]
-    return _latency(
-        f"{documents:,} documents, fused with feedback, against its dense part",
-        *searches,
-        asked,
-        rounds,
-        FUSED,
-    )
+
+    # `_latency_rows` takes one row of an array per query.
+    query_texts = np.array([[" ".join(text.split()[:8])] for text in texts[:queries]])
+
+    def search_fused(rows: np.ndarray) -> Any:
+        return fused.search(rows.ravel().tolist(), k)
+
+    def search_dense(rows: np.ndarray) -> Any:
+        return dense.search(rows.ravel().tolist(), k)
+
+    label = f"{documents:,} documents, fused with feedback, against its dense part"
+    return _latency_rows(label, search_fused, search_dense, query_texts, rounds, MAX_FUSION_LATENCY)
 
 
 def clustered_vectors(passages: int, dimension: int, queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return unit vectors around one centre per 100 passages, and queries near some of them."""
-    chance = np.random.default_rng(0)
-    centres = chance.standard_normal((max(1, passages // 100), dimension), np.float32)
-    noise = np.float32(0.7)
-    vectors = centres[chance.integers(len(centres), size=passages)]
-    vectors += noise * chance.standard_normal((passages, dimension), np.float32)
-    asked = vectors[chance.integers(passages, size=queries)]
-    asked += noise * chance.standard_normal((queries, dimension), np.float32)
-    return _unit(vectors), _unit(asked)
+    """Return unit vectors around one centre per 100 passages, and queries near some of them.
+
+    Args:
+        passages: Number of vectors.
+        dimension: Numbers per vector, H.
+        queries: Number of queries.
+
+    Returns:
+        Vectors (passages, H) and queries (queries, H), both float32.
+    """
+    random = np.random.default_rng(0)
+    noise = np.float32(NOISE)
+    centres = random.standard_normal((max(1, passages // 100), dimension), np.float32)
+
+    vectors = centres[random.integers(len(centres), size=passages)]
+    vectors += noise * random.standard_normal((passages, dimension), np.float32)
+    query_vectors = vectors[random.integers(passages, size=queries)]
+    query_vectors += noise * random.standard_normal((queries, dimension), np.float32)
+    return _unit(vectors), _unit(query_vectors)
 
 
-def recall(found: np.ndarray, true: np.ndarray) -> float:
-    """Return the share of the true rows (q, k) among those found, mean over the queries."""
-    return float(
-        np.mean(
-            [
-                len(set(a) & set(b)) / len(b)
-                for a, b in zip(found.tolist(), true.tolist(), strict=True)
-            ]
-        )
-    )
+def recall(returned: np.ndarray, nearest: np.ndarray) -> float:
+    """Return the share of the `nearest` rows (q, k) that a search `returned`, mean over queries."""
+    shares = []
+    for returned_rows, nearest_rows in zip(returned.tolist(), nearest.tolist(), strict=True):
+        common = set(returned_rows) & set(nearest_rows)
+        shares.append(len(common) / len(nearest_rows))
+    return float(np.mean(shares))
 
 
-def _exact(vectors: np.ndarray, k: int) -> Search:
-    return _of(
-        DenseIndex.build(
-            vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=ALWAYS_EXACT)
-        ),
-        k,
-    )
+def _exact_search(vectors: np.ndarray, k: int) -> Search:
+    settings = IndexSettings(flat_below=ALWAYS_EXACT)
+    return _search_of(DenseIndex.build(vectors, _document_ids(vectors), FINGERPRINT, settings), k)
 
 
-def _automatic(vectors: np.ndarray, k: int) -> Search:
+def _automatic_search(vectors: np.ndarray, k: int) -> Search:
     """Build the index of a large collection, whatever the size of this one."""
-    return _of(
-        DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=1)), k
-    )
+    settings = IndexSettings(flat_below=1)
+    return _search_of(DenseIndex.build(vectors, _document_ids(vectors), FINGERPRINT, settings), k)
 
 
-def _ids(vectors: np.ndarray) -> list[str]:
+def _document_ids(vectors: np.ndarray) -> list[str]:
+    """Return an id per row, from which `_search_of` reads the row's number again."""
     return [f"{i:09d}" for i in range(len(vectors))]
 
 
-def _of(index: DenseIndex, k: int) -> Search:
-    def search(asked: np.ndarray) -> np.ndarray:
+def _search_of(index: DenseIndex, k: int) -> Search:
+    def search(queries: np.ndarray) -> np.ndarray:
         """Return the rows (q, k) of the best documents, whose ids are their rows."""
-        rankings = index.search(asked, k, FINGERPRINT)
-        return np.array([[int(document) for document, _ in ranking] for ranking in rankings])
+        rows = []
+        for ranking in index.search(queries, k, FINGERPRINT):
+            rows.append([int(document_id) for document_id, _ in ranking])
+        return np.array(rows)
 
     return search
 
 
-def _faiss_flat(vectors: np.ndarray, k: int) -> Search:
+def _faiss_flat_search(vectors: np.ndarray, k: int) -> Search:
     import faiss
 
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    return lambda asked: index.search(asked, k)[1]
+    return partial(_search_faiss, index, k)
 
 
-def _hnsw(vectors: np.ndarray) -> Any:
+def _search_faiss(index: Any, k: int, queries: np.ndarray) -> np.ndarray:
+    """Return the rows (q, k) that FAISS finds."""
+    _, rows = index.search(queries, k)
+    return rows
+
+
+def _build_hnsw(vectors: np.ndarray) -> Any:
     import faiss
 
     index = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
@@ -203,16 +237,15 @@ def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
     """
     import faiss
 
-    tree = build_hierarchy(
-        vectors, HierarchySettings(max_iterations=ITERATIONS, device="cpu"), seed=0
-    )
-    own = build_inverted_file(tree, vectors)
-    theirs = faiss.index_factory(
-        vectors.shape[1], f"IVF{own.nlist},Flat", faiss.METRIC_INNER_PRODUCT
-    )
-    theirs.train(vectors)
-    theirs.add(vectors)
-    return own, theirs
+    settings = HierarchySettings(max_iterations=ITERATIONS, device="cpu")
+    tree = build_hierarchy(vectors, settings, seed=0)
+    tree_file = build_inverted_file(tree, vectors)
+
+    description = f"IVF{tree_file.nlist},Flat"
+    faiss_file = faiss.index_factory(vectors.shape[1], description, faiss.METRIC_INNER_PRODUCT)
+    faiss_file.train(vectors)
+    faiss_file.add(vectors)
+    return tree_file, faiss_file
 
 
 def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
@@ -233,54 +266,79 @@ def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
     return index
 
 
-def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -> Search:
-    """Return the search with the least effort that reaches `RECALL`, in steps of a fifth."""
+def _tune(parameter: str, index: Any, queries: np.ndarray, nearest: np.ndarray, k: int) -> Search:
+    """Return the search with the least effort that reaches `RECALL`, in steps of a fifth.
+
+    Args:
+        parameter: The index's parameter for effort: "efSearch" or "nprobe".
+        index: An index of faiss.
+        queries: Query vectors (q, H).
+        nearest: Rows (q, k) of an exact search.
+        k: Hits per query.
+    """
     import faiss
 
-    effort, space = 1.0, faiss.ParameterSpace()
-
-    def search(queries: np.ndarray) -> np.ndarray:
-        """Return the rows (q, k) that FAISS finds."""
-        return index.search(queries, k)[1]
-
-    most = index.ntotal if knob == "ef" else index.nlist
+    parameter_space = faiss.ParameterSpace()
+    search = partial(_search_faiss, index, k)
+    most_effort = index.nlist if parameter == "nprobe" else index.ntotal
+    effort = 1.0
     while True:
-        space.set_index_parameter(
-            index, "efSearch" if knob == "ef" else knob, min(most, round(effort))
-        )
-        if effort >= most or recall(search(asked), true) >= RECALL:
+        value = min(most_effort, round(effort))
+        parameter_space.set_index_parameter(index, parameter, value)
+        if effort >= most_effort or recall(search(queries), nearest) >= RECALL:
             return search
         effort = max(effort + 1, effort * 1.2)
 
 
-def _latency(
-    what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, most: float
+def _latency_rows(
+    label: str, ours: Search, peer: Search, queries: np.ndarray, rounds: int, most: float
 ) -> list[dict[str, Any]]:
-    """Return milliseconds of single queries: median and 99th percentile of the queries' medians."""
-    pairs = [[lambda q=q, s=search: s(q[None]) for search in (ours, peer)] for q in asked]
-    spent = np.array([np.median(all_seconds(pair, rounds), axis=0) for pair in pairs]) * 1000
-    quantiles = (("p50", 0.5), ("p99", 0.99))
-    return [
-        row_below(f"{what}: {name} (ms)", *np.quantile(spent, quantile, axis=0).tolist(), most)
-        for name, quantile in quantiles
-    ]
+    """Return milliseconds of single queries: median and 99th percentile of the queries' medians.
+
+    Args:
+        label: Start of the rows' names.
+        ours: Search of Freshet.
+        peer: Search that it is compared with.
+        queries: One query per row.
+        rounds: Runs of every query.
+        most: Largest ratio of ours to the peer.
+    """
+    query_medians = []
+    for query in queries:
+        # Each search takes an array of one query.
+        batch = query[None]
+        times = all_seconds([partial(ours, batch), partial(peer, batch)], rounds)
+        query_medians.append(1000 * np.median(times, axis=0))
+
+    results = []
+    for name, quantile in (("p50", 0.5), ("p99", 0.99)):
+        our_time, peer_time = np.quantile(query_medians, quantile, axis=0).tolist()
+        results.append(row_below(f"{label}: {name} (ms)", our_time, peer_time, most))
+    return results
 
 
-def _batch(
-    what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, goal: float
+def _batch_row(
+    label: str, ours: Search, peer: Search, queries: np.ndarray, rounds: int, goal: float
 ) -> dict[str, Any]:
-    spent = np.median(all_seconds([lambda: ours(asked), lambda: peer(asked)], rounds), axis=0)
+    times = all_seconds([partial(ours, queries), partial(peer, queries)], rounds)
+    our_seconds, peer_seconds = np.median(times, axis=0).tolist()
     return row(
-        f"{what}: queries/s in a batch of {len(asked)}", *(len(asked) / spent).tolist(), goal
+        f"{label}: queries/s in a batch of {len(queries)}",
+        len(queries) / our_seconds,
+        len(queries) / peer_seconds,
+        goal,
     )
 
 
-def _against_reading(
-    size: str, ours: Search, asked: np.ndarray, size_in_bytes: int
+def _reading_row(
+    size: str, search: Search, queries: np.ndarray, size_in_bytes: int
 ) -> dict[str, Any]:
-    spent = float(np.median(all_seconds([lambda q=q: ours(q[None]) for q in asked[:20]], 1))) * 1000
+    """Compare the latency of an exact search with reading all vectors once."""
+    tasks = [partial(search, query[None]) for query in queries[:READING_QUERIES]]
+    search_milliseconds = 1000 * float(np.median(all_seconds(tasks, rounds=1)))
+    reading_milliseconds = 1000 * size_in_bytes / read_rate()
     return row_without_goal(
-        f"{size}, exact: ms, against reading them once", spent, size_in_bytes / read_rate() * 1000
+        f"{size}, exact: ms, against reading them once", search_milliseconds, reading_milliseconds
     )
 
 

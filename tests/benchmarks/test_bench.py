@@ -76,7 +76,7 @@ def test_idle_build_is_measured_only_if_idle(
         return types.SimpleNamespace(returncode=int(changed))
 
     monkeypatch.setattr(overhead, "_run", run)
-    found = overhead._idle(None, 2)
+    found = overhead._measure_idle(None, 2)
     assert commands == (["status"] if changed else ["status", "repro", "repro"])
     assert (found["met"], found["ours"] is None) == ((None, True) if changed else (True, False))
 

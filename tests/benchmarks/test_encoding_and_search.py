@@ -49,7 +49,7 @@ def test_operations_are_those_of_the_matrix_products(base: Path) -> None:
     texts = [" ".join(encoding.mixed_texts(1)[0].split()[:20])]
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         encoder(encoder.tokenize(texts))
-    assert encoding._operations(encoder, texts) == pytest.approx(
+    assert encoding._count_operations(encoder, texts) == pytest.approx(
         counter.get_total_flops(), rel=0.02
     )
 
@@ -74,7 +74,7 @@ def test_tuning_takes_no_more_effort_than_it_needs() -> None:
     index.train(vectors)
     index.add(vectors)
     true = np.argsort(-(asked @ vectors.T), axis=1)[:, :10]
-    found = search._tuned("nprobe", index, asked, true, 10)
+    found = search._tune("nprobe", index, asked, true, 10)
     assert search.recall(found(asked), true) >= search.RECALL
     assert 1 < index.nprobe < 50
     index.nprobe -= 1

@@ -40,7 +40,7 @@ def test_every_part_is_measured_at_every_size_and_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = make_tiny_encoder(tmp_path / "tiny", ["alpha", "beta"])
-    monkeypatch.setattr(growth, "AT_LEAST", 0.0)
+    monkeypatch.setattr(growth, "MIN_MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(
         growth, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers)
     )
