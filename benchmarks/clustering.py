@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,17 @@ from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 
 # Inner products computed at once.
-BLOCK = 2**24
+BLOCK_SIZE = 2**24
+# Goals of the ratios to the peer: the objective at every level, the speed against faiss, and the
+# speed against the paper's Algorithm 2.
+MIN_OBJECTIVE = 1.0
+MIN_SPEED = 2.0
+MIN_SPEED_AGAINST_PAPER = 1.0
+# Number of passages that `large` clusters, and the goal of its seconds on a GPU.
+LARGE_SIZE = 1_000_000
+MAX_LARGE_SECONDS = 60.0
+# Arguments: vectors, clusters, iterations, seed. Returns centroids.
+Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 
 def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
@@ -38,9 +49,10 @@ def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int
         sums = torch.zeros_like(centroids).index_add_(0, labels, vectors)
         filled = torch.bincount(labels, minlength=clusters) > 0
         centroids = torch.where(filled[:, None], normalize(sums, dim=1), centroids)
-        before, labels = labels, nearest(vectors, centroids)[1]
-        if torch.equal(before, labels):
+        _, new_labels = nearest(vectors, centroids)
+        if torch.equal(new_labels, labels):
             break
+        labels = new_labels
     return centroids
 
 
@@ -54,17 +66,13 @@ def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> tuple[torch.Tenso
     Returns:
         Cosines (N,) and centroid numbers (N,).
     """
-    parts = [
-        (part @ centroids.T).max(dim=1) for part in vectors.split(max(1, BLOCK // len(centroids)))
-    ]
-    return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
-
-
-# Goals of the ratios to the peer.
-NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0
-LARGE, LARGE_SECONDS = 1_000_000, 60.0
-# Arguments: vectors, clusters, iterations, seed. Returns centroids.
-Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]
+    cosines = []
+    numbers = []
+    for block in vectors.split(max(1, BLOCK_SIZE // len(centroids))):
+        best = (block @ centroids.T).max(dim=1)
+        cosines.append(best.values)
+        numbers.append(best.indices)
+    return torch.cat(cosines), torch.cat(numbers)
 
 
 def rows(
@@ -85,16 +93,17 @@ def rows(
     Args:
         passages: Number of synthetic vectors.
         dimension: Numbers per vector.
+        branching: Branching of the tree. None takes the default for this number of passages.
         iterations: Limit on the iterations of k-means.
         repeats: Runs per row, each with another seed.
         device: Device of both sides.
         seed: First seed.
-        branching: Branching of the tree. None takes the default for this number of passages.
         paper: Passages of the comparison with Algorithm 2; 0 leaves it out.
         large: Cluster a million passages once instead of `passages`.
     """
     if large:
-        passages, repeats = LARGE, 1
+        passages = LARGE_SIZE
+        repeats = 1
     shared = {
         "dimension": dimension,
         "iterations": iterations,
@@ -102,8 +111,10 @@ def rows(
         "device": device,
         "seed": seed,
     }
-    found = levels(passages, branching=branching, **shared)
-    return found + (against_paper(paper, **shared) if paper else [])
+    results = levels(passages, branching=branching, **shared)
+    if paper:
+        results.extend(against_paper(paper, **shared))
+    return results
 
 
 def levels(
@@ -121,32 +132,35 @@ def levels(
     on iterations and may stop earlier, when nothing moves. The rows have the median time and the
     mean objective of `repeats` runs. The runs have different seeds, and the two sides alternate.
     """
-    branching = branching or default_branching(passages)
-    peer, name = _peer(device)
-    ours = _ours(device)
-    level = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
+    if branching is None:
+        branching = default_branching(passages)
+    ours = _our_cluster(device)
+    peer, peer_name = _choose_peer(device)
+
+    vectors = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
     sizes = level_sizes(passages, branching)
-    table, spent = [], np.zeros(2)
-    for number, clusters in reversed(list(enumerate(sizes, start=1))):
-        pair = [_measured(one, level, clusters, iterations) for one in (ours, peer)]
-        spans, cosines, centroids = _alternate(pair, range(seed, seed + repeats))
-        what = f"level {number}, {len(level):,} x {dimension} into {clusters:,}"
-        table.append(row(f"{what}: mean cosine, against {name}", *cosines, goal=NO_WORSE))
-        table.append(
-            row(f"{what}: vectors/s, the same", *(len(level) / span for span in spans), goal=FASTER)
-        )
-        spent += spans
-        level = centroids
-    what = f"all levels, b = {branching}, at most {iterations} iterations: vectors/s"
-    table.append(row(what, *(float(passages / span) for span in spent), goal=FASTER))
-    if device != "cpu" and passages == LARGE:
-        table.append(
-            row_below(f"{passages:,} x {dimension}, all levels (s)", float(spent[0]), LARGE_SECONDS)
-        )
+    table = []
+    our_total = 0.0
+    peer_total = 0.0
+    for number in range(len(sizes), 0, -1):
+        clusters = sizes[number - 1]
+        result = _compare(ours, peer, vectors, clusters, iterations, range(seed, seed + repeats))
+        our_total += result.our_seconds
+        peer_total += result.peer_seconds
+
+        label = f"level {number}, {len(vectors):,} x {dimension} into {clusters:,}"
+        table.extend(result.rows(label, len(vectors), peer_name, MIN_SPEED))
+        vectors = result.our_centroids
+
+    label = f"all levels, b = {branching}, at most {iterations} iterations: vectors/s"
+    table.append(row(label, passages / our_total, passages / peer_total, goal=MIN_SPEED))
+    if device != "cpu" and passages == LARGE_SIZE:
+        label = f"{passages:,} x {dimension}, all levels (s)"
+        table.append(row_below(label, our_total, MAX_LARGE_SECONDS))
     return table
 
 
-def _peer(device: str) -> tuple[Cluster, str]:
+def _choose_peer(device: str) -> tuple[Cluster, str]:
     """Return the peer for this device and its name.
 
     It is faiss if faiss is installed and can use the device, else the paper's algorithm.
@@ -155,9 +169,10 @@ def _peer(device: str) -> tuple[Cluster, str]:
         import faiss
 
         if device == "cpu":
-            return partial(_faiss, gpu=False), "faiss"
-        if getattr(faiss, "get_num_gpus", lambda: 0)():
-            return partial(_faiss, gpu=True), "faiss on the GPU"
+            return partial(_faiss_cluster, gpu=False), "faiss"
+        # faiss without GPU support has no such function.
+        if hasattr(faiss, "get_num_gpus") and faiss.get_num_gpus() > 0:
+            return partial(_faiss_cluster, gpu=True), "faiss on the GPU"
     return algorithm_2, "Algorithm 2"
 
 
@@ -167,13 +182,10 @@ def against_paper(
     """Compare the paper's own algorithm with ours on the last level of the paper's tree."""
     vectors = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
     clusters = level_sizes(passages, default_branching(passages))[-1]
-    pair = [_measured(one, vectors, clusters, iterations) for one in (_ours(device), algorithm_2)]
-    spans, cosines, _ = _alternate(pair, range(seed, seed + repeats))
-    what = f"{passages:,} x {dimension} into {clusters:,}"
-    return [
-        row(f"{what}: mean cosine, against the paper's Algorithm 2", *cosines, goal=NO_WORSE),
-        row(f"{what}: vectors/s, the same", *(passages / span for span in spans), goal=AS_FAST),
-    ]
+    seeds = range(seed, seed + repeats)
+    result = _compare(_our_cluster(device), algorithm_2, vectors, clusters, iterations, seeds)
+    label = f"{passages:,} x {dimension} into {clusters:,}"
+    return result.rows(label, passages, "the paper's Algorithm 2", MIN_SPEED_AGAINST_PAPER)
 
 
 def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
@@ -181,38 +193,88 @@ def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
 
     They have topics within topics, and the variance of direction i falls like 1 / i.
     """
-    draw = np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     scale = np.arange(1, dimension + 1, dtype=np.float32) ** -0.5
     vectors = np.zeros((1, dimension), np.float32)
     for count in (max(2, passages // 1000), max(2, passages // 30), passages):
-        parents = draw.integers(0, len(vectors), count)
-        vectors = vectors[parents] + scale * draw.standard_normal((count, dimension), np.float32)
+        parents = random.integers(0, len(vectors), count)
+        noise = random.standard_normal((count, dimension), np.float32)
+        vectors = vectors[parents] + scale * noise
     return vectors
 
 
-# Takes a seed and returns seconds, mean cosine and centroids.
-Measured = Callable[[int], tuple[float, float, torch.Tensor]]
+@dataclass(frozen=True)
+class _Comparison:
+    """Median seconds and mean cosines of both sides, and our centroids (K, H) of the last run."""
+
+    our_seconds: float
+    peer_seconds: float
+    our_cosine: float
+    peer_cosine: float
+    our_centroids: torch.Tensor
+
+    def rows(
+        self, label: str, vectors: int, peer_name: str, min_speed: float
+    ) -> list[dict[str, Any]]:
+        """Return the rows of the objective and of the speed for this number of vectors."""
+        return [
+            row(
+                f"{label}: mean cosine, against {peer_name}",
+                self.our_cosine,
+                self.peer_cosine,
+                goal=MIN_OBJECTIVE,
+            ),
+            row(
+                f"{label}: vectors/s, the same",
+                vectors / self.our_seconds,
+                vectors / self.peer_seconds,
+                goal=min_speed,
+            ),
+        ]
 
 
-def _measured(cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int) -> Measured:
-    def run(seed: int) -> tuple[float, float, torch.Tensor]:
-        """Return the seconds, the mean cosine to the nearest centroid, and the centroids (K, H)."""
-        found = []
-        spent = seconds(lambda: found.append(cluster(vectors, clusters, iterations, seed)))
-        return spent, float(nearest(vectors, found[0])[0].mean(dtype=torch.float64)), found[0]
+def _compare(
+    ours: Cluster,
+    peer: Cluster,
+    vectors: torch.Tensor,
+    clusters: int,
+    iterations: int,
+    seeds: range,
+) -> _Comparison:
+    """Cluster `vectors` with both sides in turn, once per seed."""
+    our_runs = []
+    peer_runs = []
+    for seed in seeds:
+        our_runs.append(_time_cluster(ours, vectors, clusters, iterations, seed))
+        peer_runs.append(_time_cluster(peer, vectors, clusters, iterations, seed))
+    return _Comparison(
+        our_seconds=float(np.median([run.seconds for run in our_runs])),
+        peer_seconds=float(np.median([run.seconds for run in peer_runs])),
+        our_cosine=float(np.mean([run.cosine for run in our_runs])),
+        peer_cosine=float(np.mean([run.cosine for run in peer_runs])),
+        our_centroids=our_runs[-1].centroids,
+    )
 
-    return run
+
+class _Run(NamedTuple):
+    """Seconds of one run, its mean cosine to the nearest centroid, and its centroids (K, H)."""
+
+    seconds: float
+    cosine: float
+    centroids: torch.Tensor
 
 
-def _alternate(pair: list[Measured], seeds: range) -> tuple[np.ndarray, list[float], torch.Tensor]:
-    """Return the median seconds (2,) and mean objectives of both sides, and our last centroids."""
-    runs = [[run(seed) for run in pair] for seed in seeds]
-    spans = np.array([[one[0] for one in both] for both in runs])
-    cosines = np.array([[one[1] for one in both] for both in runs])
-    return np.median(spans, axis=0), cosines.mean(axis=0).tolist(), runs[-1][0][2]
+def _time_cluster(
+    cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int, seed: int
+) -> _Run:
+    results = []
+    run_seconds = seconds(lambda: results.append(cluster(vectors, clusters, iterations, seed)))
+    centroids = results[0]
+    cosines, _ = nearest(vectors, centroids)
+    return _Run(run_seconds, float(cosines.mean(dtype=torch.float64)), centroids)
 
 
-def _ours(device: str) -> Cluster:
+def _our_cluster(device: str) -> Cluster:
     def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
         """Return the centroids (K, H) of `KMeans` for vectors (n, H), without gradients."""
         settings = HierarchySettings().replace(max_iterations=iterations, device=device)
@@ -222,15 +284,23 @@ def _ours(device: str) -> Cluster:
     return cluster
 
 
-def _faiss(
+def _faiss_cluster(
     vectors: torch.Tensor, clusters: int, iterations: int, seed: int, gpu: bool
 ) -> torch.Tensor:
     """Cluster with faiss, with every vector in use as in ours."""
     import faiss
 
     points = vectors.cpu().numpy()
-    every_point = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
-    options = {"niter": iterations, "spherical": True, "seed": seed, "gpu": gpu} | every_point
-    kmeans = faiss.Kmeans(points.shape[1], clusters, **options)
+    kmeans = faiss.Kmeans(
+        points.shape[1],
+        clusters,
+        niter=iterations,
+        spherical=True,
+        seed=seed,
+        gpu=gpu,
+        # Without these limits, faiss warns about few points and samples from many.
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(points),
+    )
     kmeans.train(points)
     return torch.from_numpy(kmeans.centroids).to(vectors.device)

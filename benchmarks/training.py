@@ -26,10 +26,12 @@ from model_code.training.optimisation import freeze_layers
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer
 
-BASE, MAX_TOKENS = EncoderSettings().base, 128
+BASE = EncoderSettings().base
+MAX_TOKENS = 128
 PEER = "MultipleNegativesRankingLoss"
 # Goals: time of a step with the hierarchy, and speed against the peer.
-HIERARCHY_COST, PEER_SPEED = 1.10, 1.2
+MAX_HIERARCHY_COST = 1.10
+MIN_PEER_SPEED = 1.2
 Step = Callable[[], object]
 
 
@@ -42,97 +44,117 @@ def rows(
         base: Argument of `Encoder.load`.
         pairs: Size of the synthetic training set.
         batch_size: Pairs per step.
-        device: Device of both sides.
         steps: Timed steps per side, after one warm-up step.
+        device: Device of both sides.
     """
-    data = _data(Encoder.load(base, MAX_TOKENS, device="cpu"), pairs)
+    data = _make_training_data(Encoder.load(base, MAX_TOKENS, device="cpu"), pairs)
     shared = {
         "supervision": "supervised",
         "batch_size": batch_size,
         "document_max_tokens": 96,
         "steps": 10 * steps,
+        "negatives_per_query": 0,
     }
-    settings = TrainingSettings(**shared, hierarchy_weight=0.0, negatives_per_query=0)
-    plain = _trainer(base, data, settings, device)
-    hce = _trainer(
-        base, data, TrainingSettings(**shared, batches="siblings", negatives_per_query=0), device
-    )
-    alike, installed = (
-        _peer_step(base, data, plain, settings, as_installed) for as_installed in (False, True)
-    )
-    compared = [
+    plain_settings = TrainingSettings(**shared, hierarchy_weight=0.0)
+    plain = _make_trainer(base, data, plain_settings, device)
+    hce_settings = TrainingSettings(**shared, batches="siblings")
+    hce = _make_trainer(base, data, hce_settings, device)
+    peer_alike = _peer_step(base, data, plain, plain_settings, as_installed=False)
+    peer_installed = _peer_step(base, data, plain, plain_settings, as_installed=True)
+
+    comparisons = [
         (
             "HCE against plain contrastive training",
             hce.take_step,
             plain.take_step,
-            1 / HIERARCHY_COST,
+            1 / MAX_HIERARCHY_COST,
         ),
         (
             f"contrastive training against {PEER}, same layers frozen, dropout 0",
             plain.take_step,
-            alike,
-            PEER_SPEED,
+            peer_alike,
+            MIN_PEER_SPEED,
         ),
-        (f"HCE against {PEER}, same layers frozen, dropout 0", hce.take_step, alike, PEER_SPEED),
+        (
+            f"HCE against {PEER}, same layers frozen, dropout 0",
+            hce.take_step,
+            peer_alike,
+            MIN_PEER_SPEED,
+        ),
         (
             f"contrastive training against {PEER} as installed",
             plain.take_step,
-            installed,
-            PEER_SPEED,
+            peer_installed,
+            MIN_PEER_SPEED,
         ),
     ]
-    return [
-        _row(what, batch_size, goal, *median_seconds([ours, peer], steps))
-        for what, ours, peer, goal in compared
-    ]
+    results = []
+    for label, our_step, peer_step, goal in comparisons:
+        our_seconds, peer_seconds = median_seconds([our_step, peer_step], steps)
+        results.append(_row(label, batch_size, goal, our_seconds, peer_seconds))
+    return results
 
 
-def _row(what: str, batch_size: int, goal: float, ours: float, peer: float) -> dict[str, Any]:
-    ratio = peer / ours
+def _row(
+    label: str, batch_size: int, goal: float, our_seconds: float, peer_seconds: float
+) -> dict[str, Any]:
+    ratio = peer_seconds / our_seconds
     return {
-        "what": f"{what}, pairs/s, batch {batch_size}",
-        "ours": batch_size / ours,
-        "peer": batch_size / peer,
+        "what": f"{label}, pairs/s, batch {batch_size}",
+        "ours": batch_size / our_seconds,
+        "peer": batch_size / peer_seconds,
         "ratio": ratio,
         "goal": f">= {goal:.2f}",
         "met": ratio >= goal,
     }
 
 
-def _data(encoder: Encoder, pairs: int) -> TrainingData:
+def _make_training_data(encoder: Encoder, pairs: int) -> TrainingData:
     """Return queries of 4 to 24 words and documents of 8 to 400 words, half of them under 60."""
     random = np.random.default_rng(0)
     words = np.array([word for word in encoder.tokenizer.get_vocab() if word.isalpha()])
     words.sort()
 
-    def text(length: float) -> str:
+    def draw_text(length: float) -> str:
         return " ".join(random.choice(words, int(length)))
 
-    documents = [text(length) for length in np.exp(random.normal(4.1, 0.7, pairs)).clip(8, 400)]
+    document_lengths = np.exp(random.normal(4.1, 0.7, pairs)).clip(8, 400)
+    documents = [draw_text(length) for length in document_lengths]
     passages = Passages(documents, np.arange(pairs))
-    queries = [(text(length), [i]) for i, length in enumerate(random.integers(4, 25, pairs))]
-    return TrainingData(
-        passages, make_pairs(passages, queries), Pairs([], np.empty(0, np.int64), [])
-    )
+
+    queries = []
+    for document, length in enumerate(random.integers(4, 25, pairs)):
+        queries.append((draw_text(length), [document]))
+    no_pseudo_queries = Pairs([], np.empty(0, np.int64), [])
+    return TrainingData(passages, make_pairs(passages, queries), no_pseudo_queries)
 
 
-def _trainer(base: str, data: TrainingData, settings: TrainingSettings, device: str) -> Trainer:
+def _make_trainer(
+    base: str, data: TrainingData, settings: TrainingSettings, device: str
+) -> Trainer:
     encoder = Encoder.load(base, MAX_TOKENS, device=device)
-    vectors = (
-        np.random.default_rng(1)
-        .standard_normal((len(data.passages.texts), encoder.dimension))
-        .astype(np.float32)
-    )
-    hierarchy = (
-        build_hierarchy(vectors, HierarchySettings(), seed=0) if settings.needs_hierarchy else None
-    )
+    hierarchy = None
+    if settings.needs_hierarchy:
+        # The cost of a step does not depend on the vectors, so they are random.
+        random = np.random.default_rng(1)
+        shape = (len(data.passages.texts), encoder.dimension)
+        vectors = random.standard_normal(shape).astype(np.float32)
+        hierarchy = build_hierarchy(vectors, HierarchySettings(), seed=0)
     return Trainer(encoder, data, settings, seed=0, hierarchy=hierarchy)
 
 
 def _peer_step(
     base: str, data: TrainingData, ours: Trainer, settings: TrainingSettings, as_installed: bool
 ) -> Step:
-    """Return a step of sentence-transformers on our batches, without its trainer's overhead."""
+    """Return a step of sentence-transformers on our batches, without its trainer's overhead.
+
+    Args:
+        base: Argument of `locate_model`.
+        data: Training data of both sides.
+        ours: Trainer of Freshet, whose batches and device the peer uses.
+        settings: Settings of `ours`.
+        as_installed: Train all layers with dropout, instead of our frozen layers without dropout.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
@@ -143,27 +165,29 @@ def _peer_step(
     if not as_installed:
         freeze_layers(model[0].auto_model, settings.frozen_layers)
     loss = MultipleNegativesRankingLoss(model, scale=1 / settings.temperature)
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(learning, lr=settings.learning_rate, fused=True)
+    trained_parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained_parameters, lr=settings.learning_rate, fused=True)
     bfloat16 = uses_bfloat16("auto", device)
-    numbers = cycle(range(len(ours.schedule)))
+    batch_numbers = cycle(range(len(ours.schedule)))
 
-    def features(texts: list[str], most: int) -> dict[str, torch.Tensor]:
-        """Tokenize texts with the peer's own tokenizer, with at most `most` tokens."""
-        model.max_seq_length = most
-        return {
-            name: value.to(device)
-            for name, value in model.preprocess(texts).items()
-            if torch.is_tensor(value)
-        }
+    def tokenize(texts: list[str], max_tokens: int) -> dict[str, torch.Tensor]:
+        """Tokenize texts with the peer's own tokenizer, with at most `max_tokens` tokens."""
+        model.max_seq_length = max_tokens
+        features = {}
+        for name, value in model.preprocess(texts).items():
+            if torch.is_tensor(value):
+                features[name] = value.to(device)
+        return features
 
     def step() -> None:
         """Take one step on the next pairs of our schedule, with the peer's loss."""
-        pairs = ours.schedule[next(numbers)]
-        queries = features([data.pairs.queries[pair] for pair in pairs], settings.query_max_tokens)
-        texts = [data.passages.texts[passage] for passage in data.pairs.passages[pairs]]
+        pairs = ours.schedule[next(batch_numbers)]
+        query_texts = [data.pairs.queries[pair] for pair in pairs]
+        queries = tokenize(query_texts, settings.query_max_tokens)
+        passage_texts = [data.passages.texts[passage] for passage in data.pairs.passages[pairs]]
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-            value = loss([queries, features(texts, settings.document_max_tokens)], torch.empty(0))
+            passages = tokenize(passage_texts, settings.document_max_tokens)
+            value = loss([queries, passages], torch.empty(0))
         value.backward()
         optimizer.step()
         optimizer.zero_grad()
