@@ -142,8 +142,7 @@ def levels(
     table = []
     our_total = 0.0
     peer_total = 0.0
-    for number in range(len(sizes), 0, -1):
-        clusters = sizes[number - 1]
+    for number, clusters in reversed(list(enumerate(sizes, start=1))):
         result = _compare(ours, peer, vectors, clusters, iterations, range(seed, seed + repeats))
         our_total += result.our_seconds
         peer_total += result.peer_seconds

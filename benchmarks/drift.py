@@ -24,9 +24,8 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,21 @@ from benchmarks.drift_batches import (
 from benchmarks.encoding import BASE
 from model_code.files import atomic_write
 
-SHARES, HARM, LOSS, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.01, 0.05
+# Shares of shifted documents in a batch.
+SHARES = (0.1, 0.25, 0.5, 1.0)
+# Loss of mean reciprocal rank from which a retrain must be requested.
+HARM = 0.15
+# Loss of mean reciprocal rank from which a retrain may be requested.
+MIN_LOSS = 0.01
+# Largest accepted share of wrong decisions.
+MAX_WRONG_SHARE = 0.05
+# Quantile of the normal distribution for intervals of 95 %.
+Z_95 = 1.959964
+# Title of each panel of the picture by the decision that it counts.
+DECISION_TITLES = {"alarm": "some measure alarms", "retrain": "a retrain is called for"}
+
+# A cell of the table: reference, source of the shifted documents, and their share.
+CellKey = tuple[str, str, float]
 
 
 def rows(
@@ -58,54 +71,72 @@ def rows(
     """Report the share of correctly judged batches for each shift, with its 95 % interval.
 
     Args:
+        data: Folder of data sets. None takes the folder in `FRESHET_DATA`, if it is set.
         base: Encoder of the documents.
         plan: Size of the simulation.
-        data: Folder of data sets. None takes the folder in `FRESHET_DATA`, if it is set.
         output: Folder for drift_curve.csv and .png. None takes the folder in
             `FRESHET_BENCH_OUTPUT`, if it is set.
     """
     from model_code.encoding.encoder import Encoder
 
-    plan = plan or StudyPlan()
-    data, output = data or _folder("FRESHET_DATA"), output or _folder("FRESHET_BENCH_OUTPUT")
+    if plan is None:
+        plan = StudyPlan()
+    if data is None:
+        data = _folder_in_environment("FRESHET_DATA")
+    if output is None:
+        output = _folder_in_environment("FRESHET_BENCH_OUTPUT")
+
     encoder = Encoder.load(base, plan.max_tokens, for_search=True)
-    cells: dict[tuple[str, str, float], CellCounts] = {}
-    for name, home, elsewhere in studies(data, plan):
-        vectors = {source: encode(encoder, with_made(pairs)) for source, pairs in elsewhere.items()}
-        found = simulate(encode(encoder, with_made(home)), vectors, plan)
-        cells |= {(name, *key): cell for key, cell in found.items()}
-    if output:
+    cells: dict[CellKey, CellCounts] = {}
+    for study in studies(data, plan):
+        shifted = {}
+        for source, pairs in study.elsewhere.items():
+            shifted[source] = encode(encoder, with_made(pairs))
+        home = encode(encoder, with_made(study.home))
+        for (source, share), cell in simulate(home, shifted, plan).items():
+            cells[study.name, source, share] = cell
+
+    if output is not None:
         write_curve(output / "drift_curve.csv", cells)
         draw(output / "drift_curve.png", output / "drift_curve.csv")
-    return [_row(*key, cell) for key, cell in cells.items()]
+    return [_row(key, cell) for key, cell in cells.items()]
 
 
 def simulate(
     home: Vectors, elsewhere: Mapping[str, Vectors], plan: StudyPlan
 ) -> dict[tuple[str, float], CellCounts]:
-    """Return the cells by source and share.
+    """Judge batches without a shift and batches with each share of each source.
 
-    The cell ("none", 0) has batches of home documents that no other batch of their split contains.
+    Args:
+        home: Documents that the reference is drawn from.
+        elsewhere: Shifted documents by source.
+        plan: Size of the simulation.
+
+    Returns:
+        Cells by source and share. The cell ("none", 0) has batches of home documents that no other
+        batch of their split contains.
     """
     cells: dict[tuple[str, float], CellCounts] = {("none", 0.0): CellCounts()}
     for split in range(plan.splits + plan.more_splits):
-        chance = np.random.default_rng(split)
-        order = chance.permutation(len(home.documents))
-        reference, fresh = home[np.sort(order[: plan.reference])], home[order[plan.reference :]]
+        random = np.random.default_rng(split)
+        order = random.permutation(len(home.documents))
+        reference = home[np.sort(order[: plan.reference])]
+        new = home[order[plan.reference :]]
         calibration = calibrate(reference, plan)
-        count = len(fresh.documents) // plan.batch
-        for batch in np.arange(count * plan.batch).reshape(count, plan.batch):
-            judge(calibration, reference.documents, fresh[batch], cells["none", 0.0])
-        for source, vectors in elsewhere.items() if split < plan.splits else ():
+
+        batches = len(new.documents) // plan.batch
+        for rows in np.arange(batches * plan.batch).reshape(batches, plan.batch):
+            judge(calibration, reference.documents, new[rows], cells["none", 0.0])
+
+        # The remaining splits have batches without a shift only.
+        if split >= plan.splits:
+            continue
+        for source, vectors in elsewhere.items():
             for share in SHARES:
                 cell = cells.setdefault((source, share), CellCounts())
                 for _ in range(plan.repeats):
-                    judge(
-                        calibration,
-                        reference.documents,
-                        mixed(fresh, vectors, share, plan.batch, chance),
-                        cell,
-                    )
+                    batch = mixed(new, vectors, share, plan.batch, random)
+                    judge(calibration, reference.documents, batch, cell)
     return cells
 
 
@@ -117,68 +148,86 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     >>> [round(bound, 3) for bound in wilson(10, 10)]
     [0.722, 1.0]
     """
-    z = 1.959964
-    share, width = successes / trials, 1 + z * z / trials
-    middle = (share + z * z / (2 * trials)) / width
-    half = z / width * np.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+    share = successes / trials
+    scale = 1 + Z_95**2 / trials
+    middle = (share + Z_95**2 / (2 * trials)) / scale
+    variance = share * (1 - share) / trials + (Z_95 / (2 * trials)) ** 2
+    half_width = Z_95 / scale * np.sqrt(variance)
+    low = max(0.0, float(middle - half_width))
+    high = min(1.0, float(middle + half_width))
+    return low, high
 
 
-def write_curve(path: Path, cells: Mapping[tuple[str, str, float], CellCounts]) -> None:
+def write_curve(path: Path, cells: Mapping[CellKey, CellCounts]) -> None:
     """Write alarms and retraining of each cell as CSV, with 95 % intervals."""
-    calls = [one.name for one in fields(CellCounts)]
-    names = ("reference", "source", "share", "batches", *calls)
-    intervals = ("alarm_low", "alarm_high", "retrain_low", "retrain_high")
-    with atomic_write(path) as aside, aside.open("w", newline="") as stream:
+    count_names = [counts.name for counts in fields(CellCounts)]
+    header = ["reference", "source", "share", "batches", *count_names]
+    header.extend(["alarm_low", "alarm_high", "retrain_low", "retrain_high"])
+    with atomic_write(path) as temporary_path, temporary_path.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow((*names, *intervals))
+        writer.writerow(header)
         for key, cell in cells.items():
-            means = [float(np.mean(values)) for values in astuple(cell)]
-            bounds = [
-                bound
-                for calls in (cell.alarm, cell.retrain)
-                for bound in wilson(sum(calls), len(calls))
-            ]
-            writer.writerow(
-                (*key, len(cell.harm), *(f"{number:.4f}" for number in (*means, *bounds)))
-            )
+            numbers = [float(np.mean(values)) for values in astuple(cell)]
+            numbers.extend(wilson(sum(cell.alarm), len(cell.alarm)))
+            numbers.extend(wilson(sum(cell.retrain), len(cell.retrain)))
+            formatted = [f"{number:.4f}" for number in numbers]
+            writer.writerow([*key, len(cell.harm), *formatted])
 
 
-def _row(study: str, source: str, share: float, cell: CellCounts) -> dict[str, Any]:
+def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
     """Return the row of one cell.
 
     Without a shift, every alarm is wrong. With a shift, retraining is right where it is due and
     wrong where nothing is lost. Between the two there is no goal: a loss that is real and too small
     for 100 documents may be found or not.
     """
+    study, source, share = key
     harm = float(np.mean(cell.harm))
-    due = share > 0 and harm > LOSS
-    calls = np.array(cell.alarm if share == 0 else cell.retrain)
-    right = calls
-    peer = np.array(cell.customary)
-    if not due:
-        right = ~right
-        peer = ~peer
-    low, high = wilson(int(right.sum()), len(right))
-    judged = "retrained" if due else "not retrained" if share else "no alarm"
-    by = (
+    retrain_is_due = share > 0 and harm > MIN_LOSS
+
+    our_decisions = np.array(cell.retrain)
+    if share == 0:
+        our_decisions = np.array(cell.alarm)
+    peer_decisions = np.array(cell.customary)
+    our_correct = our_decisions == retrain_is_due
+    peer_correct = peer_decisions == retrain_is_due
+
+    if retrain_is_due:
+        correct_decision = "retrained"
+    elif share > 0:
+        correct_decision = "not retrained"
+    else:
+        correct_decision = "no alarm"
+    shift = f"{share:.0%} {source}" if share > 0 else "no shift"
+    queries = (
         f"called by made queries {np.mean(cell.by_made):.2f}, by asked {np.mean(cell.by_asked):.2f}"
     )
-    shift = f"{share:.0%} {source}" if share else "no shift"
-    shift += f", harm {harm:+.2f} ({by}), alarm {np.mean(cell.alarm):.2f}"
-    what = f"{study}: {shift}: {judged}, of {len(right)} batches [{low:.3f}, {high:.3f}]"
-    ours, theirs = float(right.mean()), float(peer.mean())
-    found = {"what": what, "ours": ours, "peer": theirs, "ratio": ours / theirs if theirs else None}
-    if due and harm < HARM:
-        return found | {"goal": "-", "met": None}
-    return found | {"goal": 1 - MOST_FALSE, "met": ours >= 1 - MOST_FALSE}
+    low, high = wilson(int(our_correct.sum()), len(our_correct))
+    label = (
+        f"{study}: {shift}, harm {harm:+.2f} ({queries}), alarm {np.mean(cell.alarm):.2f}: "
+        f"{correct_decision}, of {len(our_correct)} batches [{low:.3f}, {high:.3f}]"
+    )
+
+    ours = float(our_correct.mean())
+    peer = float(peer_correct.mean())
+    goal: float | str = 1 - MAX_WRONG_SHARE
+    met: bool | None = ours >= 1 - MAX_WRONG_SHARE
+    if retrain_is_due and harm < HARM:
+        goal = "-"
+        met = None
+    return {
+        "what": label,
+        "ours": ours,
+        "peer": peer,
+        "ratio": ours / peer if peer else None,
+        "goal": goal,
+        "met": met,
+    }
 
 
-def _folder(variable: str) -> Path | None:
-    return Path(os.environ[variable]) if os.environ.get(variable) else None
-
-
-CALLS = {"alarm": "some measure alarms", "retrain": "a retrain is called for"}
+def _folder_in_environment(variable: str) -> Path | None:
+    folder = os.environ.get(variable)
+    return Path(folder) if folder else None
 
 
 def draw(path: Path, curve: Path) -> None:
@@ -191,38 +240,43 @@ def draw(path: Path, curve: Path) -> None:
     with curve.open(newline="") as stream:
         lines = list(csv.DictReader(stream))
     unshifted = {line["reference"]: line for line in lines if line["source"] == "none"}
+    lines_by_curve: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for line in lines:
+        if line["source"] != "none":
+            lines_by_curve.setdefault((line["reference"], line["source"]), []).append(line)
+
     figure = Figure(figsize=(12, 4), layout="constrained")
-    panels = figure.subplots(1, 3)
-    for (reference, source), cells in groupby(
-        lines, key=lambda line: (line["reference"], line["source"])
-    ):
-        if source == "none":
-            continue
-        cells = [unshifted[reference], *cells]
-        shares = [float(cell["share"]) for cell in cells]
-        for axes, call in zip(panels, CALLS, strict=False):
-            rate, low, high = (
-                [float(cell[name]) for cell in cells]
-                for name in (call, f"{call}_low", f"{call}_high")
-            )
-            (drawn,) = axes.plot(
-                shares,
-                rate,
-                marker="o",
-                label=source if reference in source else f"{reference} and {source}",
-            )
-            axes.fill_between(shares, low, high, alpha=0.12, color=drawn.get_color())
-        panels[2].plot(
-            shares, [float(cell["harm"]) for cell in cells], marker="o", color=drawn.get_color()
-        )
-    for axes, title in zip(panels, (*CALLS.values(), "harm: loss of MRR@10"), strict=True):
-        axes.set(xlabel="share of the batch from elsewhere", title=title)
+    alarm_axes, retrain_axes, harm_axes = figure.subplots(1, 3)
+    decision_axes = {"alarm": alarm_axes, "retrain": retrain_axes}
+    for (reference, source), shifted in lines_by_curve.items():
+        label = source if reference in source else f"{reference} and {source}"
+        curve_lines = [unshifted[reference], *shifted]
+        shares = _numbers(curve_lines, "share")
+        color = None
+        for decision, axes in decision_axes.items():
+            rates = _numbers(curve_lines, decision)
+            (plotted,) = axes.plot(shares, rates, marker="o", label=label, color=color)
+            color = plotted.get_color()
+            low = _numbers(curve_lines, f"{decision}_low")
+            high = _numbers(curve_lines, f"{decision}_high")
+            axes.fill_between(shares, low, high, alpha=0.12, color=color)
+        harm_axes.plot(shares, _numbers(curve_lines, "harm"), marker="o", color=color)
+
+    for decision, axes in decision_axes.items():
+        axes.axhline(MAX_WRONG_SHARE, color="0.5", linestyle="--", linewidth=1)
+        axes.set(ylim=(-0.03, 1.03), ylabel="share of batches", title=DECISION_TITLES[decision])
+    harm_axes.axhline(0, color="0.5", linewidth=1)
+    harm_axes.set(title="harm: loss of MRR@10")
+    for axes in (alarm_axes, retrain_axes, harm_axes):
+        axes.set(xlabel="share of the batch from elsewhere")
         axes.grid(alpha=0.3)
-    for axes in panels[:2]:
-        axes.axhline(0.05, color="0.5", linestyle="--", linewidth=1)
-        axes.set(ylim=(-0.03, 1.03), ylabel="share of batches")
-    panels[2].axhline(0, color="0.5", linewidth=1)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    handles, labels = alarm_axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as aside:
-        figure.savefig(aside, format="png", dpi=110)
+    with atomic_write(path) as temporary_path:
+        figure.savefig(temporary_path, format="png", dpi=110)
+
+
+def _numbers(lines: Sequence[Mapping[str, str]], column: str) -> list[float]:
+    return [float(line[column]) for line in lines]

@@ -3,8 +3,7 @@
 Home documents are docstrings of some packages. Shifted documents are docstrings of neighbouring
 packages, and a jargon that no encoder has seen: docstrings and their summaries with exchanged
 letters. If there is a folder of data sets, its `tldr` and `scifact` are sources too. It also gives
-a
-second home: early pages of tldr, with its latest pages as the shift. Each document comes with a
+a second home: early pages of tldr, with its latest pages as the shift. Each document comes with a
 query that people wrote, which is its summary or a judged query. It gets one more query that is cut
 out of its text.
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +30,19 @@ from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import QUERY_LENGTH_SPANS
 from orchestration.freshness.policy import decide
 
-HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)
+# Packages whose docstrings are home documents, shifted documents, and jargon.
+HOME = ("stdlib", "numpy", "pandas")
+NEIGHBOURS = ("scipy", "matplotlib")
+JARGON = ("sklearn",)
 # Folders of data sets in BEIR layout. The documents of `BY_DATE` are in order of date.
-SETS, BY_DATE = ("tldr", "scifact"), "tldr"
-OTHER_LETTERS = str.maketrans("aeioubcdfghjklmnpqrstvwxyz", "eiouadfghjklmnpqrstvwxyzbc")
+SETS = ("tldr", "scifact")
+BY_DATE = "tldr"
+# Vowels become the next vowel, and consonants the consonant after the next.
+JARGON_LETTERS = str.maketrans("aeioubcdfghjklmnpqrstvwxyz", "eiouadfghjklmnpqrstvwxyzbc")
+# Limit of the customary rule, above which a PSI requires retraining.
+CUSTOMARY_PSI = 0.2
+# Scores that differ by less than this are ties.
+SCORE_TOLERANCE = 1e-6
 # Documents, each with a query that people wrote for it.
 Pairs = list[tuple[str, str]]
 # Documents, each with a query that was cut out of it, and the written query.
@@ -58,10 +66,19 @@ class Vectors:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Size of a simulation: `splits` of home documents, `repeats` batches per share and split.
+    """Size of a simulation.
 
-    more_splits: Splits for batches without a shift alone. False alarms are rare, and batches of one
-    split are not independent draws: a share of .083 over 12 splits was .043 over 60 others.
+    Attributes:
+        reference: Documents of the reference.
+        batch: Documents of a batch.
+        per_source: Shifted documents of each source.
+        splits: Random divisions of the home documents into a reference and new documents.
+        more_splits: Splits for batches without a shift alone. False alarms are rare, and batches of
+            one split are not independent draws: a share of .083 over 12 splits was .043 over 60
+            others.
+        repeats: Batches per share and split.
+        draws: Draws of the null distributions.
+        max_tokens: Tokens after which a text is cut off.
     """
 
     reference: int = 1500
@@ -74,98 +91,144 @@ class StudyPlan:
     max_tokens: int = 64
 
 
-def studies(data: Path | None, plan: StudyPlan) -> Iterator[tuple[str, Pairs, dict[str, Pairs]]]:
-    """Return the names of the references, their documents, and the shifted documents by source."""
-    elsewhere = {name: _some(_docstrings((name,)), plan) for name in NEIGHBOURS}
-    plain = _some(_docstrings(JARGON), plan)
-    elsewhere["jargon"] = [(_in_jargon(text), _in_jargon(query)) for text, query in plain]
-    sets = (
-        {name: _read(CorpusSettings(source="beir", path=name), data) for name in SETS}
-        if data
-        else {}
-    )
-    elsewhere |= {name: _some(pairs, plan) for name, pairs in sets.items()}
-    yield "docstrings", _docstrings(HOME), elsewhere
-    if BY_DATE in sets:
-        early = sets[BY_DATE][: 2 * plan.reference]
-        yield f"early {BY_DATE}", early, {f"latest {BY_DATE}": sets[BY_DATE][-plan.per_source :]}
+class Study(NamedTuple):
+    """Name of a reference, its home documents, and the shifted documents by source."""
+
+    name: str
+    home: Pairs
+    elsewhere: dict[str, Pairs]
+
+
+def studies(data: Path | None, plan: StudyPlan) -> Iterator[Study]:
+    """Yield the study on docstrings, and the study on tldr if there are data sets.
+
+    Args:
+        data: Folder of data sets in BEIR layout, or None.
+        plan: Size of the simulation.
+    """
+    elsewhere = {name: _sample_pairs(_docstrings((name,)), plan) for name in NEIGHBOURS}
+    elsewhere["jargon"] = [
+        (_to_jargon(text), _to_jargon(query))
+        for text, query in _sample_pairs(_docstrings(JARGON), plan)
+    ]
+    data_sets: dict[str, Pairs] = {}
+    if data is not None:
+        for name in SETS:
+            data_sets[name] = _read_pairs(CorpusSettings(source="beir", path=name), data)
+    for name, pairs in data_sets.items():
+        elsewhere[name] = _sample_pairs(pairs, plan)
+    yield Study("docstrings", _docstrings(HOME), elsewhere)
+
+    if BY_DATE in data_sets:
+        dated = data_sets[BY_DATE]
+        early = dated[: 2 * plan.reference]
+        latest = dated[-plan.per_source :]
+        yield Study(f"early {BY_DATE}", early, {f"latest {BY_DATE}": latest})
 
 
 def with_made(pairs: Pairs) -> Triples:
     """Return the documents that are long enough to cut a query out of, with that query."""
     cloze = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
-    return [
-        (text, span, query) for text, query in pairs for span in cloze.spans(text, text, seed=0)[:1]
-    ]
+    triples = []
+    for text, query in pairs:
+        spans = cloze.spans(text, text, seed=0)
+        if spans:
+            triples.append((text, spans[0], query))
+    return triples
 
 
 def encode(encoder: Any, triples: Triples, made: bool = True) -> Vectors:
     """Encode all documents with one encoder; `made=False` leaves out the cut-out queries."""
-    documents, cut, asked = (list(texts) for texts in zip(*triples, strict=True))
-    return Vectors(*(encoder.encode(texts) for texts in (documents, cut if made else [], asked)))
+    cut_out_queries = []
+    if made:
+        cut_out_queries = [cut_out for _, cut_out, _ in triples]
+    return Vectors(
+        documents=encoder.encode([document for document, _, _ in triples]),
+        made=encoder.encode(cut_out_queries),
+        asked=encoder.encode([written for _, _, written in triples]),
+    )
 
 
 def mixed(
-    home: Vectors, away: Vectors, share: float, size: int, chance: np.random.Generator
+    home: Vectors, away: Vectors, share: float, size: int, random: np.random.Generator
 ) -> Vectors:
-    """Draw a random batch with a share of `away`; refuse sources that are too small."""
+    """Draw a random batch with a share of shifted documents.
+
+    Args:
+        home: Documents without a shift.
+        away: Shifted documents.
+        share: Share of shifted documents.
+        size: Documents of the batch.
+        random: Generator of the draws.
+
+    Raises:
+        FreshetError: If a source has too few documents.
+    """
     shifted = round(share * size)
     if len(away.documents) < shifted or len(home.documents) < size - shifted:
         raise FreshetError(
             f"a batch of {size} needs as many documents; "
             f"a source has {len(away.documents)} with a query"
         )
-    counted = ((away, shifted), (home, size - shifted))
-    parts = [one[chance.permutation(len(one.documents))[:count]] for one, count in counted]
+    away_sample = away[random.permutation(len(away.documents))[:shifted]]
+    home_sample = home[random.permutation(len(home.documents))[: size - shifted]]
     return Vectors(
-        *(
-            np.concatenate(one)
-            for one in zip(*((one.documents, one.made, one.asked) for one in parts), strict=True)
-        )
+        documents=np.concatenate([away_sample.documents, home_sample.documents]),
+        made=np.concatenate([away_sample.made, home_sample.made]),
+        asked=np.concatenate([away_sample.asked, home_sample.asked]),
     )
 
 
 def _docstrings(packages: tuple[str, ...]) -> Pairs:
-    return _read(CorpusSettings(source="installed_packages", packages=packages), Path())
+    return _read_pairs(CorpusSettings(source="installed_packages", packages=packages), Path())
 
 
-def _read(settings: CorpusSettings, root: Path) -> Pairs:
+def _read_pairs(settings: CorpusSettings, root: Path) -> Pairs:
+    """Return the documents of a source that have a judged query, each with the last one."""
     source = open_source(settings, root)
-    queries = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
-    asked = {
-        line.values["document_id"]: queries[line.values["query_id"]]
-        for line in source.rows("qrels")
-    }
-    documents = (line.values for line in source.rows("documents"))
-    chosen = [one for one in documents if one["id"] in asked]
-    return [
-        (f"{one['title']} {_without(one['text'], asked[one['id']])}", asked[one["id"]])
-        for one in chosen
-    ]
+    queries = {row.values["id"]: row.values["text"] for row in source.rows("queries")}
+    query_of_document = {}
+    for row in source.rows("qrels"):
+        query_of_document[row.values["document_id"]] = queries[row.values["query_id"]]
+
+    pairs = []
+    for row in source.rows("documents"):
+        document = row.values
+        query = query_of_document.get(document["id"])
+        if query is not None:
+            text = _strip_query(document["text"], query)
+            pairs.append((f"{document['title']} {text}", query))
+    return pairs
 
 
-def _without(text: str, query: str) -> str:
+def _strip_query(text: str, query: str) -> str:
     """Remove the first paragraph of the text if it is the query."""
-    first, _, others = text.partition("\n\n")
-    return others if first.split() == query.split() else text
+    first_paragraph, _, rest = text.partition("\n\n")
+    if first_paragraph.split() == query.split():
+        return rest
+    return text
 
 
-def _some(pairs: Pairs, plan: StudyPlan) -> Pairs:
-    return [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))[: plan.per_source]]
+def _sample_pairs(pairs: Pairs, plan: StudyPlan) -> Pairs:
+    order = np.random.default_rng(0).permutation(len(pairs))
+    return [pairs[i] for i in order[: plan.per_source]]
 
 
-def _in_jargon(text: str) -> str:
-    return text.lower().translate(OTHER_LETTERS)
-
-
-CUSTOMARY_PSI = 0.2
+def _to_jargon(text: str) -> str:
+    return text.lower().translate(JARGON_LETTERS)
 
 
 @dataclass
 class CellCounts:
     """Results of batches with one share of shift: the harm of each batch and the alarms.
 
-    by_made, by_asked: Whether queries of that kind reported harm.
+    Attributes:
+        harm: Loss of mean reciprocal rank of each batch.
+        alarm: Whether a drift measure exceeded its threshold.
+        retrain: Whether the drift check requested a retrain.
+        customary: Whether the customary rule on the PSI requires retraining.
+        by_made: Whether the cut-out queries reported harm.
+        by_asked: Whether the written queries reported harm.
     """
 
     harm: list[float] = field(default_factory=list)
@@ -185,46 +248,64 @@ class Compared:
 
     def topics(self, documents: np.ndarray) -> np.ndarray:
         """Count the documents below each node of the first level: (K,)."""
-        return np.bincount(self.tree.place(documents)[:, 0], minlength=len(self.tree.centroids[0]))
+        nodes = self.tree.place(documents)[:, 0]
+        return np.bincount(nodes, minlength=len(self.tree.centroids[0]))
 
 
 def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> Compared:
     """Build the reference from all of `old` or from its `rows`.
 
     The rows are searched among all of `old`.
+
+    Args:
+        old: Old documents.
+        plan: Size of the simulation.
+        rows: Rows of the reference. None takes all.
     """
     from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.settings import HierarchySettings
 
-    sizes = {
-        "minimum_batch": plan.batch,
-        "largest_batch": plan.batch,
-        "reference_documents": plan.reference,
-    }
-    settings = DriftSettings(**sizes, draws=plan.draws)
-    hierarchy = build_hierarchy(
-        old.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0
+    settings = DriftSettings(
+        minimum_batch=plan.batch,
+        largest_batch=plan.batch,
+        reference_documents=plan.reference,
+        draws=plan.draws,
     )
-    made, asked = found(old if rows is None else old[rows], old.documents)
-    built = DriftReference.build(old.documents, "", settings, rows)
-    return Compared(Calibration(built, settings, scores=OldScores(made, asked)), hierarchy)
+    hierarchy_settings = HierarchySettings(max_iterations=20, device="cpu")
+    hierarchy = build_hierarchy(old.documents, hierarchy_settings, seed=0)
+
+    scored = old if rows is None else old[rows]
+    old_scores = OldScores(*score_queries(scored, old.documents))
+    reference = DriftReference.build(old.documents, "", settings, rows)
+    return Compared(Calibration(reference, settings, scores=old_scores), hierarchy)
 
 
 def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts) -> None:
-    """Add the result of a batch that joins the old documents (n, H) to `cell`."""
-    made, asked = found(batch, np.concatenate([old, batch.documents]))
+    """Run the drift check and the customary rule on a batch, and add the results to `cell`.
+
+    Args:
+        compared: References of both.
+        old: Vectors (n, H) of the old documents that the batch joins.
+        batch: New documents.
+        cell: Receives the results.
+    """
     calibration = compared.ours
-    report = make_report(
-        calibration, [Arrivals(batch.documents, "", made, asked=asked)], added=len(made)
-    )
-    exceeded = {one.name for one in report.exceeded} - {"growth"}
+    made, asked = score_queries(batch, np.concatenate([old, batch.documents]))
+    arrivals = Arrivals(batch.documents, "", made, asked=asked)
+    report = make_report(calibration, [arrivals], added=len(made))
+
+    # Growth is no shift: every batch adds documents.
+    alarms = {measure.name for measure in report.exceeded} - {"growth"}
+    decision = decide(report, (), calibration.settings)
     cell.harm.append(-report.of("asked_quality")[0].value)
-    cell.alarm.append(bool(exceeded))
-    cell.by_made.append("new_quality" in exceeded)
-    cell.by_asked.append("asked_quality" in exceeded)
-    cell.retrain.append(decide(report, (), calibration.settings).action == "retrain")
-    counts = compared.topics(calibration.reference.vectors), compared.topics(batch.documents)
-    cell.customary.append(population_stability(*counts) > CUSTOMARY_PSI)
+    cell.alarm.append(bool(alarms))
+    cell.by_made.append("new_quality" in alarms)
+    cell.by_asked.append("asked_quality" in alarms)
+    cell.retrain.append(decision.action == "retrain")
+
+    old_counts = compared.topics(calibration.reference.vectors)
+    new_counts = compared.topics(batch.documents)
+    cell.customary.append(population_stability(old_counts, new_counts) > CUSTOMARY_PSI)
 
 
 def population_stability(old: np.ndarray, new: np.ndarray) -> float:
@@ -234,28 +315,33 @@ def population_stability(old: np.ndarray, new: np.ndarray) -> float:
     Kullback-Leibler divergences, in nats. .5 is added to each count, because the PSI of an empty
     node would be infinite (Jeffreys' prior).
     """
-    p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (old, new))
+    p = (old + 0.5) / (old + 0.5).sum()
+    q = (new + 0.5) / (new + 0.5).sum()
     return float(((q - p) * np.log(q / p)).sum())
 
 
-def found(own: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return reciprocal ranks (n,) of `own` by generated and by written query.
+def score_queries(scored: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return reciprocal ranks (n,) of `scored` by generated and by written query.
 
     They are ranks among `documents`.
     """
-    made, asked = (
-        reciprocal_ranks(queries, own.documents, documents) for queries in (own.made, own.asked)
-    )
+    made = reciprocal_ranks(scored.made, scored.documents, documents)
+    asked = reciprocal_ranks(scored.asked, scored.documents, documents)
     return made, asked
 
 
 def reciprocal_ranks(
-    queries: np.ndarray, own: np.ndarray, others: np.ndarray, depth: int = 10
+    queries: np.ndarray, relevant: np.ndarray, documents: np.ndarray, depth: int = 10
 ) -> np.ndarray:
-    """Return 1 / rank of each query's `own` document (n, H) among `others`: (n,).
+    """Return 1 / rank of each query's relevant document: (n,).
 
-    `others` includes the document itself. The value is 0 beyond `depth`.
+    Args:
+        queries: Query vectors (n, H).
+        relevant: Vectors (n, H) of the relevant document of each query.
+        documents: Vectors (m, H) of all documents, including the relevant ones.
+        depth: Rank beyond which the value is 0.
     """
-    scores = (queries * own).sum(axis=1)
-    better = (queries @ others.T > scores[:, None] + 1e-6).sum(axis=1)
+    scores = (queries * relevant).sum(axis=1)
+    is_better = queries @ documents.T > scores[:, None] + SCORE_TOLERANCE
+    better = is_better.sum(axis=1)
     return np.where(better < depth, 1 / (1 + better), 0.0)

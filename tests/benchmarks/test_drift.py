@@ -103,14 +103,14 @@ def test_only_harmed_documents_are_due() -> None:
     assert all(cells["harmless", 1.0].alarm)
     assert all(cells["harmful", 1.0].by_asked)
     assert not any(cells["harmful", 1.0].by_made), "made queries alone do not tell"
-    due = drift._row("x", "harmful", 1.0, cells["harmful", 1.0])
+    due = drift._row(("x", "harmful", 1.0), cells["harmful", 1.0])
     assert ": retrained, of 6 batches" in due["what"]
     assert (due["ours"], due["goal"], due["met"]) == (1.0, 0.95, True)
-    small = drift._row("x", "small", 0.1, CellCounts([0.05], [True], *4 * [[False]]))
+    small = drift._row(("x", "small", 0.1), CellCounts([0.05], [True], *4 * [[False]]))
     assert (small["goal"], small["met"]) == ("-", None), "what cannot fail is not met either"
     assert (
         "not retrained, of 6 batches"
-        in drift._row("x", "harmless", 1.0, cells["harmless", 1.0])["what"]
+        in drift._row(("x", "harmless", 1.0), cells["harmless", 1.0])["what"]
     )
 
 
