@@ -15,7 +15,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,22 +33,29 @@ from model_code.project import Project
 
 Row = dict[str, Any]
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
-SINGLE_SECONDS, BATCH_RATIO, HTTP_SECONDS = 0.100, 1.5, 0.001
+# Goals: seconds until one document is searchable, ratio of a batch to its encoding, and seconds
+# that HTTP adds to a search.
+MAX_SINGLE_SECONDS = 0.100
+MAX_BATCH_RATIO = 1.5
+MAX_HTTP_SECONDS = 0.001
+# Documents that the writer changes in one request.
 MARKERS = 5
 TEXT = "the marked page of this edition of the almanac"
 # Pause between editions. It is the same with and without HTTP, so both wait for as many writes.
-WRITE_SECONDS = 0.5
+WRITE_PAUSE_SECONDS = 0.5
 # File and function of each step of adding one document.
 STEPS = {
     "receive": ("live_index.py", "receive"),
     "encode": ("encoder.py", "encode_passages_with_tokens"),
-    # Includes the encoding, which `_means` subtracts.
+    # Includes the encoding, which `_mean_step_seconds` subtracts.
     "write": ("generation_builder.py", "add"),
     "force to disk": ("generation_store.py", "commit"),
     "guard": ("verification.py", "verify_searchable"),
     "switch": ("generation_store.py", "set_current"),
     "open": ("searcher.py", "renewed"),
 }
+# File and function that contain all steps.
+ALL_STEPS = ("freshness.py", "add")
 
 
 def rows(
@@ -75,80 +82,88 @@ def rows(
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         project = make_project(Path(folder), base, passages)
         with served(project) as client:
-            arrived = _arrival(client, project.live, singles, batch)
-            steps = _steps(project, singles)
-            served_reading = read_while_writing(client, seconds, readers, 1)
-        with freshet.Project.open(project.root) as same:
-            own = read_while_writing(
-                Unserved(same), seconds, readers, len(served_reading.editions) + 1
-            )
-        return [
-            *arrived,
-            *steps,
-            *_reading(served_reading, own, f"{readers} readers, 1 writer, {seconds:g} s"),
-        ]
+            results = _arrival_rows(client, project.live, singles, batch)
+            results.extend(_step_rows(project, singles))
+            served_log = read_while_writing(client, seconds, readers, first_edition=1)
+
+        first_edition = len(served_log.editions) + 1
+        with freshet.Project.open(project.root) as opened:
+            unserved = Unserved(opened)
+            unserved_log = read_while_writing(unserved, seconds, readers, first_edition)
+
+        load = f"{readers} readers, 1 writer, {seconds:g} s"
+        results.extend(_reading_rows(served_log, unserved_log, load))
+        return results
 
 
-def _arrival(client: Client, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
+def _arrival_rows(client: Client, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
+    """Measure the time until documents are searchable, one at a time and in a batch."""
+    # The first additions load caches and are not counted.
     arrival_seconds(client, documents("warm", 3))
-    alone = arrival_seconds(client, documents("single", singles))
-    sent, encoded = batch_seconds(client, live, documents("batch", batch))
-    found = []
+    single_seconds = arrival_seconds(client, documents("single", singles))
+    sent_seconds, encoding_seconds = batch_seconds(client, live, documents("batch", batch))
+
+    results = []
     for name, quantile in (("p50", 0.5), ("p95", 0.95)):
-        seconds = float(np.quantile(alone, quantile))
-        goal = f"<= {SINGLE_SECONDS}" if name == "p50" else "-"
-        found.append(
-            row_stated(f"one document until searchable, {name} (s)", seconds, SINGLE_SECONDS, goal)
-        )
-    what = f"{batch:,} documents until searchable, against encoding them (s)"
-    return [
-        *found,
-        row_stated(what, sent, encoded, f"<= {BATCH_RATIO}", sent <= BATCH_RATIO * encoded),
-    ]
+        label = f"one document until searchable, {name} (s)"
+        goal = f"<= {MAX_SINGLE_SECONDS}" if name == "p50" else "-"
+        value = float(np.quantile(single_seconds, quantile))
+        results.append(row_stated(label, value, MAX_SINGLE_SECONDS, goal))
+
+    label = f"{batch:,} documents until searchable, against encoding them (s)"
+    goal = f"<= {MAX_BATCH_RATIO}"
+    met = sent_seconds <= MAX_BATCH_RATIO * encoding_seconds
+    results.append(row_stated(label, sent_seconds, encoding_seconds, goal, met))
+    return results
 
 
-def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
+def _step_rows(project: Project, singles: int) -> list[dict[str, Any]]:
     """Measure each step of one added document, beside the total.
 
     Another process than the service runs them, while the service's writer is idle.
     """
-    found = step_seconds(project, documents("step", singles + 1))
-    whole = found.pop("all")
+    times = step_seconds(project, documents("step", singles + 1))
+    total = times.pop("all")
     return [
-        row_stated(f"of one document, without HTTP: {step} (s)", own, whole, "-")
-        for step, own in found.items()
+        row_stated(f"of one document, without HTTP: {step} (s)", step_time, total, "-")
+        for step, step_time in times.items()
     ]
 
 
-def _reading(found: Reading, own: Reading, load: str) -> list[dict[str, Any]]:
+def _reading_rows(
+    served_log: SearchLog, unserved_log: SearchLog, load: str
+) -> list[dict[str, Any]]:
     """Return the rows on reads during writes.
 
-    own: The same without HTTP, from threads of one process that call the searcher directly.
+    Args:
+        served_log: Searches over HTTP.
+        unserved_log: The same without HTTP, from threads of one process that call the searcher
+            directly.
+        load: Description of the load, for the rows' names.
     """
-    under = f"{load}, {found.generations} generations"
-    searches = float(len(found.seconds))
-    table = [
+    label = f"{load}, {served_log.generations} generations"
+    searches = float(len(served_log.seconds))
+    errors = float(len(served_log.errors))
+    mixed_answers = float(served_log.mixed)
+    results = [
+        row_stated(f"{label}: failed searches or writes, of all", errors, searches, "== 0"),
         row_stated(
-            f"{under}: failed searches or writes, of all",
-            float(len(found.errors)),
-            searches,
-            "== 0",
-        ),
-        row_stated(
-            f"{under}: answers that mix generations, of all", float(found.mixed), searches, "== 0"
+            f"{label}: answers that mix generations, of all", mixed_answers, searches, "== 0"
         ),
     ]
+
     for name, quantile in (("p50", 0.5), ("p99", 0.99)):
-        ours, peer = (float(np.quantile(each.seconds, quantile)) for each in (found, own))
-        goal, met = (
-            (f"<= peer + {HTTP_SECONDS}", ours <= peer + HTTP_SECONDS)
-            if name == "p50"
-            else ("-", None)
-        )
-        table.append(
-            row_stated(f"{under}: search {name}, against no HTTP (s)", ours, peer, goal, met)
-        )
-    return table
+        ours = float(np.quantile(served_log.seconds, quantile))
+        peer = float(np.quantile(unserved_log.seconds, quantile))
+        # Only the median has a goal.
+        goal = "-"
+        met = None
+        if name == "p50":
+            goal = f"<= peer + {MAX_HTTP_SECONDS}"
+            met = ours <= peer + MAX_HTTP_SECONDS
+        search_label = f"{label}: search {name}, against no HTTP (s)"
+        results.append(row_stated(search_label, ours, peer, goal, met))
+    return results
 
 
 def documents(name: str, count: int) -> list[Row]:
@@ -156,16 +171,17 @@ def documents(name: str, count: int) -> list[Row]:
 
     The words come from the standard library's documentation.
     """
-    words = " ".join(filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str)))).split()
-    chance = random.Random(name)
-    return [
-        {
-            "_id": f"{name}.{i}",
-            "title": f"{name} {i}",
-            "text": " ".join(chance.choices(words, k=chance.randint(20, 60))),
-        }
-        for i in range(count)
+    docstrings = [
+        inspect.getdoc(documented) or "" for documented in (inspect, random, Path, dict, str)
     ]
+    words = " ".join(docstrings).split()
+    generator = random.Random(name)
+    rows = []
+    for number in range(count):
+        length = generator.randint(20, 60)
+        text = " ".join(generator.choices(words, k=length))
+        rows.append({"_id": f"{name}.{number}", "title": f"{name} {number}", "text": text})
+    return rows
 
 
 def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
@@ -185,7 +201,7 @@ def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
 def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[float, float]:
     """Return the seconds of all documents sent at once, and of encoding them alone.
 
-    Encoding is the mean of a run before and a run after.
+    Encoding is the mean of a run before and a run after, so that other load affects both numbers.
     """
     from model_code.collection.generations.searcher import Searcher
 
@@ -193,17 +209,24 @@ def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[floa
     encoder = searcher.base.retriever.encoder
     texts = [f"{row['title']} {row['text']}" for row in rows]
     encoder.encode(texts[:32])
-    encoding = []
-    for _ in range(2):
-        started = time.perf_counter()
+
+    def encode() -> None:
         encoder.encode_passages_with_tokens(texts)
-        encoding.append(time.perf_counter() - started)
-        if len(encoding) == 1:
-            started = time.perf_counter()
-            answer = client.add(rows)
-            sent = time.perf_counter() - started
+
+    encoding_before = _wall_seconds(encode)
+    started = time.perf_counter()
+    answer = client.add(rows)
+    sent_seconds = time.perf_counter() - started
+    encoding_after = _wall_seconds(encode)
+
     require_found(client, rows[-1], answer)
-    return sent, sum(encoding) / 2
+    return sent_seconds, (encoding_before + encoding_after) / 2
+
+
+def _wall_seconds(task: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    task()
+    return time.perf_counter() - started
 
 
 def require_found(client: Client, row: Row, answer: ChangeResult) -> None:
@@ -223,43 +246,53 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
     from model_code.collection.generations.searcher import Searcher
     from model_code.collection.index.live_index import LiveIndex
 
-    collection, searcher = LiveIndex(project), Searcher.open(project.live)
+    live_index = LiveIndex(project)
+    searcher = Searcher.open(project.live)
 
     def add(row: Row) -> None:
         """Record one row, apply it, and open the new generation, as a service does."""
         nonlocal searcher
-        collection.receive([row], "bench")
-        collection.apply()
+        live_index.receive([row], "bench")
+        live_index.apply()
         searcher = searcher.renewed()
 
-    first, *others = rows
-    add(first)
+    warm_up, *counted = rows
+    add(warm_up)
     profile = cProfile.Profile()
-    for row in others:
+    for row in counted:
         profile.runcall(add, row)
-    return _means(pstats.Stats(profile), len(others))
+    return _mean_step_seconds(pstats.Stats(profile), len(counted))
 
 
-def _means(stats: pstats.Stats, documents: int) -> dict[str, float]:
+def _mean_step_seconds(stats: pstats.Stats, documents: int) -> dict[str, float]:
     """Return cumulative seconds of the steps' functions per document."""
-    spent = {
-        (Path(file).name, name): entry[3]
-        for (file, _, name), entry in stats.stats.items()  # type: ignore[attr-defined]
-        if (Path(file).name, name) in (*STEPS.values(), ("freshness.py", "add"))
-    }
-    found = {step: spent[function] / documents for step, function in STEPS.items()}
-    found["write"] -= found["encode"]
-    return found | {"all": spent["freshness.py", "add"] / documents}
+    functions = {*STEPS.values(), ALL_STEPS}
+    cumulative_seconds: dict[tuple[str, str], float] = {}
+    for (path, _, name), entry in stats.stats.items():  # type: ignore[attr-defined]
+        function = (Path(path).name, name)
+        if function in functions:
+            cumulative_seconds[function] = entry[3]
+
+    means = {step: cumulative_seconds[function] / documents for step, function in STEPS.items()}
+    means["write"] -= means["encode"]
+    means["all"] = cumulative_seconds[ALL_STEPS] / documents
+    return means
 
 
 @dataclass
-class Reading:
-    """Seconds of each search, errors, answers and editions of readers and writer."""
+class SearchLog:
+    """Searches of the readers, and editions of the writer.
+
+    Attributes:
+        seconds: Duration of each search.
+        errors: Messages of failed searches and writes.
+        answers: Generation of each answer, and the titles of its marked documents.
+        editions: Edition of each generation.
+    """
 
     seconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     answers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    # Edition of each generation.
     editions: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -270,12 +303,14 @@ class Reading:
     @property
     def mixed(self) -> int:
         """Number of answers that do not show exactly the edition of their generation."""
-        return sum(not self._whole(generation, titles) for generation, titles in self.answers)
+        return sum(self._is_mixed(generation, titles) for generation, titles in self.answers)
 
-    def _whole(self, generation: int, titles: tuple[str, ...]) -> bool:
+    def _is_mixed(self, generation: int, titles: tuple[str, ...]) -> bool:
+        if len(titles) != MARKERS or len(set(titles)) != 1:
+            return True
+        # The writer may not have received the number of the newest generation yet.
         expected = self.editions.get(generation)
-        same = len(titles) == MARKERS and len(set(titles)) == 1
-        return same and (expected is None or titles[0] == expected)
+        return expected is not None and titles[0] != expected
 
 
 class Unserved:
@@ -285,7 +320,8 @@ class Unserved:
     """
 
     def __init__(self, project: freshet.Project) -> None:
-        self.add, self._searchers = project.add, project.service.searchers
+        self.add = project.add
+        self._searchers = project.service.searchers
 
     def search(self, text: str, k: int) -> SearchResult:
         """Search like `Client.search`, without request and response."""
@@ -294,53 +330,61 @@ class Unserved:
 
 
 def read_while_writing(
-    client: Client | Unserved, seconds: float, readers: int, first: int
-) -> Reading:
-    """Search with `readers` threads for `seconds`, and write every `WRITE_SECONDS`.
+    client: Client | Unserved, seconds: float, readers: int, first_edition: int
+) -> SearchLog:
+    """Search with several threads while this thread writes every `WRITE_PAUSE_SECONDS`.
 
-    first: Number of the first edition, which must be new.
+    Args:
+        client: Searches and adds documents.
+        seconds: Duration.
+        readers: Number of threads that search.
+        first_edition: Number of the first edition, which must be new.
     """
-    found, stop, edition = Reading(), threading.Event(), first
-    _write(client, found, edition)
+    log = SearchLog()
+    stop = threading.Event()
+    edition = first_edition
+    _write_edition(client, log, edition)
     with ThreadPoolExecutor(readers) as pool:
-        reading = [pool.submit(_read, client, found, stop) for _ in range(readers)]
-        latest = time.monotonic() + seconds
-        while time.monotonic() < latest:
+        reader_tasks = [pool.submit(_search_until, client, log, stop) for _ in range(readers)]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             edition += 1
-            _write(client, found, edition)
-            time.sleep(WRITE_SECONDS)
+            _write_edition(client, log, edition)
+            time.sleep(WRITE_PAUSE_SECONDS)
         stop.set()
-        for each in reading:
-            each.result()
-    return found
+        for reader_task in reader_tasks:
+            reader_task.result()
+    return log
 
 
-def _write(client: Client | Unserved, found: Reading, edition: int) -> None:
+def _write_edition(client: Client | Unserved, log: SearchLog, edition: int) -> None:
+    """Change all marked documents in one request, and log the generation."""
     title = f"edition {edition}"
+    rows = [{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)]
     try:
-        answer = client.add(
-            [{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)]
-        )
+        answer = client.add(rows)
     except FreshetError as error:
-        found.errors.append(str(error))
+        log.errors.append(str(error))
         return
-    found.editions[answer.generation] = title
+    log.editions[answer.generation] = title
 
 
-def _read(client: Client | Unserved, found: Reading, stop: threading.Event) -> None:
-    words, chance = TEXT.split(), random.Random()
+def _search_until(client: Client | Unserved, log: SearchLog, stop: threading.Event) -> None:
+    """Search and log the answers until `stop` is set."""
+    words = TEXT.split()
+    generator = random.Random()
     while not stop.is_set():
         # Lengths vary, as in people's queries.
-        text = " ".join(words[: chance.randint(3, len(words))])
+        text = " ".join(words[: generator.randint(3, len(words))])
         started = time.perf_counter()
         try:
             answer = client.search(f"edition {text}", MARKERS)
         except FreshetError as error:
-            found.errors.append(str(error))
+            log.errors.append(str(error))
             continue
-        found.seconds.append(time.perf_counter() - started)
-        found.answers.append((answer.generation, _titles(answer.hits)))
+        log.seconds.append(time.perf_counter() - started)
+        log.answers.append((answer.generation, _marker_titles(answer.hits)))
 
 
-def _titles(hits: Sequence[Hit]) -> tuple[str, ...]:
+def _marker_titles(hits: Sequence[Hit]) -> tuple[str, ...]:
     return tuple(hit.title for hit in hits if hit.document_id.startswith("marker."))

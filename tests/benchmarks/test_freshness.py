@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.freshness import STEPS, Reading, documents, require_found, rows
+from benchmarks.freshness import STEPS, SearchLog, documents, require_found, rows
 from model_code.errors import FreshetError
 from tests.benchmarks.rows import COLUMNS
 from tests.tiny_encoder import make_tiny_encoder
@@ -36,7 +36,7 @@ def test_rows_are_measured(tmp_path, monkeypatch):
 
 
 def test_a_mixed_answer_is_noticed():
-    reading = Reading(editions={1: "one", 2: "two"})
+    reading = SearchLog(editions={1: "one", 2: "two"})
     reading.answers = [(1, ("one",) * 5), (2, ("two",) * 5), (9, ("other",) * 5)]
     assert reading.mixed == 0
     reading.answers += [(1, ("two",) * 5), (2, ("one", *("two",) * 4)), (2, ("two",) * 4)]
