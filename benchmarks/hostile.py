@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,26 @@ from freshet import Client
 from model_code.collection.generations.build import BuildArtifacts
 from model_code.collection.index.builds import open_build
 from model_code.collection.index.live_index import LiveIndex
+from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.passages import TextRules
 from orchestration.running_service import service_registration
 
 MB = 1 << 20
-# Bytes of a refusal, including headers.
-LONGEST_ANSWER = 4000
+# Largest size of a kind of request, in bytes.
+MAX_REQUEST_BYTES = 64 * MB
+# Limit on the bytes of a refusal, including headers.
+MAX_ANSWER_BYTES = 4000
+# Name of the kind that sends many requests on one connection, and their number.
+MANY_AT_ONCE = "many at once"
+REQUESTS_AT_ONCE = 1000
 # Seconds to wait for an answer or the end of the connection.
-PATIENCE = 10.0
+ANSWER_TIMEOUT_SECONDS = 10.0
+# Limits of memory and open files against before.
+MAX_HOSTILE_GROWTH = 1.5
+MAX_LOAD_GROWTH = 1.3
+# Numbers of clients in the second part.
+READERS = 8
 POST = ("/search", "/search/batch", "/documents", "/documents/delete", "/feedback")
 
 
@@ -53,9 +65,12 @@ def rows(
     with tempfile.TemporaryDirectory(prefix="freshet-hostile-") as folder:
         project = make_project(Path(folder), base, passages)
         with served(project) as client:
+            # The memory of the first searches must not count as growth.
             for number in range(50):
                 client.search(f"document {number} of the base")
-            return [*_hostile(client, project, megabytes), *_everything(client, project, seconds)]
+            results = _hostile_rows(client, project, megabytes)
+            results.extend(_load_rows(client, project, seconds))
+            return results
 
 
 def bodies(large: int) -> dict[str, bytes]:
@@ -63,25 +78,24 @@ def bodies(large: int) -> dict[str, bytes]:
 
     large: Bytes of the bodies that are too large.
     """
-    many = json.dumps(
-        {"documents": [{"id": str(i), "text": "x"} for i in range(large // 30)]}
-    ).encode()
-    texts = json.dumps({"texts": ["x"] * (large // 5), "ids": ["x"] * (large // 5)}).encode()
+    long_text = "x" * large
+    many_documents = [{"id": str(i), "text": "x"} for i in range(large // 30)]
+    many_texts = ["x"] * (large // 5)
+    document_of_many_fields: dict[str, Any] = {"id": "a"}
+    for i in range(large // 16):
+        document_of_many_fields[str(i)] = i
+
     return {
-        "too large a text": json.dumps(
-            {"text": "x" * large, "documents": [{"id": "a", "text": "x" * large}]}
-        ).encode(),
-        "too many documents": many,
-        "too many texts and ids": texts,
-        "too large a field": json.dumps(
-            {"documents": [{"id": "a", "text": "b", "field": "x" * large}]}
-        ).encode(),
-        "too many fields": json.dumps(
-            {"documents": [{"id": "a"} | {str(i): i for i in range(large // 16)}]}
-        ).encode(),
-        "too large an id": json.dumps(
-            {"documents": [{"id": "x" * large}], "ids": ["x" * large]}
-        ).encode(),
+        "too large a text": _encode_json(
+            {"text": long_text, "documents": [{"id": "a", "text": long_text}]}
+        ),
+        "too many documents": _encode_json({"documents": many_documents}),
+        "too many texts and ids": _encode_json({"texts": many_texts, "ids": many_texts}),
+        "too large a field": _encode_json(
+            {"documents": [{"id": "a", "text": "b", "field": long_text}]}
+        ),
+        "too many fields": _encode_json({"documents": [document_of_many_fields]}),
+        "too large an id": _encode_json({"documents": [{"id": long_text}], "ids": [long_text]}),
         "deep lists": b'{"text": ' + b"[" * large,
         "deep objects": b'{"text": ' + b'{"a":' * (large // 5),
         "a long number": b'{"text": "a", "k": ' + b"9" * large + b"}",
@@ -104,8 +118,15 @@ def bodies(large: int) -> dict[str, bytes]:
     }
 
 
+def _encode_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
 def raw(large: int) -> dict[str, bytes]:
-    """Return bytes that are not a valid request."""
+    """Return bytes that are not a valid request.
+
+    large: Bytes of the requests that are too large.
+    """
     head = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     get = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     return {
@@ -132,7 +153,7 @@ def raw(large: int) -> dict[str, bytes]:
         + b"Transfer-Encoding: chunked\r\n\r\n"
         + b"400\r\n"
         + b"x" * 1024
-        + b"\r\n" * 1,
+        + b"\r\n",
         "a chunk size that is none": head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         "an unknown encoding": head + b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\n\xff\xff",
         "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -145,19 +166,23 @@ def raw(large: int) -> dict[str, bytes]:
         "a web socket": get
         + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
         "a body that waits for leave": head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n",
-        "many at once": (head + b"Content-Length: 2\r\n\r\n{}") * 1000,
+        MANY_AT_ONCE: (head + b"Content-Length: 2\r\n\r\n{}") * REQUESTS_AT_ONCE,
         "an end at once": b"",
     }
 
 
 def requests(large: int) -> Iterator[tuple[str, bytes]]:
     """Yield each kind once: its name and its bytes; a body goes to each route in turn."""
+    # The routes take turns.
     for (name, body), path in zip(bodies(large).items(), cycle(POST)):
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-            "Content-Type: application/json\r\nConnection: close\r\n"
+            f"POST {path} HTTP/1.1\r\n"
+            "Host: 127.0.0.1\r\n"
+            "Content-Type: application/json\r\n"
+            "Connection: close\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
         )
-        yield f"{name} to {path}", f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        yield f"{name} to {path}", head.encode() + body
     yield from raw(large).items()
 
 
@@ -166,147 +191,184 @@ def send(address: tuple[str, int], content: bytes) -> tuple[int, bytes]:
 
     The answer ends with the connection, or when nothing more arrives.
     """
-    sent, answer, view = 0, b"", memoryview(content)
-    with socket.create_connection(address, PATIENCE) as connection, suppress(OSError):
-        # The service may close the connection early. This counts as an answer.
+    sent = 0
+    answer = b""
+    view = memoryview(content)
+    # The service may close the connection early. This counts as an answer.
+    with (
+        socket.create_connection(address, ANSWER_TIMEOUT_SECONDS) as connection,
+        suppress(OSError),
+    ):
         with suppress(OSError):
             while sent < len(content):
                 sent += connection.send(view[sent : sent + 65536])
         connection.shutdown(socket.SHUT_WR)
-        while (piece := connection.recv(65536)) and len(answer) < MB:
-            answer += piece
+        while len(answer) < MB:
+            received = connection.recv(65536)
+            if not received:
+                break
+            answer += received
     return sent, answer
 
 
-def _hostile(client: Client, project: Project, megabytes: int) -> list[dict[str, Any]]:
-    service, url = _process(project), urlsplit(client.url)
-    before, sent, kinds, large, wrong = service.memory_info().rss, 0, set(), MB, []
-    with watched(service) as seen, searching(client, 1) as found:
-        while sent < megabytes * MB:
-            for name, content in requests(large):
-                taken, answer = send((str(url.hostname), int(url.port or 0)), content)
-                sent, kinds = sent + taken, kinds | {name}
-                status = answer[9:12]
-                allowed = LONGEST_ANSWER * (1000 if name == "many at once" else 1)
-                if len(answer) > allowed or status.startswith(b"5") or b"Traceback" in answer:
-                    wrong.append(f"{name}: {answer[:200]!r}, {len(answer)} bytes")
-            large = min(large * 4, 64 * MB)
-    for line in dict.fromkeys(wrong):
-        print(line, file=sys.stderr)
-    little = seen["rss"] <= 1.5 * before
-    what = f"{len(kinds)} kinds of hostile requests, {sent / MB:.0f} MB:"
+def _hostile_rows(client: Client, project: Project, megabytes: int) -> list[dict[str, Any]]:
+    """Send hostile requests of growing sizes while another client searches."""
+    service = _service_process(project)
+    url = urlsplit(client.url)
+    address = (str(url.hostname), int(url.port or 0))
+    memory_before = service.memory_info().rss
+
+    sent_bytes = 0
+    kinds = set()
+    problems = []
+    large = MB
+    with watched(service) as peak, searching(client, 1) as searches:
+        while sent_bytes < megabytes * MB:
+            for kind, content in requests(large):
+                accepted_bytes, answer = send(address, content)
+                sent_bytes += accepted_bytes
+                kinds.add(kind)
+                if not _is_refusal(kind, answer):
+                    problems.append(f"{kind}: {answer[:200]!r}, {len(answer)} bytes")
+            large = min(large * 4, MAX_REQUEST_BYTES)
+
+    for problem in dict.fromkeys(problems):
+        print(problem, file=sys.stderr)
+    label = f"{len(kinds)} kinds of hostile requests, {sent_bytes / MB:.0f} MB:"
+    memory_stays = peak["rss"] <= MAX_HOSTILE_GROWTH * memory_before
+    p99 = float(np.quantile(searches["seconds"], 0.99))
     return [
         row_stated(
-            f"{what} answers that are long, or say it failed", len(wrong), 0, "== 0", not wrong
+            f"{label} answers that are long, or say it failed",
+            len(problems),
+            0,
+            "== 0",
+            not problems,
         ),
         row_stated(
-            f"{what} searches of others that failed",
-            len(found["errors"]),
-            len(found["seconds"]),
+            f"{label} searches of others that failed",
+            len(searches["errors"]),
+            len(searches["seconds"]),
             "== 0",
         ),
         row_stated(
-            f"{what} peak memory against before (MB)",
-            seen["rss"] / MB,
-            before / MB,
-            "<= 1.5 times",
-            little,
+            f"{label} peak memory against before (MB)",
+            peak["rss"] / MB,
+            memory_before / MB,
+            f"<= {MAX_HOSTILE_GROWTH} times",
+            memory_stays,
         ),
-        row_stated(
-            f"{what} search of others, p99 (s)", float(np.quantile(found["seconds"], 0.99)), 1, "-"
-        ),
+        row_stated(f"{label} search of others, p99 (s)", p99, 1, "-"),
     ]
 
 
-def _everything(client: Client, project: Project, seconds: float) -> list[dict[str, Any]]:
-    service, failed, written = _process(project), Counter[str](), Counter[str]()
-    until = time.monotonic() + seconds
-    work = {
-        "HTTP 1": lambda number: client.add(documents(f"first-{number}", 3)),
-        "HTTP 2": lambda number: client.add(documents(f"second-{number}", 3)),
-        "CLI": lambda number: _add(project, documents(f"cli-{number}", 3)),
-    }
+def _is_refusal(kind: str, answer: bytes) -> bool:
+    """Return whether an answer is short and reports no failure of the service."""
+    max_bytes = MAX_ANSWER_BYTES
+    if kind == MANY_AT_ONCE:
+        max_bytes *= REQUESTS_AT_ONCE
+    status = answer[9:12]
+    return len(answer) <= max_bytes and not status.startswith(b"5") and b"Traceback" not in answer
 
-    def writes(name: str, write: Callable[[int], object]) -> None:
+
+def _load_rows(client: Client, project: Project, seconds: float) -> list[dict[str, Any]]:
+    """Run readers, writers, a compaction and another build at the same time."""
+    service = _service_process(project)
+    failures = Counter[str]()
+    writes = Counter[str]()
+    deadline = time.monotonic() + seconds
+
+    def add_over_http(prefix: str, number: int) -> None:
+        client.add(documents(f"{prefix}-{number}", 3))
+
+    def add_by_command(number: int) -> None:
+        lines = [json.dumps(document) + "\n" for document in documents(f"cli-{number}", 3)]
+        _run_freshet(project, "add", "-", stdin="".join(lines))
+
+    def write_until_deadline(writer: str, write: Callable[[int], None]) -> None:
         """Call `write` five times a second with consecutive numbers, and count failures."""
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             try:
-                write(written[name])
+                write(writes[writer])
             # Every failure is counted, whatever its type.
             except Exception as error:
-                failed[f"{name}: {error}"[:300]] += 1
-            written[name] += 1
+                failures[f"{writer}: {error}"[:300]] += 1
+            writes[writer] += 1
             time.sleep(0.2)
 
-    threads = [threading.Thread(target=writes, args=each) for each in work.items()]
-    with searching(client, 8) as found:
+    writers: dict[str, Callable[[int], None]] = {
+        "HTTP 1": partial(add_over_http, "first"),
+        "HTTP 2": partial(add_over_http, "second"),
+        "CLI": add_by_command,
+    }
+    threads = [
+        threading.Thread(target=write_until_deadline, args=(writer, write))
+        for writer, write in writers.items()
+    ]
+    with searching(client, READERS) as searches:
         for thread in threads:
             thread.start()
         time.sleep(seconds / 3)
-        early = _levels(service)
-        _freshet(project, "tools", "compact")
-        _promote(project)
+        early_usage = _resource_usage(service)
+        _run_freshet(project, "tools", "compact")
+        _open_other_build(project)
         for thread in threads:
             thread.join()
-        late = _levels(service)
-    for line in [*failed, *found["errors"]]:
-        print(line, file=sys.stderr)
-    errors = failed.total() + len(found["errors"])
-    what = (
-        f"8 readers, {written.total()} writes of 3 writers, a compaction, another build, "
-        f"{seconds:g} s:"
+        late_usage = _resource_usage(service)
+
+    for problem in (*failures, *searches["errors"]):
+        print(problem, file=sys.stderr)
+    errors = failures.total() + len(searches["errors"])
+    requests_sent = len(searches["seconds"]) + writes.total()
+    label = (
+        f"{READERS} readers, {writes.total()} writes of {len(writers)} writers, "
+        f"a compaction, another build, {seconds:g} s:"
     )
-    table = [
-        row_stated(
-            f"{what} errors, of all",
-            errors,
-            len(found["seconds"]) + written.total(),
-            "== 0",
-            not errors,
-        )
-    ]
-    table += [
-        row_stated(
-            f"{what} {name}, at the end against early",
-            late[name],
-            early[name],
-            "<= 1.3 times",
-            ratio <= 1.3,
-        )
-        for name in early
-        for ratio in (late[name] / early[name],)
-    ]
-    for name, quantile in (("p50", 0.5), ("p99", 0.99)):
-        table.append(
+
+    results = [row_stated(f"{label} errors, of all", errors, requests_sent, "== 0", not errors)]
+    for resource, early in early_usage.items():
+        late = late_usage[resource]
+        results.append(
             row_stated(
-                f"{what} search {name} (s)", float(np.quantile(found["seconds"], quantile)), 1, "-"
+                f"{label} {resource}, at the end against early",
+                late,
+                early,
+                f"<= {MAX_LOAD_GROWTH} times",
+                late / early <= MAX_LOAD_GROWTH,
             )
         )
-    return table
+    for name, quantile in (("p50", 0.5), ("p99", 0.99)):
+        search_seconds = float(np.quantile(searches["seconds"], quantile))
+        results.append(row_stated(f"{label} search {name} (s)", search_seconds, 1, "-"))
+    return results
 
 
-def _process(project: Project) -> psutil.Process:
-    return psutil.Process((service_registration(project.state) or {})["pid"])
+def _service_process(project: Project) -> psutil.Process:
+    registration = service_registration(project.state)
+    if registration is None:
+        raise FreshetError("the service of the benchmark has ended; its message is above")
+    return psutil.Process(registration["pid"])
 
 
-def _levels(service: psutil.Process) -> dict[str, float]:
+def _resource_usage(service: psutil.Process) -> dict[str, float]:
     return {"memory (MB)": service.memory_info().rss / MB, "open files": float(service.num_fds())}
 
 
 @contextmanager
 def watched(service: psutil.Process) -> Iterator[dict[str, float]]:
-    """Yield a dict whose `rss` is the peak memory of the service in this block."""
-    stop, seen = threading.Event(), {"rss": float(service.memory_info().rss)}
+    """Yield a dict whose `rss` is the peak memory of the service in this block, in bytes."""
+    stop = threading.Event()
+    peak = {"rss": float(service.memory_info().rss)}
 
     def watch() -> None:
-        """Update the peak of the resident memory, in bytes, twenty times a second."""
+        """Update the peak of the resident memory twenty times a second."""
         while not stop.wait(0.05):
-            seen["rss"] = max(seen["rss"], float(service.memory_info().rss))
+            peak["rss"] = max(peak["rss"], float(service.memory_info().rss))
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield seen
+        yield peak
     finally:
         stop.set()
         thread.join()
@@ -315,61 +377,65 @@ def watched(service: psutil.Process) -> Iterator[dict[str, float]]:
 @contextmanager
 def searching(client: Client, readers: int) -> Iterator[dict[str, list[Any]]]:
     """Run searching clients in this block; yield `seconds` and `errors` of each search."""
-    stop, found = threading.Event(), {"seconds": [], "errors": []}
+    stop = threading.Event()
+    searches: dict[str, list[Any]] = {"seconds": [], "errors": []}
 
     def search(number: int) -> None:
         """Search as one client until the end; keep the seconds and errors of each search."""
         while not stop.wait(0.05):
-            began = time.perf_counter()
+            started = time.perf_counter()
             try:
                 client.search(f"the marked page {number} of the almanac")
             # Every failure is counted, whatever its type.
             except Exception as error:
-                found["errors"].append(str(error)[:300])
-            found["seconds"].append(time.perf_counter() - began)
+                searches["errors"].append(str(error)[:300])
+            searches["seconds"].append(time.perf_counter() - started)
 
     threads = [threading.Thread(target=search, args=(number,)) for number in range(readers)]
     for thread in threads:
         thread.start()
     try:
-        yield found
+        yield searches
     finally:
         stop.set()
         for thread in threads:
             thread.join()
 
 
-def _add(project: Project, given: list[dict[str, Any]]) -> None:
-    _freshet(project, "add", "-", given="".join(json.dumps(row) + "\n" for row in given))
-
-
-def _freshet(project: Project, *command: str, given: str = "") -> None:
+def _run_freshet(project: Project, *command: str, stdin: str = "") -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
     }
-    done = subprocess.run(
+    environment["PYTHONPATH"] = str(CLONE)
+    completed = subprocess.run(
         [sys.executable, "-m", "orchestration.cli", *command],
         cwd=project.root,
-        env=environment | {"PYTHONPATH": str(CLONE)},
-        input=given,
+        env=environment,
+        input=stdin,
         capture_output=True,
         text=True,
     )
-    if done.returncode:
-        raise RuntimeError(f"freshet {command[0]}: {done.stdout[-300:]} {done.stderr[-300:]}")
+    if completed.returncode != 0:
+        output = f"{completed.stdout[-300:]} {completed.stderr[-300:]}"
+        raise RuntimeError(f"freshet {command[0]}: {output}")
 
 
-def _promote(project: Project) -> None:
+def _open_other_build(project: Project) -> None:
     """Open another build, like a promotion: the same vectors with another tree."""
     from model_code.hierarchy.tree import Hierarchy
 
     build = project.root / "build"
     tree = Hierarchy.load(build / "hierarchy")
-    Hierarchy(tree.centroids, tree.parents, tree.leaves[::-1].copy()).save(build / "hierarchy")
-    parts = BuildArtifacts(
-        *(build / name for name in ("encoder", "index", "documents.parquet", "hierarchy"))
+    other_tree = Hierarchy(tree.centroids, tree.parents, tree.leaves[::-1].copy())
+    other_tree.save(build / "hierarchy")
+
+    artifacts = BuildArtifacts(
+        encoder=build / "encoder",
+        index=build / "index",
+        documents=build / "documents.parquet",
+        hierarchy=build / "hierarchy",
     )
-    collection = LiveIndex(project, RETRIEVER)
     rules = TextRules(include_title=True, words=180, stride=150)
-    open_build(project, RETRIEVER, parts, {}, rules, collection.ledger.position(0))
-    collection.ledger.close()
+    live_index = LiveIndex(project, RETRIEVER)
+    open_build(project, RETRIEVER, artifacts, {}, rules, live_index.ledger.position(0))
+    live_index.ledger.close()
