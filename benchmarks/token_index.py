@@ -8,10 +8,12 @@ questions, weighted and expanded as by a lexical encoder.
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +30,21 @@ from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.text.terms import get_analyzer
 
-SQUAD = (
-    Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
-    / "squad"
-)
+DEFAULT_DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
+SQUAD = Path(os.environ.get("FRESHET_DATA", DEFAULT_DATA)) / "squad"
 PACKAGES = ("stdlib", "numpy", "pandas")
-# Tokens used by a search, tokens of a query, documents per search.
-KEPT, WIDE, DEPTH = 32, 128, 100
-MOST_BYTES = 1.5
+# Tokens that a search uses, of all tokens of a query.
+SEARCHED_TOKENS = 32
+QUERY_TOKENS = 128
+# Documents per search.
+DEPTH = 100
+MAX_BYTES_PER_POSTING = 1.5
 # Accepted ratio to bm25s for BM25 on the same terms.
-SLOWER = 1 / 1.2
-# Size of the sample that estimates the time of encoding all texts.
-ENCODED = 200
+MIN_BM25_SPEED = 1 / 1.2
+# Texts that estimate the time of encoding all texts.
+ENCODED_TEXTS = 200
 # Queries compared with a product over all postings, which is slow.
-CHECKED = 50
+CHECKED_QUERIES = 50
 
 
 @dataclass(frozen=True)
@@ -63,110 +66,167 @@ def rows(
     words.
 
     Args:
-        questions: Number of queries.
-        repeats: Rounds of each row.
         data: Another folder in BEIR layout.
         base: Model whose tokenizer is used.
+        questions: Number of queries.
+        repeats: Rounds of each row.
     """
     from model_code.encoding.base_models import load_tokenizer, locate_model
 
     tokenizer = load_tokenizer(locate_model(base))
-    found = []
-    for texts in _collections(data):
-        found += _compare(texts, tokenizer, questions, repeats)
-        found.append(_first_search(texts, TokenBags(tokenizer), base))
-        found += _bm25(texts, questions, repeats)
-    return found
+    results = []
+    for texts in _read_collections(data):
+        results.extend(_token_index_rows(texts, tokenizer, questions, repeats))
+        results.append(_first_search_row(texts, TokenBags(tokenizer), base))
+        results.extend(_bm25_rows(texts, questions, repeats))
+    return results
 
 
-def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list[dict[str, Any]]:
+def _token_index_rows(
+    texts: Texts, tokenizer: Any, question_count: int, repeats: int
+) -> list[dict[str, Any]]:
+    """Compare building and searching the token index with bm25s."""
     import bm25s
 
-    chosen = np.random.default_rng(0).permutation(len(texts.questions))[:questions]
-    asked = [texts.questions[i] for i in np.sort(chosen)]
-    # A new tokenizer per build, because a used one has cached words.
-    makers = [TokenBags(tokenizer) for _ in range(repeats // 4 + 2)]
-    unused = iter(makers)
-    building = median_seconds(
-        [lambda: _build(texts, next(unused)), lambda: _build_peer(texts.texts)], repeats // 4 + 1
-    )
-    index, peer, bags = _build(texts, makers[0]), _build_peer(texts.texts), makers[0](texts.texts)
-    wide = make_queries(bags, texts.ids, asked, makers[0])
-    narrow = heaviest(wide)
-    words = bm25s.tokenize([text for text, _ in asked], return_ids=False, show_progress=False)
-    depth = min(DEPTH, len(texts.ids))
-    tasks: list[Callable[[], Any]] = [
-        lambda: index.search(narrow, depth),
-        lambda: [index.search([query], depth) for query in narrow],
-        lambda: index.search(wide, depth),
-        lambda: peer.retrieve(words, k=depth, show_progress=False),
-        lambda: [peer.retrieve([query], k=depth, show_progress=False) for query in words],
-    ]
-    spent = median_seconds(tasks, repeats)
-    ours, ours_single, ours_wide, theirs, theirs_single = (len(asked) / each for each in spent)
-    size = f"{texts.name}, {len(texts.ids):,} texts"
-    built = [len(texts.ids) / seconds for seconds in building]
-    return [
-        row(f"{size}: documents/s built, tokenising included, against bm25s", *built, goal=1.0),
-        row(
-            f"{size}: queries/s in a batch, {KEPT} tokens, against bm25s on the question",
-            ours,
-            theirs,
-            goal=1.0,
-        ),
-        row(f"{size}: queries/s one at a time, the same", ours_single, theirs_single, goal=1.0),
-        row(
-            f"{size}: queries/s in a batch, all {WIDE} tokens, the same",
-            ours_wide,
-            theirs,
-            goal=0.5,
-        ),
-        *_checks(size, index, bags, wide[:CHECKED], depth),
-    ]
+    order = np.random.default_rng(0).permutation(len(texts.questions))
+    questions = [texts.questions[i] for i in np.sort(order[:question_count])]
 
+    # A used tokenizer has cached words. Each build, with the warm-up, therefore gets a new one.
+    build_rounds = repeats // 4 + 1
+    tokenizers = [TokenBags(tokenizer) for _ in range(build_rounds + 1)]
+    unused_tokenizers = iter(tokenizers)
 
-def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
-    """Compare BM25 with bm25s on the same terms, including stemming on both sides."""
-    import bm25s
-
-    settings, depth = Bm25Settings(), min(DEPTH, len(texts.ids))
-    terms = get_analyzer(settings.language)
-    asked = [text for text, _ in texts.questions[:questions]]
+    def build_ours() -> TokenIndex:
+        return _build_index(texts, next(unused_tokenizers))
 
     def build_peer() -> Any:
-        peer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene")
-        peer.index(list(map(terms.analyze, texts.texts)), show_progress=False)
-        return peer
+        return _build_peer(texts.texts)
 
-    built = median_seconds(
-        [lambda: Bm25Index.build(texts.texts, texts.ids, settings), build_peer], repeats // 4 + 1
-    )
-    index, peer = Bm25Index.build(texts.texts, texts.ids, settings), build_peer()
-    spent = median_seconds(
+    build_times = median_seconds([build_ours, build_peer], build_rounds)
+    our_build_rate, peer_build_rate = (len(texts.ids) / build_time for build_time in build_times)
+
+    index = _build_index(texts, tokenizers[0])
+    peer = _build_peer(texts.texts)
+    bags = tokenizers[0](texts.texts)
+    wide_queries = make_queries(bags, texts.ids, questions, tokenizers[0])
+    narrow_queries = heaviest(wide_queries)
+    question_texts = [text for text, _ in questions]
+    question_words = bm25s.tokenize(question_texts, return_ids=False, show_progress=False)
+    depth = min(DEPTH, len(texts.ids))
+
+    def search_narrow() -> None:
+        index.search(narrow_queries, depth)
+
+    def search_narrow_one_by_one() -> None:
+        for query in narrow_queries:
+            index.search([query], depth)
+
+    def search_wide() -> None:
+        index.search(wide_queries, depth)
+
+    def search_peer() -> None:
+        peer.retrieve(question_words, k=depth, show_progress=False)
+
+    def search_peer_one_by_one() -> None:
+        for words in question_words:
+            peer.retrieve([words], k=depth, show_progress=False)
+
+    search_times = median_seconds(
         [
-            lambda: index.search(asked, depth),
-            lambda: peer.retrieve(list(map(terms.analyze, asked)), k=depth, show_progress=False),
-            lambda: [index.search([text], depth) for text in asked],
-            lambda: [
-                peer.retrieve([terms.analyze(text)], k=depth, show_progress=False) for text in asked
-            ],
+            search_narrow,
+            search_narrow_one_by_one,
+            search_wide,
+            search_peer,
+            search_peer_one_by_one,
         ],
         repeats,
     )
-    size = f"{texts.name}, {len(texts.ids):,} texts, BM25 against bm25s on the same terms"
-    (ours, theirs, ours_single, theirs_single) = (len(asked) / seconds for seconds in spent)
-    return [
+    narrow, narrow_single, wide, peer_batch, peer_single = (
+        len(questions) / search_time for search_time in search_times
+    )
+
+    size = f"{texts.name}, {len(texts.ids):,} texts"
+    results = [
         row(
-            f"{size}: documents/s built",
-            *(len(texts.ids) / seconds for seconds in built),
-            goal=SLOWER,
+            f"{size}: documents/s built, tokenising included, against bm25s",
+            our_build_rate,
+            peer_build_rate,
+            goal=1.0,
         ),
-        row(f"{size}: queries/s in a batch", ours, theirs, goal=SLOWER),
-        row(f"{size}: queries/s one at a time", ours_single, theirs_single, goal=SLOWER),
+        row(
+            f"{size}: queries/s in a batch, {SEARCHED_TOKENS} tokens, "
+            "against bm25s on the question",
+            narrow,
+            peer_batch,
+            goal=1.0,
+        ),
+        row(f"{size}: queries/s one at a time, the same", narrow_single, peer_single, goal=1.0),
+        row(
+            f"{size}: queries/s in a batch, all {QUERY_TOKENS} tokens, the same",
+            wide,
+            peer_batch,
+            goal=0.5,
+        ),
+    ]
+    results.extend(_check_rows(size, index, bags, wide_queries[:CHECKED_QUERIES], depth))
+    return results
+
+
+def _bm25_rows(texts: Texts, question_count: int, repeats: int) -> list[dict[str, Any]]:
+    """Compare BM25 with bm25s on the same terms, including stemming on both sides."""
+    import bm25s
+
+    settings = Bm25Settings()
+    depth = min(DEPTH, len(texts.ids))
+    analyzer = get_analyzer(settings.language)
+    questions = [text for text, _ in texts.questions[:question_count]]
+
+    def build_ours() -> Bm25Index:
+        return Bm25Index.build(texts.texts, texts.ids, settings)
+
+    def build_peer() -> Any:
+        peer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene")
+        terms = [analyzer.analyze(text) for text in texts.texts]
+        peer.index(terms, show_progress=False)
+        return peer
+
+    build_times = median_seconds([build_ours, build_peer], repeats // 4 + 1)
+    our_build_rate, peer_build_rate = (len(texts.ids) / build_time for build_time in build_times)
+
+    index = build_ours()
+    peer = build_peer()
+
+    def search_ours() -> None:
+        index.search(questions, depth)
+
+    def search_peer() -> None:
+        terms = [analyzer.analyze(text) for text in questions]
+        peer.retrieve(terms, k=depth, show_progress=False)
+
+    def search_ours_one_by_one() -> None:
+        for text in questions:
+            index.search([text], depth)
+
+    def search_peer_one_by_one() -> None:
+        for text in questions:
+            peer.retrieve([analyzer.analyze(text)], k=depth, show_progress=False)
+
+    search_times = median_seconds(
+        [search_ours, search_peer, search_ours_one_by_one, search_peer_one_by_one], repeats
+    )
+    ours_batch, peer_batch, ours_single, peer_single = (
+        len(questions) / search_time for search_time in search_times
+    )
+
+    size = f"{texts.name}, {len(texts.ids):,} texts, BM25 against bm25s on the same terms"
+    return [
+        row(f"{size}: documents/s built", our_build_rate, peer_build_rate, goal=MIN_BM25_SPEED),
+        row(f"{size}: queries/s in a batch", ours_batch, peer_batch, goal=MIN_BM25_SPEED),
+        row(f"{size}: queries/s one at a time", ours_single, peer_single, goal=MIN_BM25_SPEED),
     ]
 
 
-def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[str, Any]:
+def _first_search_row(texts: Texts, tokenizer: TokenBags, base: str | Path) -> dict[str, Any]:
     """Compare the time from texts to the first answer with the time of encoding.
 
     A sample estimates the time of encoding.
@@ -174,118 +234,156 @@ def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[
     from model_code.encoding.encoder import Encoder
 
     started = time.perf_counter()
-    index = _build(texts, tokens_of)
-    question = np.unique(tokens_of([texts.questions[0][0]]).tokens)
-    index.search([(question, np.ones(len(question), np.float32))], DEPTH)
-    ours = time.perf_counter() - started
-    sample = texts.texts[:: -(-len(texts.texts) // ENCODED)]
+    index = _build_index(texts, tokenizer)
+    first_question, _ = texts.questions[0]
+    tokens = np.unique(tokenizer([first_question]).tokens)
+    index.search([(tokens, np.ones(len(tokens), np.float32))], DEPTH)
+    our_seconds = time.perf_counter() - started
+
+    step = math.ceil(len(texts.texts) / ENCODED_TEXTS)
+    sample = texts.texts[::step]
     encoder = Encoder.load(base, for_search=True)
-    # Warm-up: the first call loads libraries.
+    # The first call loads libraries and is not timed.
     encoder.encode_passages(sample[:8])
-    theirs = seconds(lambda: encoder.encode_passages(sample)) * len(texts.texts) / len(sample)
+    sample_seconds = seconds(partial(encoder.encode_passages, sample))
+    encoding_seconds = sample_seconds * len(texts.texts) / len(sample)
+
     size = f"{texts.name}, {len(texts.ids):,} texts"
-    what = f"{size}: seconds to the first answer, against encoding them"
-    return row_below(f"{what} (by {len(sample)})", ours, theirs)
+    label = f"{size}: seconds to the first answer, against encoding them (by {len(sample)})"
+    return row_below(label, our_seconds, encoding_seconds)
 
 
-def _checks(
-    size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth: int
+def _check_rows(
+    size: str, index: TokenIndex, bags: Bags, wide_queries: list[Sparse], depth: int
 ) -> list[dict[str, Any]]:
-    """Return the rows that do not depend on time."""
-    narrow = heaviest(wide)
-    by_few, by_all = (index.search(queries, depth) for queries in (narrow, wide))
-    few = exhaustive(narrow, bags, index.ids.document_ids, depth)
-    whole = exhaustive(wide, bags, index.ids.document_ids, depth)
-    arrays = [getattr(block.packed, part) for block in index.blocks for part in PARTS]
-    bytes_per_posting = sum(array.nbytes for array in arrays) / index.postings
-    fits = {
-        "ratio": MOST_BYTES / bytes_per_posting,
-        "goal": 1.0,
-        "met": bytes_per_posting <= MOST_BYTES,
-    }
-    what = f"{size}: recall@{depth} of"
-    return [
+    """Return the rows that do not depend on time: recall, and size of the postings."""
+    narrow_queries = heaviest(wide_queries)
+    narrow_rankings = index.search(narrow_queries, depth)
+    wide_rankings = index.search(wide_queries, depth)
+    exact_narrow = exhaustive(narrow_queries, bags, index.ids.document_ids, depth)
+    exact_wide = exhaustive(wide_queries, bags, index.ids.document_ids, depth)
+
+    label = f"{size}: recall@{depth} of"
+    results = [
         row(
-            f"{what} {KEPT} tokens, against a product over all postings",
-            recall(by_few, few),
+            f"{label} {SEARCHED_TOKENS} tokens, against a product over all postings",
+            recall(narrow_rankings, exact_narrow),
             1.0,
             goal=0.99,
         ),
-        row(f"{what} {WIDE} tokens, the same", recall(by_all, whole), 1.0, goal=0.99),
-        row(f"{what} {KEPT} tokens, against all {WIDE}", recall(by_few, whole), 1.0, goal=0.99),
+        row(
+            f"{label} {QUERY_TOKENS} tokens, the same",
+            recall(wide_rankings, exact_wide),
+            1.0,
+            goal=0.99,
+        ),
+        row(
+            f"{label} {SEARCHED_TOKENS} tokens, against all {QUERY_TOKENS}",
+            recall(narrow_rankings, exact_wide),
+            1.0,
+            goal=0.99,
+        ),
+    ]
+
+    total_bytes = 0
+    for block in index.blocks:
+        total_bytes += sum(getattr(block.packed, part).nbytes for part in PARTS)
+    bytes_per_posting = total_bytes / index.postings
+    # Less is better, so the ratio is the inverse of the other rows' ratio.
+    results.append(
         {
             "what": f"{size}: bytes per posting, at most",
             "ours": bytes_per_posting,
-            "peer": MOST_BYTES,
-            **fits,
-        },
-    ]
+            "peer": MAX_BYTES_PER_POSTING,
+            "ratio": MAX_BYTES_PER_POSTING / bytes_per_posting,
+            "goal": 1.0,
+            "met": bytes_per_posting <= MAX_BYTES_PER_POSTING,
+        }
+    )
+    return results
 
 
 def make_queries(
-    bags: Bags, ids: Sequence[str], asked: Sequence[tuple[str, str]], tokens_of: TokenBags
+    bags: Bags, ids: Sequence[str], questions: Sequence[tuple[str, str]], tokenizer: TokenBags
 ) -> list[Sparse]:
-    """Return `WIDE` tokens for each question.
+    """Return `QUERY_TOKENS` tokens with weights for each question.
 
     They are its own tokens and tokens of the text that answers it and of two random texts. Rare
     tokens and the question's own come first. The weight at rank r is 5.8 (1 + r / 4)^-.43. This is
     the median of the weights that a closed-form lexical encoder on MiniLM gave to 200 questions of
     SQuAD, within 8 % from rank 0 to 127.
+
+    Args:
+        bags: Tokens of the documents.
+        ids: Ids of the documents.
+        questions: Questions (text, id of a document that answers it).
+        tokenizer: Tokenizer of the questions.
     """
-    chance = np.random.default_rng(1)
+    random = np.random.default_rng(1)
     ends = np.cumsum(bags.lengths)
-    places = {name: i for i, name in enumerate(ids)}
-    questions = tokens_of([text for text, _ in asked])
+    document_numbers = {document_id: number for number, document_id in enumerate(ids)}
+    question_bags = tokenizer([text for text, _ in questions])
+
+    # Number of documents that contain each token. A token counts once per document.
+    vocabulary = 1 + max(int(bags.tokens.max(initial=0)), int(question_bags.tokens.max(initial=0)))
+    distinct_keys = np.unique(bags.tokens * len(bags) + bags.passages)
+    document_counts = np.bincount(distinct_keys // len(bags), minlength=vocabulary)
+
     queries = []
-    most = max(int(part.tokens.max(initial=0)) for part in (bags, questions))
-    held = np.bincount(
-        np.unique(bags.tokens * len(bags) + bags.passages) // len(bags), minlength=most + 1
-    )
-    for number, (_, document) in enumerate(asked):
-        own = np.unique(questions.slice(number, number + 1).tokens)
-        texts = [places[document], *chance.integers(len(ids), size=2)]
-        related = [bags.tokens[ends[text] - bags.lengths[text] : ends[text]] for text in texts]
-        tokens = np.unique(np.concatenate([own, *related]))
-        rarity = np.log((len(ids) + 1) / (held[tokens] + 0.5)).astype(np.float32)
-        rarity = np.where(np.isin(tokens, own), rarity, rarity * chance.random(len(tokens)) / 2)
-        chosen = tokens[np.argsort(-rarity, kind="stable")[:WIDE]]
-        queries.append(
-            (chosen, (5.8 * (1 + np.arange(len(chosen)) / 4) ** -0.43).astype(np.float32))
-        )
+    for number, (_, answer_id) in enumerate(questions):
+        question_tokens = np.unique(question_bags.slice(number, number + 1).tokens)
+        related_documents = [document_numbers[answer_id], *random.integers(len(ids), size=2)]
+        token_lists = [question_tokens]
+        for document in related_documents:
+            start = ends[document] - bags.lengths[document]
+            token_lists.append(bags.tokens[start : ends[document]])
+        tokens = np.unique(np.concatenate(token_lists))
+
+        rarity = np.log((len(ids) + 1) / (document_counts[tokens] + 0.5)).astype(np.float32)
+        lowered_rarity = rarity * random.random(len(tokens)) / 2
+        rarity = np.where(np.isin(tokens, question_tokens), rarity, lowered_rarity)
+        rarest = tokens[np.argsort(-rarity, kind="stable")[:QUERY_TOKENS]]
+        weights = 5.8 * (1 + np.arange(len(rarest)) / 4) ** -0.43
+        queries.append((rarest, weights.astype(np.float32)))
     return queries
 
 
 def heaviest(queries: Sequence[Sparse]) -> list[Sparse]:
-    """Return the first `KEPT` tokens of each query, which are its heaviest."""
-    return [(tokens[:KEPT], weights[:KEPT]) for tokens, weights in queries]
+    """Return the first `SEARCHED_TOKENS` tokens of each query, which are its heaviest."""
+    return [(tokens[:SEARCHED_TOKENS], weights[:SEARCHED_TOKENS]) for tokens, weights in queries]
 
 
 def exhaustive(queries: Sequence[Sparse], bags: Bags, ids: Sequence[str], k: int) -> list[set[str]]:
     """Return the k best documents of each query from all postings, without an index."""
-    keys = np.unique(bags.tokens * len(bags) + bags.passages)
-    tokens, passages = np.divmod(keys, len(bags))
-    by_id, found = np.argsort(np.argsort(np.array(ids))), []
-    for query in queries:
-        weights = np.zeros(1 + max(int(tokens.max()), int(query[0].max())))
-        weights[query[0]] = query[1]
+    distinct_keys = np.unique(bags.tokens * len(bags) + bags.passages)
+    tokens, passages = np.divmod(distinct_keys, len(bags))
+    # Ties are broken by document id.
+    id_ranks = np.argsort(np.argsort(np.array(ids)))
+    results = []
+    for query_tokens, query_weights in queries:
+        weights = np.zeros(1 + max(int(tokens.max()), int(query_tokens.max())))
+        weights[query_tokens] = query_weights
         scores = np.bincount(passages, weights[tokens], len(bags)).astype(np.float32)
-        best = np.lexsort((by_id, -scores))[:k]
-        found.append({ids[passage] for passage in best.tolist() if scores[passage] > 0})
-    return found
+        best = np.lexsort((id_ranks, -scores))[:k]
+        results.append({ids[passage] for passage in best.tolist() if scores[passage] > 0})
+    return results
 
 
-def recall(rankings: Sequence[Sequence[tuple[str, float]]], true: Sequence[set[str]]) -> float:
-    """Return the share of the true documents in the rankings, mean over the queries."""
-    shares = [
-        len(dict(ranking).keys() & wanted) / len(wanted)
-        for ranking, wanted in zip(rankings, true, strict=True)
-        if wanted
-    ]
+def recall(rankings: Sequence[Sequence[tuple[str, float]]], exact: Sequence[set[str]]) -> float:
+    """Return the share of the exact results in the rankings, mean over the queries.
+
+    Queries without an exact result do not count.
+    """
+    shares = []
+    for ranking, exact_ids in zip(rankings, exact, strict=True):
+        if exact_ids:
+            ranked_ids = {document_id for document_id, _ in ranking}
+            shares.append(len(ranked_ids & exact_ids) / len(exact_ids))
     return float(np.mean(shares))
 
 
-def _build(texts: Texts, tokens_of: TokenBags) -> TokenIndex:
-    return TokenIndex.build(tokens_of(texts.texts), texts.ids)
+def _build_index(texts: Texts, tokenizer: TokenBags) -> TokenIndex:
+    return TokenIndex.build(tokenizer(texts.texts), texts.ids)
 
 
 def _build_peer(texts: list[str]) -> Any:
@@ -296,35 +394,40 @@ def _build_peer(texts: list[str]) -> Any:
     return peer
 
 
-def _collections(data: Path | None) -> list[Texts]:
-    if data is None and not SQUAD.is_dir():
-        return [
-            _read(
-                "docstrings", CorpusSettings(source="installed_packages", packages=PACKAGES), Path()
-            )
-        ]
-    folder = data or SQUAD
-    everything = _read(folder.name, CorpusSettings(source="beir", path=folder.name), folder.parent)
+def _read_collections(data: Path | None) -> list[Texts]:
+    """Read the given folder, else the two collections of SQuAD, else docstrings."""
     if data is not None:
-        return [everything]
-    answering = {document for _, document in everything.questions}
-    pairs = [
-        pair for pair in zip(everything.ids, everything.texts, strict=True) if pair[0] in answering
-    ]
-    part = Texts("squad dev", *map(list, zip(*pairs, strict=True)), everything.questions)
-    return [part, everything]
+        return [_read_beir(data)]
+    if not SQUAD.is_dir():
+        settings = CorpusSettings(source="installed_packages", packages=PACKAGES)
+        return [_read_texts("docstrings", settings, Path())]
+
+    squad = _read_beir(SQUAD)
+    answer_ids = {document_id for _, document_id in squad.questions}
+    dev_ids = []
+    dev_texts = []
+    for document_id, text in zip(squad.ids, squad.texts, strict=True):
+        if document_id in answer_ids:
+            dev_ids.append(document_id)
+            dev_texts.append(text)
+    return [Texts("squad dev", dev_ids, dev_texts, squad.questions), squad]
 
 
-def _read(name: str, settings: CorpusSettings, root: Path) -> Texts:
+def _read_beir(folder: Path) -> Texts:
+    settings = CorpusSettings(source="beir", path=folder.name)
+    return _read_texts(folder.name, settings, folder.parent)
+
+
+def _read_texts(name: str, settings: CorpusSettings, root: Path) -> Texts:
     """Read the documents, and the questions of the last judged split (SQuAD: dev)."""
     source = open_source(settings, root)
-    documents = {line.values["id"]: line.values["text"] for line in source.rows("documents")}
-    questions = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
-    judged = [line.values for line in source.rows("qrels")]
-    last = judged[-1].get("split")
-    pairs = [
-        (questions[one["query_id"]], one["document_id"])
-        for one in judged
-        if one.get("split") == last
-    ]
-    return Texts(name, list(documents), list(documents.values()), pairs)
+    documents = {row.values["id"]: row.values["text"] for row in source.rows("documents")}
+    query_texts = {row.values["id"]: row.values["text"] for row in source.rows("queries")}
+    judgements = [row.values for row in source.rows("qrels")]
+    last_split = judgements[-1].get("split")
+    questions = []
+    for judgement in judgements:
+        if judgement.get("split") == last_split:
+            text = query_texts[judgement["query_id"]]
+            questions.append((text, judgement["document_id"]))
+    return Texts(name, list(documents), list(documents.values()), questions)
