@@ -25,14 +25,46 @@ from model_code.incdsi.solver import HingeProblem
 from model_code.incdsi.state import IncDsiState
 
 # Power of a direction's rank by which its deviation falls.
-FALLING, FLAT = 0.5, 0.0
-CLUSTER, COPIES, QUERIES = 40, 3, 3
-BLOCK = 50_000
+FALLING = 0.5
+FLAT = 0.0
+DOCUMENTS_PER_CLUSTER = 40
+# Near-duplicates of one page.
+COPIES_PER_PAGE = 3
+QUERIES_PER_DOCUMENT = 3
+# Documents that are drawn at once.
+BLOCK_SIZE = 50_000
+# Most steps of the published loop, and its tolerance.
+MAX_STEPS = 30
+TOLERANCE = 1e-3
+# Small margins rarely touch old documents' queries, large ones often.
+MARGINS = {"small margins": 0.1, "large margins": 0.25}
+# Number of documents from which a collection is large.
+LARGE = 100_000
+# Collections (documents, dimension) that are measured, and those that `large` measures.
+SIZES = ((10_000, 384), (LARGE, 384))
+LARGER_SIZES = ((LARGE, 768), (1_000_000, 384))
+# Goals of the speed against the published loop, for documents one by one and in batches.
+GOALS = (7.0, 10.0)
+LARGE_GOALS = (15.0, 50.0)
+# Goal of the time of one addition against reading V and Z once.
+MAX_READINGS = 1.7
+# Runs of the batch; the median counts.
+BATCH_ROUNDS = 3
+# Relative gap below which a solution is proven optimal.
+MAX_PROVEN_GAP = 1e-9
+# Objective below which everything is rounding error.
+SMALLEST_OBJECTIVE = 1e-12
 
 
 @dataclass(frozen=True)
 class MadeUpCollection:
-    """V `vectors` and Z `queries` (n, H) float32 of old documents, and new queries (a, 3, H)."""
+    """Synthetic documents and queries, all float32.
+
+    Attributes:
+        vectors: V, vectors (n, H) of the old documents.
+        queries: Z, mean queries (n, H) of the old documents.
+        new: Queries (a, 3, H) of the new documents.
+    """
 
     vectors: np.ndarray
     queries: np.ndarray
@@ -49,55 +81,75 @@ def collection(
     energy. For 31,513 pages encoded by all-MiniLM-L6-v2 the shares are .48, .75 and .93. With FLAT
     all directions are alike. The directions are rotated at random against the axes, as in an
     encoder.
+
+    Args:
+        documents: Number of old documents.
+        added: Number of new documents.
+        dimension: Numbers per vector, H.
+        decay: Power of a direction's rank by which its deviation falls.
     """
-    chance = np.random.default_rng(0)
-    source = _Source(chance, np.arange(1, dimension + 1, dtype=np.float32) ** -np.float32(decay))
+    random = np.random.default_rng(0)
+    spectrum = np.arange(1, dimension + 1, dtype=np.float32) ** -np.float32(decay)
+    sampler = _UnitVectorSampler(random, spectrum)
+
     total = documents + added
-    clusters, pages = source(total // CLUSTER + 1), total // COPIES + 1
-    centres = _unit(
-        clusters[chance.integers(len(clusters), size=pages)] + np.float32(0.9) * source(pages)
-    )
-    turn = np.linalg.qr(chance.standard_normal((dimension, dimension)))[0].astype(np.float32)
-    vectors, means = np.empty((2, documents, dimension), np.float32)
-    for start in range(0, documents, BLOCK):
-        part = slice(start, min(start + BLOCK, documents))
-        found, queries = _documents(source, centres, part.stop - start)
-        vectors[part], means[part] = found @ turn, queries.mean(axis=1) @ turn
-    return MadeUpCollection(vectors, means, _documents(source, centres, added)[1] @ turn)
+    clusters = sampler.draw(total // DOCUMENTS_PER_CLUSTER + 1)
+    pages = total // COPIES_PER_PAGE + 1
+    page_clusters = clusters[random.integers(len(clusters), size=pages)]
+    page_centres = _unit(page_clusters + np.float32(0.9) * sampler.draw(pages))
+    square = random.standard_normal((dimension, dimension))
+    rotation = np.linalg.qr(square)[0].astype(np.float32)
+
+    vectors = np.empty((documents, dimension), np.float32)
+    mean_queries = np.empty((documents, dimension), np.float32)
+    for start in range(0, documents, BLOCK_SIZE):
+        stop = min(start + BLOCK_SIZE, documents)
+        block_vectors, block_queries = _draw_documents(sampler, page_centres, stop - start)
+        vectors[start:stop] = block_vectors @ rotation
+        mean_queries[start:stop] = block_queries.mean(axis=1) @ rotation
+
+    _, new_queries = _draw_documents(sampler, page_centres, added)
+    return MadeUpCollection(vectors, mean_queries, new_queries @ rotation)
 
 
-class _Source:
-    """Random unit vectors whose direction i has a deviation in proportion to `spectrum` (H)."""
+class _UnitVectorSampler:
+    """Draws unit vectors whose direction i has a deviation in proportion to `spectrum` (H)."""
 
-    def __init__(self, chance: np.random.Generator, spectrum: np.ndarray) -> None:
-        self.chance, self.spectrum = chance, spectrum
+    def __init__(self, random: np.random.Generator, spectrum: np.ndarray) -> None:
+        self.random = random
+        self.spectrum = spectrum
 
-    def __call__(self, *shape: int) -> np.ndarray:
-        return _unit(
-            self.chance.standard_normal((*shape, len(self.spectrum)), np.float32) * self.spectrum
-        )
+    def draw(self, *shape: int) -> np.ndarray:
+        """Return unit vectors (*shape, H) float32."""
+        normal = self.random.standard_normal((*shape, len(self.spectrum)), np.float32)
+        return _unit(normal * self.spectrum)
 
 
-def _documents(source: _Source, centres: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _draw_documents(
+    sampler: _UnitVectorSampler, centres: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return vectors (count, H) spread evenly over centres, and queries (count, 3, H)."""
-    vectors = _unit(
-        centres[source.chance.integers(len(centres), size=count)] + np.float32(0.3) * source(count)
-    )
-    return vectors, np.float32(0.8) * _unit(
-        vectors[:, None] + np.float32(0.8) * source(count, QUERIES)
-    )
+    document_centres = centres[sampler.random.integers(len(centres), size=count)]
+    vectors = _unit(document_centres + np.float32(0.3) * sampler.draw(count))
+    query_noise = np.float32(0.8) * sampler.draw(count, QUERIES_PER_DOCUMENT)
+    queries = np.float32(0.8) * _unit(vectors[:, None] + query_noise)
+    return vectors, queries
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
-STEPS, TOLERANCE = 30, 1e-3
-
-
 @dataclass(frozen=True)
 class Case:
-    """One addition: mean query q (H), its best rival's score M, and V and Z (n, H) before it."""
+    """One addition.
+
+    Attributes:
+        query: q, mean query (H) of the new document.
+        best_rival: M, score of the best old document for `query`.
+        vectors: V, vectors (n, H) of the old documents.
+        queries: Z, mean queries (n, H) of the old documents.
+    """
 
     query: np.ndarray
     best_rival: float
@@ -106,56 +158,53 @@ class Case:
 
 
 def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.ndarray, float]:
-    """Return the vector (H) found from the random start `seed`, and the seconds.
+    """Solve an addition with the published optimiser. Margins are scores.
 
-    Margins are scores.
+    Args:
+        case: The addition.
+        settings: Margins and weights of the objective.
+        seed: Seed of the random start.
+
+    Returns:
+        The vector (H) in float64, and the seconds.
     """
     import torch
 
-    queries, documents = torch.from_numpy(case.queries), torch.from_numpy(case.vectors)
-    query, own_limit = torch.from_numpy(np.float32(case.query)), case.best_rival + settings.gamma1
-    start = time.perf_counter()
-    limits = (queries * documents).sum(dim=1) - settings.gamma2
-    vector = (2 * torch.rand(len(query), generator=torch.Generator().manual_seed(seed)) - 1) * len(
-        query
-    ) ** -0.5
+    queries = torch.from_numpy(case.queries)
+    documents = torch.from_numpy(case.vectors)
+    query = torch.from_numpy(np.float32(case.query))
+    min_score = case.best_rival + settings.gamma1
+
+    started = time.perf_counter()
+    max_scores = (queries * documents).sum(dim=1) - settings.gamma2
+    generator = torch.Generator().manual_seed(seed)
+    uniform = 2 * torch.rand(len(query), generator=generator) - 1
+    vector = uniform * len(query) ** -0.5
+    vector.requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [vector.requires_grad_()], lr=1, line_search_fn="strong_wolfe", tolerance_change=TOLERANCE
+        [vector], lr=1, line_search_fn="strong_wolfe", tolerance_change=TOLERANCE
     )
 
-    def loss() -> torch.Tensor:
+    def compute_loss() -> torch.Tensor:
         """Return the published objective with its gradients, as LBFGS requires."""
         optimizer.zero_grad()
-        missed = torch.relu(own_limit - query @ vector) ** 2
-        lost = (torch.relu(queries @ vector - limits) ** 2).sum()
-        value = (
-            settings.lambda1 * missed
-            + (1 - settings.lambda1) * lost
+        new_loss = torch.relu(min_score - query @ vector) ** 2
+        old_loss = (torch.relu(queries @ vector - max_scores) ** 2).sum()
+        objective = (
+            settings.lambda1 * new_loss
+            + (1 - settings.lambda1) * old_loss
             + settings.lambda2 * (vector @ vector)
         )
-        value.backward()
-        return value
+        objective.backward()
+        return objective
 
-    for _ in range(STEPS):
-        before = vector.detach().clone()
-        value = optimizer.step(loss).item()
-        if (vector.detach() - before).norm().item() < TOLERANCE or value == 0:
+    for _ in range(MAX_STEPS):
+        previous = vector.detach().clone()
+        objective = optimizer.step(compute_loss).item()
+        change = (vector.detach() - previous).norm().item()
+        if change < TOLERANCE or objective == 0:
             break
-    return vector.detach().double().numpy(), time.perf_counter() - start
-
-
-# Small margins rarely touch old documents' queries, large ones often.
-MARGINS = {"small margins": 0.1, "large margins": 0.25}
-LARGE = 100_000
-SIZES = ((10_000, 384), (LARGE, 384))
-LARGER = ((LARGE, 768), (1_000_000, 384))
-# Goals for additions one by one and in batches, below LARGE and from LARGE on.
-GOALS = {False: (7.0, 10.0), True: (15.0, 50.0)}
-READING = 1.7
-# Runs of the batch; the median counts.
-ROUNDS = 3
-# Relative gap that proves a solution, and objective below which all is rounding error.
-PROVEN, NOTHING = 1e-9, 1e-12
+    return vector.detach().double().numpy(), time.perf_counter() - started
 
 
 def rows(
@@ -167,23 +216,25 @@ def rows(
     """Return all rows for collections of `sizes` (documents, dimension).
 
     Args:
+        large: Measure up to a million documents instead, without vectors that have no structure.
+            This takes minutes and about 12 GB (estimated).
+        sizes: Collections to measure. The last one is also measured on vectors without structure.
         added: Documents that our solver adds.
         published: Documents that both solvers add.
-        sizes: Collections to measure. The last one is also measured on vectors without structure.
-        large: Measure up to a million documents instead, without those vectors. This takes minutes
-            and about 12 GB (estimated).
     """
-    sizes = sizes or (LARGER if large else SIZES)
-    found = []
+    if sizes is None:
+        sizes = LARGER_SIZES if large else SIZES
+    results = []
     for documents, dimension in sizes:
-        found += _on_collection(documents, dimension, FALLING, MARGINS, added, published)
+        results.extend(_collection_rows(documents, dimension, FALLING, MARGINS, added, published))
     if not large:
+        documents, dimension = sizes[-1]
         margins = {"small margins": MARGINS["small margins"]}
-        found += _on_collection(*sizes[-1], FLAT, margins, added, published)
-    return found
+        results.extend(_collection_rows(documents, dimension, FLAT, margins, added, published))
+    return results
 
 
-def _on_collection(
+def _collection_rows(
     documents: int,
     dimension: int,
     decay: float,
@@ -192,130 +243,159 @@ def _on_collection(
     published: int,
 ) -> list[dict[str, Any]]:
     data = collection(documents, added, dimension, decay)
-    state = IncDsiState(
-        data.vectors, data.queries, [f"{i:09d}" for i in range(documents)], score_deviation=1.0
-    )
+    ids = [f"{i:09d}" for i in range(documents)]
+    state = IncDsiState(data.vectors, data.queries, ids, score_deviation=1.0)
     new = [NewDocument(f"new {i}", queries) for i, queries in enumerate(data.new)]
-    found = []
+
+    kind = ", no structure" if decay == FLAT else ""
+    results = []
     for name, margin in margins.items():
         settings = IncDsiSettings(gamma1=margin, gamma2=margin)
-        kind = "" if decay else ", no structure"
-        found += _compare(
-            f"{documents:,} x {dimension}{kind}, {name}", state, new, settings, published
-        )
-    return found
+        size = f"{documents:,} x {dimension}{kind}, {name}"
+        results.extend(_compare(size, state, new, settings, published))
+    return results
 
 
 def _compare(
     size: str, state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int
 ) -> list[dict[str, Any]]:
-    alone = _one_by_one(state, new, settings, published)
-    batched, many = _batched(state, new, settings)
-    one, peer, reading = (
-        1 / float(np.median(seconds)) for seconds in (alone.ours, alone.published, alone.reading)
-    )
-    same = np.mean(
-        [np.array_equal(a.vector, b.vector) for a, b in zip(alone.added, batched, strict=True)]
-    )
-    single_goal, batch_goal = GOALS[len(state) >= LARGE]
+    """Add the new documents one by one and in a batch, and return the rows."""
+    single = _add_one_by_one(state, new, settings, published)
+    batch, batch_rate = _add_batch(state, new, settings)
+
+    our_rate = 1 / float(np.median(single.our_seconds))
+    published_rate = 1 / float(np.median(single.published_seconds))
+    reading_rate = 1 / float(np.median(single.reading_seconds))
+    equal = [
+        np.array_equal(alone.vector, batched.vector)
+        for alone, batched in zip(single.added, batch, strict=True)
+    ]
+    single_goal, batch_goal = LARGE_GOALS if len(state) >= LARGE else GOALS
     return [
         row(
             f"{size}: documents/s one by one, against L-BFGS as published",
-            one,
-            peer,
+            our_rate,
+            published_rate,
             goal=single_goal,
         ),
-        row(f"{size}: documents/s in batches of {len(new)}, the same", many, peer, goal=batch_goal),
+        row(
+            f"{size}: documents/s in batches of {len(new)}, the same",
+            batch_rate,
+            published_rate,
+            goal=batch_goal,
+        ),
         row(
             f"{size}: documents/s one by one, against reading V and Z once",
-            one,
-            reading,
-            1 / READING,
+            our_rate,
+            reading_rate,
+            goal=1 / MAX_READINGS,
         ),
         row(
             f"{size}: objective of L-BFGS over ours, median",
-            float(np.median(alone.ratios)),
+            float(np.median(single.objective_ratios)),
             1.0,
             goal=1.0,
         ),
-        row(f"{size}: objective of L-BFGS over ours, least", min(alone.ratios), 1.0, goal=1 - 1e-9),
         row(
-            f"{size}: share of vectors proven optimal", float(np.mean(alone.proven)), 1.0, goal=1.0
+            f"{size}: objective of L-BFGS over ours, least",
+            min(single.objective_ratios),
+            1.0,
+            goal=1 - 1e-9,
         ),
         row(
-            f"{size}: share of vectors equal in a batch and one by one", float(same), 1.0, goal=1.0
+            f"{size}: share of vectors proven optimal",
+            float(np.mean(single.proven)),
+            1.0,
+            goal=1.0,
+        ),
+        row(
+            f"{size}: share of vectors equal in a batch and one by one",
+            float(np.mean(equal)),
+            1.0,
+            goal=1.0,
         ),
     ]
 
 
 @dataclass(frozen=True)
-class Alone:
-    """Documents added one by one, with seconds of ours, of the published loop, and of one read.
+class SingleAdditions:
+    """Documents that were added one by one.
 
-    The read covers V and Z once.
-
-    ratios: The published loop's objectives divided by ours.
+    Attributes:
+        added: Results of our solver.
+        our_seconds: Time of each of our additions.
+        published_seconds: Time of each run of the published loop.
+        reading_seconds: Time of reading V and Z once.
+        objective_ratios: Objectives of the published loop divided by ours.
+        proven: Whether each of our solutions is proven optimal.
     """
 
     added: list[Added] = field(default_factory=list)
-    ours: list[float] = field(default_factory=list)
-    published: list[float] = field(default_factory=list)
-    reading: list[float] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
+    our_seconds: list[float] = field(default_factory=list)
+    published_seconds: list[float] = field(default_factory=list)
+    reading_seconds: list[float] = field(default_factory=list)
+    objective_ratios: list[float] = field(default_factory=list)
     proven: list[bool] = field(default_factory=list)
 
 
-def _one_by_one(
+def _add_one_by_one(
     state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int
-) -> Alone:
+) -> SingleAdditions:
     """Add documents with both solvers in turn, so that a busy minute slows both.
 
     Proofs read all vectors in float64 and come at the end.
     """
-    adder, found, cases = IncDsiAdder(deepcopy(state), settings), Alone(), []
+    adder = IncDsiAdder(deepcopy(state), settings)
+    additions = SingleAdditions()
+    solved_cases = []
     for number, document in enumerate(new):
-        count = len(adder.state)
-        start = time.perf_counter()
+        old_count = len(adder.state)
+        started = time.perf_counter()
         added = adder.add(document)
-        found.ours.append(time.perf_counter() - start)
-        found.added.append(added)
-        vectors, queries = (
-            rows.view[:count] for rows in (adder.state.vectors, adder.state.queries)
-        )
+        additions.our_seconds.append(time.perf_counter() - started)
+        additions.added.append(added)
+
+        vectors = adder.state.vectors.view[:old_count]
+        queries = adder.state.queries.view[:old_count]
         query = mean_query(document.queries).astype(np.float32)
-        start = time.perf_counter()
-        best = (vectors @ query).max()
+        started = time.perf_counter()
+        best_rival = (vectors @ query).max()
+        # Only the time of this read counts.
         queries @ query
-        found.reading.append(time.perf_counter() - start)
-        case = Case(query.astype(np.float64), float(best), vectors, queries)
-        cases.append((case, added.solution.vector))
+        additions.reading_seconds.append(time.perf_counter() - started)
+
+        case = Case(query.astype(np.float64), float(best_rival), vectors, queries)
+        solved_cases.append((case, added.solution.vector))
         if number < published:
             vector, seconds = published_loop(case, settings, seed=number)
-            found.published.append(seconds)
-            found.ratios.append(
-                _objective(case, settings, vector)
-                / _objective(case, settings, added.solution.vector)
-            )
-    found.proven.extend(gap(case, settings, vector) < PROVEN for case, vector in cases)
-    return found
+            additions.published_seconds.append(seconds)
+            published_objective = _objective(case, settings, vector)
+            our_objective = _objective(case, settings, added.solution.vector)
+            additions.objective_ratios.append(published_objective / our_objective)
+
+    for case, vector in solved_cases:
+        additions.proven.append(gap(case, settings, vector) < MAX_PROVEN_GAP)
+    return additions
 
 
-def _charged(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> HingeProblem:
+def _active_problem(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> HingeProblem:
     """Return the objective over the hinges that are active at `vector`.
 
     Its value there is the value over all hinges.
     """
-    own_limit = float(row_dots(case.vectors, case.query).max()) + settings.gamma1
-    limits = row_dots(case.vectors, case.queries) - settings.gamma2
-    lost = np.flatnonzero(row_dots(case.queries, vector) > limits)
-    rows = np.concatenate([-case.query[None], case.queries[lost].astype(np.float64)])
-    weights = np.array([settings.lambda1, *[1 - settings.lambda1] * len(lost)])
-    limits = np.concatenate([[-own_limit], limits[lost]])
+    min_score = float(row_dots(case.vectors, case.query).max()) + settings.gamma1
+    max_scores = row_dots(case.vectors, case.queries) - settings.gamma2
+    active = np.flatnonzero(row_dots(case.queries, vector) > max_scores)
+
+    rows = np.concatenate([-case.query[None], case.queries[active].astype(np.float64)])
+    limits = np.concatenate([[-min_score], max_scores[active]])
+    weights = np.full(1 + len(active), 1 - settings.lambda1)
+    weights[0] = settings.lambda1
     return HingeProblem(rows, limits, weights, np.zeros(len(vector)), settings.lambda2)
 
 
 def _objective(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
-    return _charged(case, settings, vector).value(vector)
+    return _active_problem(case, settings, vector).value(vector)
 
 
 def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
@@ -324,25 +404,27 @@ def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
     No vector goes below the bound. The multipliers of the bound are the excesses over D; the
     multipliers of all other documents are 0.
     """
-    problem = _charged(case, settings, vector)
-    value, multipliers = problem.value(vector), problem.multipliers(vector)
+    problem = _active_problem(case, settings, vector)
+    value = problem.value(vector)
+    multipliers = problem.multipliers(vector)
     shift = multipliers @ problem.rows
-    bound = -problem.lambda2 * float(
+    dual = (
         shift @ shift
         + multipliers @ (problem.diagonal * multipliers)
         + 2 * problem.limits @ multipliers
     )
-    return (value - bound) / max(value, NOTHING)
+    bound = -problem.lambda2 * float(dual)
+    return (value - bound) / max(value, SMALLEST_OBJECTIVE)
 
 
-def _batched(
+def _add_batch(
     state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings
 ) -> tuple[list[Added], float]:
     """Return the documents of one batch, and the median of documents per second."""
     seconds = []
-    for _ in range(ROUNDS):
+    for _ in range(BATCH_ROUNDS):
         adder = IncDsiAdder(deepcopy(state), settings)
-        start = time.perf_counter()
+        started = time.perf_counter()
         added = adder.add_batch(new)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.perf_counter() - started)
     return added, len(new) / float(np.median(seconds))

@@ -31,13 +31,15 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 
 KILLS = 200
-# One in `SHARE` kills hits a retrain, one in `DOORS` a door: see `retrains` and `doors`.
-SHARE, DOORS = 10, 4
+# One kill in this number hits a retrain (see `retrains`), and one hits a door (see `doors`).
+KILLS_PER_RETRAIN_KILL = 10
+KILLS_PER_DOOR_KILL = 4
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 # Seconds until a worker must have finished its first change or begun a revert.
-PATIENCE = 600
-# One in `REVERTS` kills is aimed at a revert, which takes about `REVERT_SECONDS`.
-REVERTS, REVERT_SECONDS = 4, 0.15
+WORKER_TIMEOUT_SECONDS = 600
+# One kill in this number is aimed at a revert, which takes about `REVERT_SECONDS`.
+KILLS_PER_REVERT_KILL = 4
+REVERT_SECONDS = 0.15
 PRELOADED = [
     "torch",
     "transformers",
@@ -46,11 +48,11 @@ PRELOADED = [
     "model_code.collection.generations.searcher",
     __name__,
 ]
-PROBLEMS = (
-    "searches not from one whole generation",
-    "lost, doubled or half-visible",
-    "ledgers that disagree",
-)
+# Kinds of problems.
+BROKEN_SEARCH = "searches not from one whole generation"
+WRONG_DOCUMENTS = "lost, doubled or half-visible"
+WRONG_LEDGER = "ledgers that disagree"
+PROBLEMS = (BROKEN_SEARCH, WRONG_DOCUMENTS, WRONG_LEDGER)
 
 
 def rows(
@@ -60,46 +62,76 @@ def rows(
 
     Each of the other processes changes documents and is killed at most `longest` seconds after its
     first change. A retrain costs a minute per kill, which limits their number.
+
+    Args:
+        kills: Number of kills.
+        encoder: Base encoder of the projects.
+        longest: Longest delay of a kill in seconds.
+        seed: Seed of the changes and delays.
     """
-    in_retrains, at_doors = kills // SHARE, kills // DOORS
-    others = kills - in_retrains - at_doors
+    retrain_kills = kills // KILLS_PER_RETRAIN_KILL
+    door_kills = kills // KILLS_PER_DOOR_KILL
+    worker_kills = kills - retrain_kills - door_kills
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(Path(folder), encoder, seed)
-        for number in range(others):
+        for number in range(worker_kills):
             trial.kill(number, longest)
-    found, interrupted = trial.found, trial.interrupted.total()
-    reverts = trial.interrupted["revert"]
-    return [
-        *(
-            row_stated(f"{what} after {others} kills", found[what], 0, "= 0", not found[what])
-            for what in PROBLEMS
-        ),
+
+    results = []
+    for problem in PROBLEMS:
+        count = trial.found[problem]
+        label = f"{problem} after {worker_kills} kills"
+        results.append(row_stated(label, count, 0, "= 0", count == 0))
+
+    interrupted = trial.interrupted.total()
+    results.append(
         row_stated(
             "kills that interrupted a change",
             interrupted,
-            others,
+            worker_kills,
             "> half",
-            interrupted * 2 > others,
-        ),
+            interrupted > worker_kills / 2,
+        )
+    )
+    reverts = trial.interrupted["revert"]
+    results.append(
         row_stated(
-            "kills in the middle of a revert", reverts, others, "> tenth", reverts * 10 > others
-        ),
-        *(door_rows(at_doors, encoder, seed) if at_doors else ()),
-        *(retrain_rows(in_retrains, encoder, seed) if in_retrains else ()),
-    ]
+            "kills in the middle of a revert",
+            reverts,
+            worker_kills,
+            "> tenth",
+            reverts > worker_kills / 10,
+        )
+    )
+
+    if door_kills:
+        results.extend(door_rows(door_kills, encoder, seed))
+    if retrain_kills:
+        results.extend(retrain_rows(retrain_kills, encoder, seed))
+    return results
 
 
 class Trial:
-    """One project through many crashes, beside a plain model of both live retrievers."""
+    """One project through many crashes, beside a plain model of both live retrievers.
+
+    Attributes:
+        project: The project.
+        state: Documents that the default retriever must hold.
+        ids: Ids of all documents that may exist.
+        generations: Documents of each generation of the default retriever.
+        found: Number of problems by kind.
+        interrupted: Number of kills by the kind of change that they interrupted.
+        problems: Descriptions of the problems.
+    """
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
-        self.root, self.seed, self.chance = root, seed, random.Random(seed)
+        self.root = root
+        self.seed = seed
+        self.chance = random.Random(seed)
         self.project, self.state = make_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
-        # Documents of each generation of the default retriever.
         self.generations: dict[int, checks.State] = {0: dict(self.state)}
         self.found: Counter[str] = Counter()
-        # Number of kills by the kind of change that they interrupted.
         self.interrupted: Counter[str] = Counter()
         self.problems: list[str] = []
         # Each worker starts with everything imported.
@@ -107,48 +139,65 @@ class Trial:
         self.processes.set_forkserver_preload(PRELOADED)
 
     def kill(self, number: int, longest: float) -> None:
-        """Start a worker, kill it, and compare."""
+        """Start a worker, kill it, and compare.
+
+        Args:
+            number: Number of the kill.
+            longest: Longest delay of the kill in seconds.
+        """
         journal = Journal(self.root / f"journal-{number}.jsonl")
-        whole = {
-            each.number
-            for each in GenerationStore(self.project.live, DEFAULT).generations()
-            if each.complete
-        }
-        known = [each for each in sorted(self.generations) if each in whole][-3:]
-        arguments = (self.root, journal.path, self.seed + number, dict.fromkeys(known))
-        worker = self.processes.Process(target=work, args=arguments)
+        seed = self.seed + number
+        revert_targets = dict.fromkeys(self._revert_targets())
+        worker = self.processes.Process(
+            target=work, args=(self.root, journal.path, seed, revert_targets)
+        )
         worker.start()
         try:
-            _wait_for(journal, worker, lambda line: "end" in line)
-            if number % REVERTS:
-                time.sleep(self.chance.uniform(0, longest))
-            else:
+            _wait_for(journal, worker, _ends_change)
+            longest_delay = longest
+            if number % KILLS_PER_REVERT_KILL == 0:
                 _wait_for(journal, worker, _begins_revert)
-                time.sleep(self.chance.uniform(0, REVERT_SECONDS))
+                longest_delay = REVERT_SECONDS
+            time.sleep(self.chance.uniform(0, longest_delay))
         finally:
             worker.kill()
             worker.join()
-        self._compare(*self._replay(journal.read()))
+
+        interrupted, acknowledged = self._replay(journal.read())
+        self._compare(interrupted, acknowledged)
+
+    def _revert_targets(self) -> list[int]:
+        """Return the numbers of the last three generations that are complete and known."""
+        complete_numbers = {
+            generation.number
+            for generation in GenerationStore(self.project.live, DEFAULT).generations()
+            if generation.complete
+        }
+        known_numbers = sorted(complete_numbers & self.generations.keys())
+        return known_numbers[-3:]
 
     def _replay(self, lines: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, bool]:
-        """Follow the finished changes.
+        """Apply the finished changes of a journal to the plain model.
 
-        Return the interrupted change, if there is one, and whether its documents were acknowledged
-        before.
+        Returns:
+            The interrupted change, if there is one, and whether its documents were acknowledged
+            before.
         """
-        begun, acknowledged = None, False
+        current_change = None
+        acknowledged = False
         for line in lines:
             if "error" in line:
                 raise FreshetError(f"the worker failed by itself: {line['error']}")
             if "begin" in line:
-                begun, acknowledged = line["begin"], False
+                current_change = line["begin"]
+                acknowledged = False
             elif "acknowledged" in line:
                 acknowledged = True
             else:
-                self.state = checks.changed(self.state, begun, self.generations)
+                self.state = checks.changed(self.state, current_change, self.generations)
                 self.generations[line["end"]] = self.state
-                begun = None
-        return begun, acknowledged
+                current_change = None
+        return current_change, acknowledged
 
     def _compare(self, interrupted: dict[str, Any] | None, acknowledged: bool) -> None:
         """Search both retrievers after the kill, run the next writers, and search again.
@@ -159,30 +208,35 @@ class Trial:
         if interrupted is not None:
             after = checks.changed(before, interrupted, self.generations)
             self.interrupted[interrupted["kind"]] += 1
-        default, other = LiveIndex(self.project), LiveIndex(self.project, OTHER)
-        acknowledged = acknowledged or (
-            interrupted is not None and checks.received(default, interrupted, before)
-        )
+        default = LiveIndex(self.project)
+        other = LiveIndex(self.project, OTHER)
+        if interrupted is not None and checks.received(default, interrupted, before):
+            acknowledged = True
         for collection in (default, other):
-            self._search(collection, (before, after), interrupted)
+            self._check_search(collection, (before, after), interrupted)
+
         for collection in self.chance.sample([default, other], 2):
             collection.recover()
             collection.apply()
+
         self.state = checks.searched(default)
-        if self.state not in ((after,) if acknowledged else (before, after)):
-            self._note(PROBLEMS[1], f"{interrupted}: {checks.difference(self.state, after)}")
-        if checks.searched(other) != self.state:
-            self._note(
-                PROBLEMS[1],
-                f"{interrupted}, {OTHER}: {checks.difference(checks.searched(other), self.state)}",
-            )
+        allowed_states = (after,) if acknowledged else (before, after)
+        if self.state not in allowed_states:
+            difference = checks.difference(self.state, after)
+            self._note(WRONG_DOCUMENTS, f"{interrupted}: {difference}")
+        other_state = checks.searched(other)
+        if other_state != self.state:
+            difference = checks.difference(other_state, self.state)
+            self._note(WRONG_DOCUMENTS, f"{interrupted}, {OTHER}: {difference}")
+
         self.generations[default.generation.number] = self.state
         for collection in (default, other):
-            if problem := checks.ledger_problem(collection, self.state, self.ids):
-                self._note(PROBLEMS[2], f"{interrupted}, {collection.retriever}: {problem}")
+            problem = checks.ledger_problem(collection, self.state, self.ids)
+            if problem is not None:
+                self._note(WRONG_LEDGER, f"{interrupted}, {collection.retriever}: {problem}")
             collection.ledger.close()
 
-    def _search(
+    def _check_search(
         self,
         collection: LiveIndex,
         allowed: tuple[checks.State, ...],
@@ -190,30 +244,37 @@ class Trial:
     ) -> None:
         try:
             if checks.searched(collection) not in allowed:
-                self._note(PROBLEMS[0], f"{interrupted}, {collection.retriever}")
+                self._note(BROKEN_SEARCH, f"{interrupted}, {collection.retriever}")
         except FreshetError as error:
-            self._note(PROBLEMS[0], str(error))
+            self._note(BROKEN_SEARCH, str(error))
 
-    def _note(self, what: str, problem: str) -> None:
-        self.found[what] += 1
-        self.problems.append(f"{what}: {problem}")
+    def _note(self, kind: str, problem: str) -> None:
+        self.found[kind] += 1
+        self.problems.append(f"{kind}: {problem}")
+
+
+def _ends_change(line: dict[str, Any]) -> bool:
+    return "end" in line
 
 
 def _begins_revert(line: dict[str, Any]) -> bool:
     return line.get("begin", {}).get("kind") == "revert"
 
 
-def _wait_for(journal: Journal, worker: Any, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Wait until the worker's last line is `wanted`.
+def _wait_for(journal: Journal, worker: Any, is_reached: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until `is_reached` accepts the last line of the worker's journal.
 
     Raises:
         FreshetError: If the worker ends or does not reach the line.
     """
-    end = time.monotonic() + PATIENCE
-    while not (lines := journal.read()) or not wanted(lines[-1]):
-        if not worker.is_alive() or time.monotonic() > end:
-            failed = [line["error"] for line in journal.read() if "error" in line]
+    deadline = time.monotonic() + WORKER_TIMEOUT_SECONDS
+    while True:
+        lines = journal.read()
+        if lines and is_reached(lines[-1]):
+            return
+        if not worker.is_alive() or time.monotonic() > deadline:
+            errors = [line["error"] for line in journal.read() if "error" in line]
             raise FreshetError(
-                f"the worker did nothing before it was to be killed: {failed or 'no error'}"
+                f"the worker did nothing before it was to be killed: {errors or 'no error'}"
             )
         time.sleep(0.002)

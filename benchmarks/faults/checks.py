@@ -16,17 +16,23 @@ from orchestration.registry import history, versions
 # Text of each document id.
 State = dict[str, str]
 # Version of a build that was live before any version was registered.
-NOBODY = "none"
+NO_VERSION = "none"
 
 
 def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, State]) -> State:
     """Return the documents after an action of the worker."""
+    kind = action["kind"]
     # Documents also arrive during a retrain.
-    if action["kind"] in ("put", "retrain"):
-        return state | action["documents"]
-    if action["kind"] == "remove":
-        return {one: text for one, text in state.items() if one not in action["ids"]}
-    return generations[action["to"]] if action["kind"] == "revert" else state
+    if kind in ("put", "retrain"):
+        return {**state, **action["documents"]}
+    if kind == "remove":
+        remaining = dict(state)
+        for document_id in action["ids"]:
+            remaining.pop(document_id, None)
+        return remaining
+    if kind == "revert":
+        return generations[action["to"]]
+    return state
 
 
 def received(collection: LiveIndex, action: Mapping[str, Any], state: State) -> bool:
@@ -36,12 +42,20 @@ def received(collection: LiveIndex, action: Mapping[str, Any], state: State) -> 
     killed before it could acknowledge them.
     """
     if action["kind"] in ("put", "retrain"):
-        last = collection.ledger.latest(action["documents"])
-        texts = {one: event.payload["text"] for one, event in last.items() if event.payload}
+        latest = collection.ledger.latest(action["documents"])
+        texts = {}
+        for document_id, event in latest.items():
+            if event.payload:
+                texts[document_id] = event.payload["text"]
         return texts == action["documents"]
-    known = [one for one in action.get("ids", ()) if one in state]
-    last = collection.ledger.latest(known)
-    return bool(known) and all(one in last and last[one].kind == "remove" for one in known)
+
+    known_ids = [document_id for document_id in action.get("ids", ()) if document_id in state]
+    if not known_ids:
+        return False
+    latest = collection.ledger.latest(known_ids)
+    return all(
+        document_id in latest and latest[document_id].kind == "remove" for document_id in known_ids
+    )
 
 
 def searched(collection: LiveIndex) -> State:
@@ -58,15 +72,18 @@ def searched(collection: LiveIndex) -> State:
     searcher = Searcher.open(collection.project.live, collection.retriever)
     generation = searcher.generation
     generation.verify_all()
-    found = [hit.document_id for hit in searcher.search("the array of a string", k=10_000)]
-    if len(found) != len(set(found)) or len(found) != generation.manifest["documents"]:
-        stated = generation.manifest["documents"]
+    hit_ids = [hit.document_id for hit in searcher.search("the array of a string", k=10_000)]
+    distinct_ids = set(hit_ids)
+    expected_count = generation.manifest["documents"]
+    if len(hit_ids) != len(distinct_ids) or len(hit_ids) != expected_count:
         raise FreshetError(
-            f"generation {generation.number}: {len(found)} hits of {len(set(found))} documents, "
-            f"{stated} stated"
+            f"generation {generation.number}: {len(hit_ids)} hits of {len(distinct_ids)} "
+            f"documents, {expected_count} stated"
         )
-    texts = {one: row["text"] for one, row in document_rows(generation, found).items()}
-    if texts.keys() != set(found):
+
+    rows = document_rows(generation, hit_ids)
+    texts = {document_id: row["text"] for document_id, row in rows.items()}
+    if texts.keys() != distinct_ids:
         raise FreshetError(
             f"generation {generation.number}: a search finds other documents than those with a text"
         )
@@ -77,35 +94,49 @@ def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> s
     """Describe where the ledger and `state` differ for `ids`; None if they agree."""
     if collection.ledger_view.pending().changes:
         return "events are pending after they were applied"
-    for one in ids:
-        last = [
+    for document_id in ids:
+        effective_events = [
             event
-            for event in collection.ledger_view.life(one)
+            for event in collection.ledger_view.life(document_id)
             if event.state in ("live", "deleted", "absorbed")
         ]
-        text = last[0].payload["text"] if last and last[0].payload else None
-        if len(last) > 1 or (last or one.startswith("new-")) and text != state.get(one):
-            states = [event.state for event in last]
-            return f"the ledger says of {one}: {states} {text!r}, found: {state.get(one)!r}"
+        ledger_text = None
+        if effective_events and effective_events[0].payload:
+            ledger_text = effective_events[0].payload["text"]
+
+        # Documents of the base have no event until they are changed.
+        has_ledger_state = bool(effective_events) or document_id.startswith("new-")
+        differs = has_ledger_state and ledger_text != state.get(document_id)
+        if len(effective_events) > 1 or differs:
+            event_states = [event.state for event in effective_events]
+            return (
+                f"the ledger says of {document_id}: {event_states} {ledger_text!r}, "
+                f"found: {state.get(document_id)!r}"
+            )
     return None
 
 
-def difference(found: State, expected: State) -> str:
+def difference(actual: State, expected: State) -> str:
     """Describe how two states differ."""
-    lost, doubled = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    other = sorted(one for one in expected.keys() & found.keys() if expected[one] != found[one])
-    return f"missing {lost[:3]}, too many {doubled[:3]}, other text {other[:3]}"
+    missing = sorted(expected.keys() - actual.keys())
+    unexpected = sorted(actual.keys() - expected.keys())
+    common = expected.keys() & actual.keys()
+    changed_texts = sorted(
+        document_id for document_id in common if expected[document_id] != actual[document_id]
+    )
+    return f"missing {missing[:3]}, too many {unexpected[:3]}, other text {changed_texts[:3]}"
 
 
 def champion_of(project: Project) -> str:
-    """Return the champion's version."""
+    """Return the champion's version, or `NO_VERSION`."""
     champion = versions.version_with_alias(project)
-    return NOBODY if champion is None else champion.version
+    return NO_VERSION if champion is None else champion.version
 
 
 def live_version(generation: Generation) -> str:
-    """Return the version of the build that a generation was opened from."""
-    return str(_build(generation).manifest["provenance"].get(MODEL_VERSION, NOBODY))
+    """Return the version of the build that a generation was opened from, or `NO_VERSION`."""
+    build = Generation.read(generation.sibling(generation.build))
+    return str(build.manifest["provenance"].get(MODEL_VERSION, NO_VERSION))
 
 
 def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | None:
@@ -119,14 +150,16 @@ def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | N
         before: Version of both when the retrain began.
         finished: Whether the retrain was not killed, so that both must be another version.
     """
-    champion, live = champion_of(collection.project), live_version(collection.generation)
-    newest = max(
-        (one.version for one in versions.list_versions(collection.project)), key=int, default=NOBODY
-    )
-    allowed = (
-        {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}
-    )
-    if (champion, live) in allowed and not (finished and live == before):
+    champion = champion_of(collection.project)
+    live = live_version(collection.generation)
+    numbers = [version.version for version in versions.list_versions(collection.project)]
+    newest = max(numbers, key=int, default=NO_VERSION)
+
+    if finished:
+        correct = champion == live == newest and live != before
+    else:
+        correct = (champion, live) in {(before, before), (before, newest), (newest, newest)}
+    if correct:
         return None
     return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
 
@@ -137,20 +170,18 @@ def notes_problem(collection: LiveIndex, version: str) -> str | None:
     The records are in the ledger and in the history.
     """
     retrains = collection.ledger.tasks.last(collection.retriever, 1000, TaskKind.RETRAIN)
-    of_ledger = sum(
-        work.state == TaskState.DONE and work.details["version"] == version for work in retrains
-    )
-    of_history = sum(
-        (line["action"], line["to"]) == ("promote", version)
-        for line in history.read(collection.project)
-    )
-    if (of_ledger, of_history) == (1, 1):
+    ledger_count = 0
+    for task in retrains:
+        if task.state == TaskState.DONE and task.details["version"] == version:
+            ledger_count += 1
+    history_count = 0
+    for entry in history.read(collection.project):
+        if entry["action"] == "promote" and entry["to"] == version:
+            history_count += 1
+
+    if ledger_count == 1 and history_count == 1:
         return None
     return (
-        f"version {version} is promoted {of_ledger} times in the ledger "
-        f"and {of_history} times in the history"
+        f"version {version} is promoted {ledger_count} times in the ledger "
+        f"and {history_count} times in the history"
     )
-
-
-def _build(generation: Generation) -> Generation:
-    return Generation.read(generation.sibling(generation.build))

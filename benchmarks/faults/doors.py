@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import checks
-from benchmarks.faults.project import DEFAULT, OTHER, document_text, make_project
-from benchmarks.faults.worker import DOCUMENTS
+from benchmarks.faults.project import DEFAULT, OTHER, make_project
+from benchmarks.faults.worker import DOCUMENTS, draw_ids, draw_texts, make_rows
 from benchmarks.measurement import row_stated
+from freshet.client import Client
 from freshet.errors import ServiceError
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.sync.inbox import INBOX, receive_inbox, waiting
@@ -33,11 +35,18 @@ from model_code.project import Project
 from orchestration.running_service import find_running_service, register_service
 
 # Seconds until a service answers.
-PATIENCE = 120
+SERVICE_TIMEOUT_SECONDS = 120
 # Longest delay of a kill in seconds, from the moment when there is work.
-LONGEST = 0.4
+MAX_KILL_DELAY = 0.4
 # Most acknowledged changes or taken files before the one that a kill interrupts.
-FIRST = 4
+MAX_FINISHED_CHANGES = 4
+# Files that are put into the inbox at once.
+INBOX_FILES = 6
+# Documents of the source, of which some are present at a time.
+SOURCE_DOCUMENTS = 9
+PRESENT_SOURCE_DOCUMENTS = 5
+# Share of changes that put documents; the others remove some.
+PUT_SHARE = 0.7
 SOURCE = "source.jsonl"
 PRELOADED = [
     "torch",
@@ -55,12 +64,8 @@ def door_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, 
         trial = DoorTrial(Path(folder), encoder, seed)
         for number in range(kills):
             trial.kill(number)
-    wrong = len(trial.problems)
-    return [
-        row_stated(
-            f"lost, doubled or half-visible after {kills} kills at the doors", wrong, 0, "== 0"
-        )
-    ]
+    label = f"lost, doubled or half-visible after {kills} kills at the doors"
+    return [row_stated(label, len(trial.problems), 0, "== 0")]
 
 
 def serve_forever(root: Path) -> None:
@@ -93,16 +98,27 @@ def sync_forever(root: Path) -> None:
 
 
 def _end_with_parent() -> None:
-    while (parent := multiprocessing.parent_process()) is not None and parent.is_alive():
+    """End this process once its parent has ended."""
+    parent = multiprocessing.parent_process()
+    while parent is not None and parent.is_alive():
         time.sleep(1)
     os._exit(1)
 
 
 class DoorTrial:
-    """One project through many crashes at its doors, beside a plain model of its documents."""
+    """One project through many crashes at its doors, beside a plain model of its documents.
+
+    Attributes:
+        project: The project.
+        state: Documents that both retrievers must hold.
+        dropped: Number of files that were put into the inbox.
+        fell: Number of acknowledged requests, and of kills by the files that they left.
+        problems: Descriptions of the problems.
+    """
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
-        self.root, self.chance = root, random.Random(seed)
+        self.root = root
+        self.chance = random.Random(seed)
         self.project, self.state = make_project(root, encoder)
         self.dropped = 0
         self.fell: Counter[str] = Counter()
@@ -112,25 +128,35 @@ class DoorTrial:
 
     def kill(self, number: int) -> None:
         """Start a process at one door, kill it, let the next one finish, and compare."""
-        door = (self.at_the_service, self.at_the_inbox, self.at_the_source)[number % 3]
-        allowed = door()
-        default, other = LiveIndex(self.project, DEFAULT), LiveIndex(self.project, OTHER)
+        doors = (self.at_the_service, self.at_the_inbox, self.at_the_source)
+        door = doors[number % len(doors)]
+        allowed_states = door()
+
+        default = LiveIndex(self.project, DEFAULT)
+        other = LiveIndex(self.project, OTHER)
         for collection in self.chance.sample([default, other], 2):
             collection.recover()
             collection.apply()
-        self.state, name = checks.searched(default), f"{door.__name__}, kill {number}"
-        if self.state not in allowed:
-            self.problems.append(f"{name}: {checks.difference(self.state, allowed[-1])}")
-        if (same := checks.searched(other)) != self.state:
-            self.problems.append(f"{name}, {OTHER}: {checks.difference(same, self.state)}")
+
+        kill_name = f"{door.__name__}, kill {number}"
+        self.state = checks.searched(default)
+        if self.state not in allowed_states:
+            difference = checks.difference(self.state, allowed_states[-1])
+            self.problems.append(f"{kill_name}: {difference}")
+        other_state = checks.searched(other)
+        if other_state != self.state:
+            difference = checks.difference(other_state, self.state)
+            self.problems.append(f"{kill_name}, {OTHER}: {difference}")
+
         ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
         for collection in (default, other):
-            if problem := checks.ledger_problem(collection, self.state, ids):
-                self.problems.append(f"{name}, {collection.retriever}: {problem}")
+            problem = checks.ledger_problem(collection, self.state, ids)
+            if problem is not None:
+                self.problems.append(f"{kill_name}, {collection.retriever}: {problem}")
             collection.ledger.close()
 
     @contextmanager
-    def _killed(self, work: Callable[[Path], None]) -> Iterator[Any]:
+    def _run_and_kill(self, work: Callable[[Path], None]) -> Iterator[Any]:
         """Run a process in this block, and kill it at its end."""
         process = self.processes.Process(target=work, args=(self.root,))
         process.start()
@@ -141,58 +167,78 @@ class DoorTrial:
             process.join()
 
     def at_the_service(self) -> tuple[checks.State, ...]:
-        """Send requests, one after the other, until the service no longer answers."""
-        state, action = self.state, None
-        with self._killed(serve_forever) as process:
-            end = time.monotonic() + PATIENCE
-            while (client := find_running_service(self.project)) is None:
-                if not process.is_alive() or time.monotonic() > end:
-                    raise FreshetError("the service did not start")
-                time.sleep(0.01)
-            unharmed, took = self.chance.randint(0, FIRST), LONGEST
-            while True:
-                action, begun = self._drawn(), time.monotonic()
-                if (unharmed := unharmed - 1) < 0:
-                    threading.Timer(self.chance.uniform(0, took), process.kill).start()
+        """Send requests, one after the other, until the service no longer answers.
+
+        Returns:
+            The states that are allowed after the kill.
+        """
+        state = self.state
+        with self._run_and_kill(serve_forever) as process:
+            client = self._wait_for_service(process)
+            finished_changes = self.chance.randint(0, MAX_FINISHED_CHANGES)
+            request_seconds = MAX_KILL_DELAY
+            for change_number in itertools.count():
+                action = self._draw_change()
+                started = time.monotonic()
+                # The kill hits this request or one of the next, which get their own timers.
+                if change_number >= finished_changes:
+                    delay = self.chance.uniform(0, request_seconds)
+                    threading.Timer(delay, process.kill).start()
                 try:
-                    if action["kind"] == "put":
-                        rows = [
-                            {"_id": one, "title": one, "text": text}
-                            for one, text in action["documents"].items()
-                        ]
-                        client.add(rows, wait=self.chance.random() < 0.5)
-                    else:
-                        client.delete(action["ids"], wait=self.chance.random() < 0.5)
+                    self._send(client, action)
                 except ServiceError:
                     break
-                state, took = checks.changed(state, action, {}), time.monotonic() - begun
+                state = checks.changed(state, action, {})
+                request_seconds = time.monotonic() - started
                 self.fell["acknowledged"] += 1
-        after = checks.changed(state, action, {})
+
+        state_after = checks.changed(state, action, {})
         live = LiveIndex(self.project)
-        arrived = checks.received(live, action, state)
+        is_recorded = checks.received(live, action, state)
         live.ledger.close()
-        return (after,) if arrived else (state, after)
+        return (state_after,) if is_recorded else (state, state_after)
+
+    def _wait_for_service(self, process: Any) -> Client:
+        deadline = time.monotonic() + SERVICE_TIMEOUT_SECONDS
+        while True:
+            client = find_running_service(self.project)
+            if client is not None:
+                return client
+            if not process.is_alive() or time.monotonic() > deadline:
+                raise FreshetError("the service did not start")
+            time.sleep(0.01)
+
+    def _send(self, client: Client, action: dict[str, Any]) -> None:
+        wait = self.chance.random() < 0.5
+        if action["kind"] == "put":
+            client.add(make_rows(action["documents"]), wait=wait)
+        else:
+            client.delete(action["ids"], wait=wait)
 
     def at_the_inbox(self) -> tuple[checks.State, ...]:
-        """Drop files at once; the next run takes the remaining ones."""
-        folder, state = self.root / INBOX, self.state
+        """Put files into the inbox at once; the next run takes the remaining ones.
+
+        Returns:
+            The only state that is allowed after the kill.
+        """
+        folder = self.root / INBOX
         folder.mkdir(exist_ok=True)
-        with self._killed(take_forever):
-            for _ in range(6):
+        state = dict(self.state)
+        with self._run_and_kill(take_forever):
+            for _ in range(INBOX_FILES):
                 self.dropped += 1
-                documents = self._drawn(put=True)["documents"]
-                lines = [
-                    json.dumps({"id": one, "title": one, "text": text})
-                    for one, text in documents.items()
-                ]
-                part = folder / f"{self.dropped}.jsonl.part"
-                part.write_text("\n".join(lines) + "\n")
-                part.rename(part.with_suffix(""))
-                state = state | documents
-            left, end = 6 - self.chance.randint(0, FIRST), time.monotonic() + PATIENCE
-            while len(waiting(self.project)) > left and time.monotonic() < end:
+                documents = draw_texts(self.chance, draw_ids(self.chance))
+                partial_file = folder / f"{self.dropped}.jsonl.part"
+                _write_rows(partial_file, documents)
+                partial_file.rename(partial_file.with_suffix(""))
+                state.update(documents)
+
+            remaining_files = INBOX_FILES - self.chance.randint(0, MAX_FINISHED_CHANGES)
+            deadline = time.monotonic() + SERVICE_TIMEOUT_SECONDS
+            while len(waiting(self.project)) > remaining_files and time.monotonic() < deadline:
                 time.sleep(0.002)
-            time.sleep(self.chance.uniform(0, LONGEST / 10))
+            time.sleep(self.chance.uniform(0, MAX_KILL_DELAY / 10))
+
         self.fell[f"{len(waiting(self.project))} files left"] += 1
         live = LiveIndex(self.project)
         receive_inbox(live)
@@ -202,30 +248,36 @@ class DoorTrial:
         return (state,)
 
     def at_the_source(self) -> tuple[checks.State, ...]:
-        """Change a source; the next sync finishes."""
-        held = {
-            f"source-{i}": document_text(self.chance.randrange(10_000))
-            for i in self.chance.sample(range(9), 5)
-        }
-        lines = [json.dumps({"id": one, "title": one, "text": text}) for one, text in held.items()]
-        (self.root / SOURCE).write_text("\n".join(lines) + "\n")
-        with self._killed(sync_forever):
-            time.sleep(self.chance.uniform(0, LONGEST))
+        """Change a source; the next sync finishes.
+
+        Returns:
+            The only state that is allowed after the kill.
+        """
+        numbers = self.chance.sample(range(SOURCE_DOCUMENTS), PRESENT_SOURCE_DOCUMENTS)
+        documents = draw_texts(self.chance, [f"source-{number}" for number in numbers])
+        _write_rows(self.root / SOURCE, documents)
+        with self._run_and_kill(sync_forever):
+            time.sleep(self.chance.uniform(0, MAX_KILL_DELAY))
+
         live = LiveIndex(self.project)
         sync(live, SOURCE, force=True, cwd=self.root)
         live.ledger.close()
-        return (
-            {one: text for one, text in self.state.items() if not one.startswith("source-")} | held,
-        )
 
-    def _drawn(self, put: bool = False) -> dict[str, Any]:
-        ids = [
-            f"new-{number}"
-            for number in self.chance.sample(range(DOCUMENTS), self.chance.randint(1, 4))
-        ]
-        if put or self.chance.random() < 0.7:
-            return {
-                "kind": "put",
-                "documents": {one: document_text(self.chance.randrange(10_000)) for one in ids},
-            }
+        state = {
+            document_id: text
+            for document_id, text in self.state.items()
+            if not document_id.startswith("source-")
+        }
+        state.update(documents)
+        return (state,)
+
+    def _draw_change(self) -> dict[str, Any]:
+        ids = draw_ids(self.chance)
+        if self.chance.random() < PUT_SHARE:
+            return {"kind": "put", "documents": draw_texts(self.chance, ids)}
         return {"kind": "remove", "ids": ids}
+
+
+def _write_rows(path: Path, documents: checks.State) -> None:
+    lines = [json.dumps(row) + "\n" for row in make_rows(documents)]
+    path.write_text("".join(lines))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ WORDS = (
     "square",
     "pattern",
 )
-TRAINED_ON = 40
+# Documents of the project that can train.
+TRAINING_DOCUMENTS = 40
 SETTINGS = (
     "corpus.source=files",
     "corpus.path=data/documents.jsonl",
@@ -62,9 +63,15 @@ def document_text(number: int) -> str:
 def make_project(
     root: Path, encoder: str | Path, documents: int = 20
 ) -> tuple[Project, dict[str, str]]:
-    """Create a project under `root` whose two live retrievers hold `documents`.
+    """Create a project with two live retrievers of the same documents.
 
-    Return it with the text of each document by id.
+    Args:
+        root: Folder of the project.
+        encoder: Encoder of both retrievers.
+        documents: Number of documents.
+
+    Returns:
+        The project, and the text of each document by id.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -77,19 +84,25 @@ def make_project(
     (root / "dvc.yaml").touch()
     # The retriever that is opened last is the default one.
     for retriever in (OTHER, DEFAULT):
-        open_generation_zero(
-            root, retriever, **write_build(root, root / f"build-{retriever}", loaded, texts)
-        )
+        build = write_build(root, root / f"build-{retriever}", loaded, texts)
+        open_generation_zero(root, retriever, **build)
     return Project(root), texts
 
 
 def write_build(
     root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, str], seed: int = 0
 ) -> dict[str, Any]:
-    """Write a build of documents to `folder`, like a training.
+    """Write a build of documents, like a training.
 
-    Return the arguments of `open_generation_zero`. Another `seed` gives another hierarchy, so that
-    two builds of the same documents differ.
+    Args:
+        root: Folder of the project, which holds the encoder.
+        folder: Folder of the build.
+        encoder: Encoder of the documents.
+        texts: Texts by document id.
+        seed: Seed of the hierarchy, so that two builds of the same documents differ.
+
+    Returns:
+        The arguments of `open_generation_zero`.
     """
     import numpy as np
     import pandas as pd
@@ -99,17 +112,25 @@ def write_build(
     from model_code.retrieval.dense_index import DenseIndex
     from model_code.text.passages import TextRules
 
-    parts = {name: folder / name for name in ("index", "hierarchy")}
-    parts["hierarchy"].mkdir(parents=True)
+    ids = list(texts)
     rules = TextRules(include_title=True, words=0, stride=1)
-    vectors = encoder.encode([rules.passages(*item)[0] for item in texts.items()])
-    DenseIndex.build(vectors, list(texts), encoder.fingerprint()).save(parts["index"])
-    leaves = np.random.default_rng(seed).permutation(len(texts)).astype(np.int32) % 2
-    Hierarchy((vectors[:2],), (np.zeros(2, np.int32),), leaves).save(parts["hierarchy"])
-    write_json(parts["hierarchy"] / DOCUMENT_IDS, list(texts))
-    rows = {"document_id": list(texts), "title": list(texts), "text": list(texts.values())}
-    pd.DataFrame(rows).assign(fields="{}", date=None).to_parquet(folder / DOCUMENTS, index=False)
-    return parts | {
+    # Each document is one passage. Its title is its id.
+    passages = [rules.passages(document_id, text)[0] for document_id, text in texts.items()]
+    vectors = encoder.encode(passages)
+    DenseIndex.build(vectors, ids, encoder.fingerprint()).save(folder / "index")
+
+    hierarchy = folder / "hierarchy"
+    hierarchy.mkdir(parents=True)
+    leaves = np.random.default_rng(seed).permutation(len(ids)).astype(np.int32) % 2
+    Hierarchy((vectors[:2],), (np.zeros(2, np.int32),), leaves).save(hierarchy)
+    write_json(hierarchy / DOCUMENT_IDS, ids)
+
+    rows = pd.DataFrame({"document_id": ids, "title": ids, "text": list(texts.values())})
+    rows = rows.assign(fields="{}", date=None)
+    rows.to_parquet(folder / DOCUMENTS, index=False)
+    return {
+        "index": folder / "index",
+        "hierarchy": hierarchy,
         "encoder": root / ENCODER,
         "documents": folder / DOCUMENTS,
         "text": rules,
@@ -118,10 +139,16 @@ def write_build(
 
 
 def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict[str, str]]:
-    """Create a project under `root` with a locked corpus, whose documents are live.
+    """Create a project with a locked corpus, whose documents are live.
 
-    The encoder is the base encoder. Nothing is registered, so the first retrain makes the first
-    champion. Return the project with the texts.
+    Nothing is registered, so the first retrain makes the first champion.
+
+    Args:
+        root: Folder of the project.
+        encoder: Base encoder, which also searches until the first retrain.
+
+    Returns:
+        The project, and the text of each document by id.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -131,15 +158,17 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
     project = Project(root)
     _copy_code(root)
     texts = _write_corpus(root / "data")
-    parameters.write_overrides(
-        project.params_file, [*SETTINGS, f"encoder.base={json.dumps(str(encoder))}"]
-    )
+    base_setting = f"encoder.base={json.dumps(str(encoder))}"
+    parameters.write_overrides(project.params_file, [*SETTINGS, base_setting])
     ingest(project)
+    # `repro` yields its progress, which is not shown here.
     for _ in repro(project, ["corpus"]):
         pass
+
     loaded = Encoder.load(encoder, precision="float32", device="cpu", max_tokens=32)
     loaded.save(root / ENCODER)
-    open_generation_zero(root, DEFAULT, **write_build(root, root / "build", loaded, texts))
+    build = write_build(root, root / "build", loaded, texts)
+    open_generation_zero(root, DEFAULT, **build)
     return project, texts
 
 
@@ -155,18 +184,24 @@ def _write_corpus(folder: Path) -> dict[str, str]:
 
     A document's name is its id, as for added documents.
     """
+    texts = {f"base-{number}": document_text(number) for number in range(TRAINING_DOCUMENTS)}
+    documents = []
+    queries = []
+    qrels = ["query-id\tcorpus-id\tscore\n"]
+    for document_id, text in texts.items():
+        documents.append({"_id": document_id, "title": document_id, "text": text})
+        # A text begins with "Return " and ends with a full stop.
+        wanted = text.removeprefix("Return ").removesuffix(".")
+        queries.append({"_id": f"q-{document_id}", "text": f"how to get {wanted}"})
+        qrels.append(f"q-{document_id}\t{document_id}\t1\n")
+
     folder.mkdir(parents=True)
-    texts = {f"base-{number}": document_text(number) for number in range(TRAINED_ON)}
-    documents: list[dict[str, Any]] = [
-        {"_id": one, "title": one, "text": text} for one, text in texts.items()
-    ]
-    queries = [
-        {"_id": f"q-{one}", "text": f"how to get {text[7:-1]}"} for one, text in texts.items()
-    ]
-    for name, rows in (("documents", documents), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
-        )
-    judged = "".join(f"q-{one}\t{one}\t1\n" for one in texts)
-    (folder / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", encoding="utf-8")
+    _write_json_lines(folder / "documents.jsonl", documents)
+    _write_json_lines(folder / "queries.jsonl", queries)
+    (folder / "qrels.tsv").write_text("".join(qrels), encoding="utf-8")
     return texts
+
+
+def _write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    lines = [json.dumps(row) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,20 +31,24 @@ from model_code.project import Project
 from orchestration.registry import release
 
 STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")
-# Parts in the order of a retrain.
-PARTS = (*list(worker.MARKED)[:2], *STAGES, *list(worker.MARKED)[2:])
-STARTING, BETWEEN = "starting", "between parts"
+# Parts in the order of a retrain. The stages follow the part `snapshot`.
+MARKED_PARTS = list(worker.MARKED_FUNCTIONS)
+STAGES_START = MARKED_PARTS.index("snapshot") + 1
+PARTS = (*MARKED_PARTS[:STAGES_START], *STAGES, *MARKED_PARTS[STAGES_START:])
+# What a retrain does before its first part and between two parts.
+STARTING = "starting"
+BETWEEN_PARTS = "between parts"
 # Parts between two kills of the same retrain.
-GAP = 3
+PARTS_BETWEEN_KILLS = 3
 # Seconds until a part must have begun or a retrain must have ended.
-PATIENCE = 600
-PROBLEMS = (
-    "searches not as before the retrain",
-    "retrains that lost or doubled a document",
-    "champions and live builds that disagree",
-)
+RETRAIN_TIMEOUT_SECONDS = 600
+# Kinds of problems.
+BROKEN_SEARCH = "searches not as before the retrain"
+WRONG_DOCUMENTS = "retrains that lost or doubled a document"
+WRONG_VERSIONS = "champions and live builds that disagree"
+PROBLEMS = (BROKEN_SEARCH, WRONG_DOCUMENTS, WRONG_VERSIONS)
 # Environment variables that would lead out of the temporary project.
-OUTSIDE = (LEDGER_URL_VARIABLE, "FRESHET_STATE", "MLFLOW_TRACKING_URI")
+OUTSIDE_VARIABLES = (LEDGER_URL_VARIABLE, "FRESHET_STATE", "MLFLOW_TRACKING_URI")
 
 
 def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
@@ -52,30 +57,29 @@ def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[st
         tempfile.TemporaryDirectory(prefix="freshet-retrains-") as folder,
         mock.patch.dict(os.environ),
     ):
-        for name in OUTSIDE:
+        for name in OUTSIDE_VARIABLES:
             os.environ.pop(name, None)
         trial = RetrainTrial(Path(folder), encoder, seed)
         trial.run(kills)
-    fell, reached = len(trial.fell.keys() & set(PARTS)), min(kills, len(PARTS))
-    return [
-        *(
-            row_stated(
-                f"{what} after {kills} killed retrains",
-                trial.found[what],
-                0,
-                "= 0",
-                not trial.found[what],
-            )
-            for what in PROBLEMS
-        ),
+
+    results = []
+    for problem in PROBLEMS:
+        count = trial.found[problem]
+        label = f"{problem} after {kills} killed retrains"
+        results.append(row_stated(label, count, 0, "= 0", count == 0))
+
+    killed_parts = len(trial.fell.keys() & set(PARTS))
+    possible_parts = min(kills, len(PARTS))
+    results.append(
         row_stated(
             f"of {len(PARTS)} parts of a retrain, killed in",
-            fell,
-            reached,
+            killed_parts,
+            possible_parts,
             "> half",
-            fell * 2 > reached,
-        ),
-    ]
+            killed_parts > possible_parts / 2,
+        )
+    )
+    return results
 
 
 def wanted_parts(kills: int) -> list[int]:
@@ -84,22 +88,36 @@ def wanted_parts(kills: int) -> list[int]:
     >>> wanted_parts(6), len(set(wanted_parts(len(PARTS)))) == len(PARTS)
     ([0, 3, 6, 9, 1, 4], True)
     """
-    order = [part for first in range(GAP) for part in range(first, len(PARTS), GAP)]
+    order: list[int] = []
+    for first in range(PARTS_BETWEEN_KILLS):
+        order.extend(range(first, len(PARTS), PARTS_BETWEEN_KILLS))
     return [order[number % len(order)] for number in range(kills)]
 
 
 class RetrainTrial:
-    """One project through many killed retrains, beside a plain model of its documents."""
+    """One project through many killed retrains, beside a plain model of its documents.
+
+    Attributes:
+        project: The project.
+        state: Documents that a search must find.
+        ids: Ids of all documents that may exist.
+        version: Version of the champion after the last finished retrain.
+        started: Number of started retrains.
+        took: Seconds of each part in its last run without a kill.
+        found: Number of problems by kind.
+        fell: Number of kills by the part that they interrupted.
+        problems: Descriptions of the problems.
+    """
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
-        self.root, self.chance = root, random.Random(seed)
+        self.root = root
+        self.chance = random.Random(seed)
         self.project, self.state = make_retrain_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(worker.DOCUMENTS))]
-        self.version, self.started = checks.NOBODY, 0
-        # Seconds of each part in its last run without a kill.
+        self.version = checks.NO_VERSION
+        self.started = 0
         self.took: dict[str, float] = {}
         self.found: Counter[str] = Counter()
-        # Number of kills by the part that they interrupted.
         self.fell: Counter[str] = Counter()
         self.problems: list[str] = []
 
@@ -109,32 +127,36 @@ class RetrainTrial:
         A rollback follows at the end.
         """
         self.attempt("measured")
-        wanted, key = wanted_parts(kills), 0
-        while wanted:
-            wanted = self._killed(f"killed-{key}", wanted)
-            key += 1
+        remaining_parts = wanted_parts(kills)
+        number = 0
+        while remaining_parts:
+            remaining_parts = self._kill_in_parts(f"killed-{number}", remaining_parts)
+            number += 1
         self._roll_back()
 
-    def _killed(self, key: str, wanted: list[int]) -> list[int]:
-        """Kill the retrain `key` in one wanted part after the other, in order, and let it end.
+    def _kill_in_parts(self, key: str, parts: list[int]) -> list[int]:
+        """Kill the retrain `key` in one part after the other, in order, and let it end.
 
-        Return the remaining parts, including the parts that this retrain had already passed.
+        Returns:
+            The remaining parts, including the parts that this retrain had already passed.
         """
-        last, left = -1, list(wanted)
-        while left and left[0] > last:
-            last = left[0]
-            self._change()
-            if not self.attempt(key, PARTS[last]):
+        last_part = -1
+        remaining_parts = list(parts)
+        while remaining_parts and remaining_parts[0] > last_part:
+            last_part = remaining_parts[0]
+            self._change_documents()
+            if not self.attempt(key, PARTS[last_part]):
                 # The retrain had passed the part and ended.
-                return left
-            left.pop(0)
-        self._change()
+                return remaining_parts
+            remaining_parts.pop(0)
+        self._change_documents()
         self.attempt(key)
-        return left
+        return remaining_parts
 
-    def _change(self) -> None:
+    def _change_documents(self) -> None:
         """Add or remove documents while no retrain runs or a killed one waits."""
-        collection, action = LiveIndex(self.project), {"kind": ""}
+        collection = LiveIndex(self.project)
+        action = worker.draw(self.chance, [0])
         while action["kind"] not in ("put", "remove"):
             action = worker.draw(self.chance, [0])
         worker.perform(collection, action)
@@ -142,123 +164,146 @@ class RetrainTrial:
         collection.ledger.close()
 
     def attempt(self, key: str, part: str | None = None) -> bool:
-        """Run the retrain `key`, kill it in `part`, and compare; return whether it was killed."""
+        """Run the retrain `key`, kill it in `part`, and compare.
+
+        Args:
+            key: Key of the retrain.
+            part: Part to kill it in. None lets it end.
+
+        Returns:
+            Whether it was killed.
+        """
         self.started += 1
         journal = worker.Journal(self.root / f"retrain-{self.started}.jsonl")
+        command = [sys.executable, "-m", worker.__name__, str(self.root), str(journal.path), key]
+        # This clone takes precedence over the project's copy of the product.
+        environment = {**os.environ, "PYTHONPATH": str(CLONE)}
         with (self.root / f"retrain-{self.started}.log").open("wb") as log:
-            command = [sys.executable, "-m", worker.__name__]
-            command += [str(self.root), str(journal.path), key]
-            # This clone takes precedence over the project's copy of the product.
-            environment = os.environ | {"PYTHONPATH": str(CLONE)}
             process = psutil.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log)
-        killed = self._watch(process, journal, part)
-        self._compare(finished=not killed)
-        return killed
+        was_killed = self._watch(process, journal, part)
+        self._compare(finished=not was_killed)
+        return was_killed
 
     def _watch(self, process: psutil.Popen, journal: worker.Journal, part: str | None) -> bool:
         """Follow a retrain until it ends or is killed, and time its parts.
 
-        Return whether it was killed.
+        Returns:
+            Whether it was killed.
         """
-        begun = since = time.monotonic()
-        at, kill_at = STARTING, float("inf")
+        started = time.monotonic()
+        current_part = STARTING
+        part_started = started
+        kill_time = float("inf")
         while process.poll() is None:
             now = time.monotonic()
-            if now > begun + PATIENCE:
+            if now > started + RETRAIN_TIMEOUT_SECONDS:
                 raise FreshetError(
-                    f"a retrain did not come to {part or 'its end'} in {PATIENCE} seconds"
+                    f"a retrain did not come to {part or 'its end'} "
+                    f"in {RETRAIN_TIMEOUT_SECONDS} seconds"
                 )
-            if (doing := self._part(journal)) != at:
-                self.took[at] = now - since
-                at, since = doing, now
-                if at == part:
-                    kill_at = now + self.chance.uniform(0, self.took[at])
-            if now >= kill_at:
-                self.fell[at] += 1
+
+            new_part = self._find_part(journal)
+            if new_part != current_part:
+                self.took[current_part] = now - part_started
+                current_part = new_part
+                part_started = now
+                if current_part == part:
+                    kill_time = now + self.chance.uniform(0, self.took[current_part])
+
+            if now >= kill_time:
+                self.fell[current_part] += 1
                 _kill(process, with_children=self.fell.total() % 2 == 0)
                 return True
             time.sleep(0.002)
-        self._require_end(process, journal)
+        self._require_success(process, journal)
         return False
 
-    def _part(self, journal: worker.Journal) -> str:
-        """Return the part of a retrain.
+    def _find_part(self, journal: worker.Journal) -> str:
+        """Return the part that a retrain is in.
 
         It is the stage whose output is being written, else the part in the last line of the
         journal.
         """
-        lines = journal.read()
-        parts = [line for line in lines if "part" in line or "ended" in line]
-        if parts and parts[-1].get("ended") == "snapshot":
-            making = self.project.state / "staging"
-            return next((stage for stage in STAGES if (making / stage).is_dir()), BETWEEN)
-        return str(parts[-1].get("part", BETWEEN)) if parts else STARTING
+        lines = [line for line in journal.read() if "part" in line or "ended" in line]
+        if not lines:
+            return STARTING
+        last_line = lines[-1]
+        # The stages follow the snapshot.
+        if last_line.get("ended") == "snapshot":
+            for stage in STAGES:
+                if (self.project.state / "staging" / stage).is_dir():
+                    return stage
+        return str(last_line.get("part", BETWEEN_PARTS))
 
-    def _require_end(self, process: psutil.Popen, journal: worker.Journal) -> None:
-        if process.returncode:
-            said = [line["error"] for line in journal.read() if "error" in line]
-            raise FreshetError(
-                "a retrain failed by itself: "
-                f"{said or journal.path.with_suffix('.log').read_text()}"
-            )
+    def _require_success(self, process: psutil.Popen, journal: worker.Journal) -> None:
+        if process.returncode != 0:
+            errors = [line["error"] for line in journal.read() if "error" in line]
+            log = journal.path.with_suffix(".log").read_text()
+            raise FreshetError(f"a retrain failed by itself: {errors or log}")
 
     def _compare(self, finished: bool) -> None:
+        """Check search, versions and ledger, before and after the next writer."""
         collection = LiveIndex(Project(self.root))
-        if self._searched(collection) != self.state:
-            self._note(PROBLEMS[0], "before a writer began")
-        self._disagreement(collection, finished, notes=False)
+        if self._search(collection) != self.state:
+            self._note(BROKEN_SEARCH, "before a writer began")
+        self._check_versions(collection, finished)
+
         collection.recover()
         collection.apply()
-        found = self._searched(collection)
-        if found != self.state:
-            self._note(PROBLEMS[1], checks.difference(found or {}, self.state))
-        self._disagreement(collection, finished, notes=finished)
+
+        actual_state = self._search(collection)
+        if actual_state != self.state:
+            self._note(WRONG_DOCUMENTS, checks.difference(actual_state or {}, self.state))
+        self._check_versions(collection, finished)
+        if finished:
+            champion = checks.champion_of(self.project)
+            problem = checks.notes_problem(collection, champion)
+            if problem is not None:
+                self._note(WRONG_VERSIONS, problem)
         problem = checks.ledger_problem(collection, self.state, self.ids)
-        if problem:
-            self._note(PROBLEMS[1], problem)
+        if problem is not None:
+            self._note(WRONG_DOCUMENTS, problem)
         if finished:
             self.version = checks.champion_of(self.project)
         collection.ledger.close()
 
-    def _searched(self, collection: LiveIndex) -> checks.State | None:
+    def _search(self, collection: LiveIndex) -> checks.State | None:
+        """Return all documents that a search finds; None, with a note, if it fails."""
         try:
             return checks.searched(collection)
         except FreshetError as error:
-            self._note(PROBLEMS[0], str(error))
+            self._note(BROKEN_SEARCH, str(error))
             return None
 
-    def _disagreement(self, collection: LiveIndex, finished: bool, notes: bool) -> None:
-        said = [checks.roles_problem(collection, self.version, finished)]
-        if notes:
-            said.append(checks.notes_problem(collection, checks.champion_of(self.project)))
-        for problem in filter(None, said):
-            self._note(PROBLEMS[2], problem)
+    def _check_versions(self, collection: LiveIndex, finished: bool) -> None:
+        problem = checks.roles_problem(collection, self.version, finished)
+        if problem is not None:
+            self._note(WRONG_VERSIONS, problem)
 
     def _roll_back(self) -> None:
         """Roll back, and check that the previous champion is whole."""
         release.rollback(self.project)
         collection = LiveIndex(Project(self.root))
         collection.apply()
-        if self._searched(collection) != self.state:
-            self._note(PROBLEMS[1], "after a rollback of the champion")
+        if self._search(collection) != self.state:
+            self._note(WRONG_DOCUMENTS, "after a rollback of the champion")
         collection.ledger.close()
 
-    def _note(self, what: str, problem: str) -> None:
-        self.found[what] += 1
-        self.problems.append(f"{what}, start {self.started}: {problem}")
+    def _note(self, kind: str, problem: str) -> None:
+        self.found[kind] += 1
+        self.problems.append(f"{kind}, start {self.started}: {problem}")
 
 
 def _kill(process: psutil.Popen, with_children: bool) -> None:
     """Kill a retrain, with or without its child processes, which must then end by themselves."""
-    below = process.children(recursive=True)
+    children = process.children(recursive=True)
     process.kill()
-    for one in below if with_children else ():
-        try:
-            one.kill()
-        except psutil.NoSuchProcess:
-            # The process has ended meanwhile.
-            continue
+    if with_children:
+        for child in children:
+            # A child may have ended meanwhile.
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
     process.wait()
-    left = psutil.wait_procs(below, timeout=PATIENCE)[1]
-    if left:
-        raise FreshetError(f"processes outlived a retrain that was killed: {left}")
+    _, running = psutil.wait_procs(children, timeout=RETRAIN_TIMEOUT_SECONDS)
+    if running:
+        raise FreshetError(f"processes outlived a retrain that was killed: {running}")

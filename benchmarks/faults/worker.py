@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,12 @@ from orchestration.registry import gate, release
 
 # Number of ids that are added, updated and deleted repeatedly.
 DOCUMENTS = 12
-ACTIONS = ("put",) * 4 + (
+# Kinds of changes. A kind that is listed more often is drawn more often.
+ACTIONS = (
+    "put",
+    "put",
+    "put",
+    "put",
     "remove",
     "retrain",
     "retrain",
@@ -57,65 +63,98 @@ class Journal:
 
     def read(self) -> list[dict[str, Any]]:
         """Return all whole lines; a crash may have cut off the last one."""
-        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
-        return [json.loads(line) for line in lines]
+        if not self.path.exists():
+            return []
+        whole_lines = self.path.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in whole_lines]
 
 
 def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -> None:
     """Change the live collections under `root` until killed or until the parent ends.
 
-    generations: Generations to revert to.
+    Args:
+        root: Folder of the project.
+        journal: File of the journal.
+        seed: Seed of the changes.
+        generations: Generations to revert to.
     """
-    written, chance, known = Journal(journal), random.Random(seed), list(generations)
+    log = Journal(journal)
+    generator = random.Random(seed)
+    known_numbers = list(generations)
     try:
-        collection, other = LiveIndex(Project(root)), LiveIndex(Project(root), OTHER)
-        while _is_wanted():
-            whole = {
+        collection = LiveIndex(Project(root))
+        other = LiveIndex(Project(root), OTHER)
+        while _parent_runs():
+            complete_numbers = {
                 generation.number
                 for generation in collection.store.generations()
                 if generation.complete
             }
-            action = draw(chance, [number for number in known if number in whole])
-            written.write(begin=action)
-            perform(collection, action, lambda: written.write(acknowledged=True))
+            action = draw(
+                generator, [number for number in known_numbers if number in complete_numbers]
+            )
+            log.write(begin=action)
+            perform(collection, action, partial(log.write, acknowledged=True))
             follow(other, action)
-            known.append(collection.generation.number)
-            written.write(end=known[-1])
+            known_numbers.append(collection.generation.number)
+            log.write(end=collection.generation.number)
     except BaseException:
-        written.write(error=traceback.format_exc())
+        log.write(error=traceback.format_exc())
         raise
 
 
-def _is_wanted() -> bool:
+def _parent_runs() -> bool:
     """Return whether the process that kills this one still runs."""
     parent = multiprocessing.parent_process()
     return parent is None or parent.is_alive()
 
 
-def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
-    """Draw a random change as plain values: several documents are put or removed at once."""
-    kind = chance.choice(ACTIONS)
-    ids = [f"new-{number}" for number in chance.sample(range(DOCUMENTS), chance.randint(1, 4))]
+def draw(generator: random.Random, generations: list[int]) -> dict[str, Any]:
+    """Draw a random change as plain values: several documents are put or removed at once.
+
+    Args:
+        generator: Generator of the draws.
+        generations: Numbers of the generations to revert to. One of the last three is drawn.
+    """
+    kind = generator.choice(ACTIONS)
+    ids = draw_ids(generator)
     if kind in ("put", "retrain"):
-        documents = {one: document_text(chance.randrange(10_000)) for one in ids}
-        return {"kind": kind, "documents": documents, "seed": chance.randrange(10**9)}
+        documents = draw_texts(generator, ids)
+        return {"kind": kind, "documents": documents, "seed": generator.randrange(10**9)}
     if kind == "remove":
-        return {"kind": kind, "ids": [*ids, f"base-{chance.randrange(4)}"]}
-    return (
-        {"kind": kind, "to": chance.choice(generations[-3:])}
-        if kind == "revert"
-        else {"kind": kind}
-    )
+        base_id = f"base-{generator.randrange(4)}"
+        return {"kind": kind, "ids": [*ids, base_id]}
+    if kind == "revert":
+        return {"kind": kind, "to": generator.choice(generations[-3:])}
+    return {"kind": kind}
+
+
+def draw_ids(generator: random.Random) -> list[str]:
+    """Draw one to four of the ids that are changed."""
+    count = generator.randint(1, 4)
+    return [f"new-{number}" for number in generator.sample(range(DOCUMENTS), count)]
+
+
+def draw_texts(generator: random.Random, ids: Iterable[str]) -> dict[str, str]:
+    """Draw a text for each id."""
+    return {document_id: document_text(generator.randrange(10_000)) for document_id in ids}
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def perform(
     collection: LiveIndex,
     action: Mapping[str, Any],
-    acknowledge: Callable[[], None] = lambda: None,
+    acknowledge: Callable[[], None] = _do_nothing,
 ) -> None:
     """Run an action of `draw` like the command of the same name.
 
-    acknowledge: Called with the receipt. From then on the documents may not be lost.
+    Args:
+        collection: Live index that is changed.
+        action: Change that `draw` returned.
+        acknowledge: Called with the receipt. From then on the documents may not be lost.
     """
     kind = action["kind"]
     if kind == "put":
@@ -145,9 +184,15 @@ def follow(other: LiveIndex, action: Mapping[str, Any]) -> None:
 
 
 def _receive(collection: LiveIndex, documents: Mapping[str, str]) -> None:
-    collection.receive(
-        [{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults"
-    )
+    collection.receive(make_rows(documents), "faults")
+
+
+def make_rows(documents: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return rows to add for the texts by id. A document's title is its id."""
+    return [
+        {"id": document_id, "title": document_id, "text": text}
+        for document_id, text in documents.items()
+    ]
 
 
 def _retrain(
@@ -157,22 +202,27 @@ def _retrain(
     acknowledge: Callable[[], None],
 ) -> None:
     """Build from the live documents while others arrive, and promote it, like a retrain."""
-    searcher, root = collection.builder.searcher, collection.project.root
+    searcher = collection.builder.searcher
+    root = collection.project.root
     texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
     snapshot = searcher.generation.cursor.position
     _receive(collection, arriving)
     acknowledge()
     with tempfile.TemporaryDirectory(dir=root) as folder:
         encoder = searcher.base.retriever.encoder  # type: ignore[attr-defined]
-        built = write_build(root, Path(folder), encoder, texts, seed)
-        parts = BuildArtifacts(
-            *(built[name] for name in ("encoder", "index", "documents", "hierarchy"))
+        build = write_build(root, Path(folder), encoder, texts, seed)
+        artifacts = BuildArtifacts(
+            encoder=build["encoder"],
+            index=build["index"],
+            documents=build["documents"],
+            hierarchy=build["hierarchy"],
         )
-        open_build(collection.project, collection.retriever, parts, {}, built["text"], snapshot)
+        rules = build["text"]
+        open_build(collection.project, collection.retriever, artifacts, {}, rules, snapshot)
 
 
 # Parts of a retrain outside its stages, in order: their names and functions.
-MARKED = {
+MARKED_FUNCTIONS = {
     "plan": (retrain, "_begin_retrain"),
     "snapshot": (retrain, "make_workspace"),
     "register": (release, "register"),
@@ -185,34 +235,42 @@ MARKED = {
 
 def retrain_once(root: Path, journal: Path, key: str) -> None:
     """Retrain the project under `root`, and promote the result without regard to the gate."""
-    written = Journal(journal)
-    for name, (module, function) in MARKED.items():
-        setattr(module, function, _marked(written, name, getattr(module, function)))
+    log = Journal(journal)
+    for name, (module, function) in MARKED_FUNCTIONS.items():
+        setattr(module, function, _mark_in_journal(log, name, getattr(module, function)))
     # The gate must pass, because the tiny model gains nothing.
-    setattr(gate, "judge_retrain", _passing(judge_retrain))  # noqa: B010
+    gate.judge_retrain = _always_pass(judge_retrain)
     try:
-        done = retrain.retrain(Project(root), key)
-        written.write(
-            part="end", at=time.time(), version=done.version.version, generation=done.generation
+        result = retrain.retrain(Project(root), key)
+        log.write(
+            part="end",
+            at=time.time(),
+            version=result.version.version,
+            generation=result.generation,
         )
     except BaseException:
-        written.write(error=traceback.format_exc())
+        log.write(error=traceback.format_exc())
         raise
 
 
-def _marked(journal: Journal, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def called(*arguments: Any, **named: Any) -> Any:
+def _mark_in_journal(
+    journal: Journal, name: str, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
         """Call the function between two lines of the journal, which locate a kill."""
         journal.write(part=name, at=time.time())
-        found = function(*arguments, **named)
+        result = function(*arguments, **keywords)
         journal.write(ended=name, at=time.time())
-        return found
+        return result
 
-    return called
+    return call
 
 
-def _passing(judge: Callable[..., Verdict]) -> Callable[..., Verdict]:
-    return lambda *arguments: replace(judge(*arguments), passed=True)
+def _always_pass(judge: Callable[..., Verdict]) -> Callable[..., Verdict]:
+    def judge_and_pass(*arguments: Any) -> Verdict:
+        return replace(judge(*arguments), passed=True)
+
+    return judge_and_pass
 
 
 if __name__ == "__main__":

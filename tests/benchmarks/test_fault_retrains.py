@@ -25,7 +25,7 @@ from tests.live_example import collection_of, make_project
 @pytest.fixture
 def collection(tmp_path, monkeypatch):
     """Of a collection to which three documents were added."""
-    for name in retrains.OUTSIDE:
+    for name in retrains.OUTSIDE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     make_project(tmp_path)
     collection = collection_of(Project(tmp_path))
@@ -40,7 +40,7 @@ class Scripted(retrains.RetrainTrial):
     def __init__(self, missed=()):
         self.missed, self.attempts = missed, []
 
-    def _change(self):
+    def _change_documents(self):
         pass
 
     def attempt(self, key, part=None):
@@ -50,37 +50,42 @@ class Scripted(retrains.RetrainTrial):
 
 def test_retrain_kill_points_come_in_order():
     trial, wanted = Scripted(), retrains.wanted_parts(20)
-    left = trial._killed("k", wanted)
+    left = trial._kill_in_parts("k", wanted)
     assert {retrains.PARTS[one] for one in wanted} == set(retrains.PARTS)
-    assert [part for _, part in trial.attempts] == [*retrains.PARTS[:: retrains.GAP], None]
+    assert [part for _, part in trial.attempts] == [
+        *retrains.PARTS[:: retrains.PARTS_BETWEEN_KILLS],
+        None,
+    ]
     assert left == wanted[len(trial.attempts) - 1 :]
 
 
 def test_passed_kill_point_waits_for_next_retrain():
     trial = Scripted(missed=[2])
-    assert trial._killed("k", [0, 3, 6]) == [3, 6]
+    assert trial._kill_in_parts("k", [0, 3, 6]) == [3, 6]
     assert len(trial.attempts) == 2, "the second one ended by itself"
 
 
 def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making(tmp_path):
     journal, trial = Journal(tmp_path / "journal"), Scripted()
     trial.project = SimpleNamespace(state=tmp_path)
-    assert trial._part(journal) == retrains.STARTING
-    worker._marked(journal, "snapshot", lambda: journal.write(seen=trial._part(journal)))()
+    assert trial._find_part(journal) == retrains.STARTING
+    worker._mark_in_journal(
+        journal, "snapshot", lambda: journal.write(seen=trial._find_part(journal))
+    )()
     assert journal.read()[1] == {"seen": "snapshot"}
-    assert trial._part(journal) == retrains.BETWEEN
+    assert trial._find_part(journal) == retrains.BETWEEN_PARTS
     (tmp_path / "staging" / "train@hce").mkdir(parents=True)
-    assert trial._part(journal) == "train@hce"
+    assert trial._find_part(journal) == "train@hce"
     journal.write(part="judge")
-    assert trial._part(journal) == "judge"
+    assert trial._find_part(journal) == "judge"
 
 
 def test_stages_and_marked_functions_are_there_and_the_gate_passes_with_its_own_reasons():
     known = {stage.name for stage in TABLE}
     assert {stage.partition("@")[0] for stage in retrains.STAGES} <= known
-    assert all(callable(getattr(module, name)) for module, name in worker.MARKED.values())
+    assert all(callable(getattr(module, name)) for module, name in worker.MARKED_FUNCTIONS.values())
     refused = Verdict(False, ("it gains nothing",), 3, ())
-    assert worker._passing(lambda: refused)() == Verdict(True, refused.reasons, 3, ())
+    assert worker._always_pass(lambda: refused)() == Verdict(True, refused.reasons, 3, ())
 
 
 def test_a_kill_with_children_leaves_none():
@@ -115,7 +120,7 @@ def test_champion_and_live_build_change_together(
 
 
 def test_live_build_keeps_its_opened_version(collection):
-    assert checks.live_version(collection.generation) == checks.NOBODY
+    assert checks.live_version(collection.generation) == checks.NO_VERSION
 
 
 def test_a_promotion_is_noted_once_in_each_place(collection):

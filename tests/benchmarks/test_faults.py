@@ -71,7 +71,7 @@ def test_kills_at_the_doors_do_no_harm(doors):
 @pytest.mark.full
 def test_what_is_lost_at_a_door_is_noticed(doors, monkeypatch):
     """The one who finishes for a process that was killed loses the last document of each file."""
-    monkeypatch.setattr(DoorTrial, "_killed", lambda self, work: nullcontext())
+    monkeypatch.setattr(DoorTrial, "_run_and_kill", lambda self, work: nullcontext())
     monkeypatch.setattr(Ledger, "receive", halved(Ledger.receive))
     doors.kill(1)
     assert any("at_the_inbox" in problem and "missing" in problem for problem in doors.problems)
