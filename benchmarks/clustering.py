@@ -267,8 +267,12 @@ def _time_cluster(
     cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int, seed: int
 ) -> _Run:
     results = []
-    run_seconds = seconds(lambda: results.append(cluster(vectors, clusters, iterations, seed)))
-    centroids = results[0]
+
+    def run() -> None:
+        results.append(cluster(vectors, clusters, iterations, seed))
+
+    run_seconds = seconds(run)
+    (centroids,) = results
     cosines, _ = nearest(vectors, centroids)
     return _Run(run_seconds, float(cosines.mean(dtype=torch.float64)), centroids)
 

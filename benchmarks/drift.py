@@ -210,6 +210,7 @@ def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
 
     ours = float(our_correct.mean())
     peer = float(peer_correct.mean())
+    ratio = ours / peer if peer else None
     goal: float | str = 1 - MAX_WRONG_SHARE
     met: bool | None = ours >= 1 - MAX_WRONG_SHARE
     if retrain_is_due and harm < HARM:
@@ -219,7 +220,7 @@ def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
         "what": label,
         "ours": ours,
         "peer": peer,
-        "ratio": ours / peer if peer else None,
+        "ratio": ratio,
         "goal": goal,
         "met": met,
     }

@@ -127,7 +127,7 @@ class Trial:
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root = root
         self.seed = seed
-        self.chance = random.Random(seed)
+        self.random = random.Random(seed)
         self.project, self.state = make_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
         self.generations: dict[int, checks.State] = {0: dict(self.state)}
@@ -158,7 +158,7 @@ class Trial:
             if number % KILLS_PER_REVERT_KILL == 0:
                 _wait_for(journal, worker, _begins_revert)
                 longest_delay = REVERT_SECONDS
-            time.sleep(self.chance.uniform(0, longest_delay))
+            time.sleep(self.random.uniform(0, longest_delay))
         finally:
             worker.kill()
             worker.join()
@@ -215,7 +215,7 @@ class Trial:
         for collection in (default, other):
             self._check_search(collection, (before, after), interrupted)
 
-        for collection in self.chance.sample([default, other], 2):
+        for collection in self.random.sample([default, other], 2):
             collection.recover()
             collection.apply()
 

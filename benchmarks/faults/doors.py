@@ -47,7 +47,9 @@ SOURCE_DOCUMENTS = 9
 PRESENT_SOURCE_DOCUMENTS = 5
 # Share of changes that put documents; the others remove some.
 PUT_SHARE = 0.7
+# A synced file that is not the project's own source gets a name, which starts its documents' ids.
 SOURCE = "source.jsonl"
+SOURCE_PREFIX = "source:"
 PRELOADED = [
     "torch",
     "transformers",
@@ -118,7 +120,7 @@ class DoorTrial:
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root = root
-        self.chance = random.Random(seed)
+        self.random = random.Random(seed)
         self.project, self.state = make_project(root, encoder)
         self.dropped = 0
         self.fell: Counter[str] = Counter()
@@ -134,7 +136,7 @@ class DoorTrial:
 
         default = LiveIndex(self.project, DEFAULT)
         other = LiveIndex(self.project, OTHER)
-        for collection in self.chance.sample([default, other], 2):
+        for collection in self.random.sample([default, other], 2):
             collection.recover()
             collection.apply()
 
@@ -175,14 +177,14 @@ class DoorTrial:
         state = self.state
         with self._run_and_kill(serve_forever) as process:
             client = self._wait_for_service(process)
-            finished_changes = self.chance.randint(0, MAX_FINISHED_CHANGES)
+            finished_changes = self.random.randint(0, MAX_FINISHED_CHANGES)
             request_seconds = MAX_KILL_DELAY
             for change_number in itertools.count():
                 action = self._draw_change()
                 started = time.monotonic()
                 # The kill hits this request or one of the next, which get their own timers.
                 if change_number >= finished_changes:
-                    delay = self.chance.uniform(0, request_seconds)
+                    delay = self.random.uniform(0, request_seconds)
                     threading.Timer(delay, process.kill).start()
                 try:
                     self._send(client, action)
@@ -209,7 +211,7 @@ class DoorTrial:
             time.sleep(0.01)
 
     def _send(self, client: Client, action: dict[str, Any]) -> None:
-        wait = self.chance.random() < 0.5
+        wait = self.random.random() < 0.5
         if action["kind"] == "put":
             client.add(make_rows(action["documents"]), wait=wait)
         else:
@@ -227,17 +229,17 @@ class DoorTrial:
         with self._run_and_kill(take_forever):
             for _ in range(INBOX_FILES):
                 self.dropped += 1
-                documents = draw_texts(self.chance, draw_ids(self.chance))
+                documents = draw_texts(self.random, draw_ids(self.random))
                 partial_file = folder / f"{self.dropped}.jsonl.part"
                 _write_rows(partial_file, documents)
                 partial_file.rename(partial_file.with_suffix(""))
                 state.update(documents)
 
-            remaining_files = INBOX_FILES - self.chance.randint(0, MAX_FINISHED_CHANGES)
+            remaining_files = INBOX_FILES - self.random.randint(0, MAX_FINISHED_CHANGES)
             deadline = time.monotonic() + SERVICE_TIMEOUT_SECONDS
             while len(waiting(self.project)) > remaining_files and time.monotonic() < deadline:
                 time.sleep(0.002)
-            time.sleep(self.chance.uniform(0, MAX_KILL_DELAY / 10))
+            time.sleep(self.random.uniform(0, MAX_KILL_DELAY / 10))
 
         self.fell[f"{len(waiting(self.project))} files left"] += 1
         live = LiveIndex(self.project)
@@ -253,11 +255,11 @@ class DoorTrial:
         Returns:
             The only state that is allowed after the kill.
         """
-        numbers = self.chance.sample(range(SOURCE_DOCUMENTS), PRESENT_SOURCE_DOCUMENTS)
-        documents = draw_texts(self.chance, [f"source-{number}" for number in numbers])
+        numbers = self.random.sample(range(SOURCE_DOCUMENTS), PRESENT_SOURCE_DOCUMENTS)
+        documents = draw_texts(self.random, [f"document-{number}" for number in numbers])
         _write_rows(self.root / SOURCE, documents)
         with self._run_and_kill(sync_forever):
-            time.sleep(self.chance.uniform(0, MAX_KILL_DELAY))
+            time.sleep(self.random.uniform(0, MAX_KILL_DELAY))
 
         live = LiveIndex(self.project)
         sync(live, SOURCE, force=True, cwd=self.root)
@@ -266,15 +268,16 @@ class DoorTrial:
         state = {
             document_id: text
             for document_id, text in self.state.items()
-            if not document_id.startswith("source-")
+            if not document_id.startswith(SOURCE_PREFIX)
         }
-        state.update(documents)
+        for document_id, text in documents.items():
+            state[f"{SOURCE_PREFIX}{document_id}"] = text
         return (state,)
 
     def _draw_change(self) -> dict[str, Any]:
-        ids = draw_ids(self.chance)
-        if self.chance.random() < PUT_SHARE:
-            return {"kind": "put", "documents": draw_texts(self.chance, ids)}
+        ids = draw_ids(self.random)
+        if self.random.random() < PUT_SHARE:
+            return {"kind": "put", "documents": draw_texts(self.random, ids)}
         return {"kind": "remove", "ids": ids}
 
 

@@ -111,7 +111,7 @@ class RetrainTrial:
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root = root
-        self.chance = random.Random(seed)
+        self.random = random.Random(seed)
         self.project, self.state = make_retrain_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(worker.DOCUMENTS))]
         self.version = checks.NO_VERSION
@@ -156,9 +156,9 @@ class RetrainTrial:
     def _change_documents(self) -> None:
         """Add or remove documents while no retrain runs or a killed one waits."""
         collection = LiveIndex(self.project)
-        action = worker.draw(self.chance, [0])
+        action = worker.draw(self.random, [0])
         while action["kind"] not in ("put", "remove"):
-            action = worker.draw(self.chance, [0])
+            action = worker.draw(self.random, [0])
         worker.perform(collection, action)
         self.state = checks.changed(self.state, action, {})
         collection.ledger.close()
@@ -208,7 +208,7 @@ class RetrainTrial:
                 current_part = new_part
                 part_started = now
                 if current_part == part:
-                    kill_time = now + self.chance.uniform(0, self.took[current_part])
+                    kill_time = now + self.random.uniform(0, self.took[current_part])
 
             if now >= kill_time:
                 self.fell[current_part] += 1

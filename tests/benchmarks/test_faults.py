@@ -173,12 +173,12 @@ def crash(trial, number: int) -> None:
     kind = DRAWN[number % len(DRAWN)]
     chosen = sorted(trial.generations)[-3:]
     action = next(
-        drawn for drawn in iter(lambda: draw(trial.chance, chosen), None) if drawn["kind"] == kind
+        drawn for drawn in iter(lambda: draw(trial.random, chosen), None) if drawn["kind"] == kind
     )
     lines: list[dict] = [{"begin": action}]
     with pytest.MonkeyPatch.context() as patch:
-        owner, step = trial.chance.choice(STEPS)
-        real, calls = getattr(owner, step), trial.chance.randrange(3)
+        owner, step = trial.random.choice(STEPS)
+        real, calls = getattr(owner, step), trial.random.randrange(3)
 
         def dying(*arguments, **named):
             nonlocal calls
