@@ -8,6 +8,7 @@ tuning split. Results are on test queries, with all documents added in their own
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from experiments.incdsi_frontier.gates import Difference
 from experiments.incdsi_frontier.methods import Method, tried
 from experiments.incdsi_frontier.protocol import Protocol
 from experiments.incdsi_frontier.ranks import Quality
-from experiments.incdsi_frontier.tuning import TrialBench, Way, f_beta
+from experiments.incdsi_frontier.tuning import Trial, TrialBench, Way, f_beta
 
 BETAS = (1.0, 3.0, 5.0, 10.0)
 # Numbers of queries per new document, besides all.
@@ -40,8 +41,9 @@ class Ablated:
 
     def less(self, other: Ablated) -> tuple[Difference, Difference]:
         """Return MRR@10 less that of `other`, of old and new documents, paired over queries."""
-        (old, new), (old_before, new_before) = self.found, other.found
-        return Difference.of(old, old_before), Difference.of(new, new_before)
+        old, new = self.found
+        other_old, other_new = other.found
+        return Difference.of(old, other_old), Difference.of(new, other_new)
 
 
 def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
@@ -49,24 +51,34 @@ def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
 
     Settings come from the trials of `protocol` for `method`.
     """
-    plan, judge, bench = protocol.plan, protocol.arrivals.judge, protocol.bench
-    trials = tried(method, bench, plan.trials, protocol.space.seed)
-    by_beta = {
-        beta: max(trials, key=lambda one: f_beta(one.old, one.new, beta)).settings for beta in BETAS
-    }
-    chosen = by_beta[bench.beta]
-    return {
-        "beta": [measure(judge, f"{beta:g}", settings) for beta, settings in by_beta.items()],
-        "queries per new document": [
-            *(measure(with_queries(judge, count), f"at most {count}", chosen) for count in QUERIES),
-            measure(judge, "all", chosen),
-        ],
-    }
+    judge = protocol.arrivals.judge
+    bench = protocol.bench
+    trials = tried(method, bench, protocol.plan.trials, protocol.space.seed)
+
+    settings_by_beta = {beta: _best_settings(trials, beta) for beta in BETAS}
+    beta_rows = []
+    for beta, settings in settings_by_beta.items():
+        beta_rows.append(measure(judge, f"{beta:g}", settings))
+
+    settings = settings_by_beta[bench.beta]
+    query_rows = []
+    for count in QUERIES:
+        query_rows.append(measure(with_queries(judge, count), f"at most {count}", settings))
+    query_rows.append(measure(judge, "all", settings))
+    return {"beta": beta_rows, "queries per new document": query_rows}
+
+
+def _best_settings(trials: Sequence[Trial], beta: float) -> Way:
+    """Return the settings with the best F-beta."""
+    best = max(trials, key=lambda trial: f_beta(trial.old, trial.new, beta))
+    return best.settings
 
 
 def with_queries(judge: TrialBench, count: int) -> TrialBench:
     """Return the split with documents made from their first `count` queries each."""
-    documents = [replace(one, queries=one.queries[:count]) for one in judge.split.documents]
+    documents = [
+        replace(document, queries=document.queries[:count]) for document in judge.split.documents
+    ]
     return TrialBench(judge.state, replace(judge.split, documents=documents), judge.beta)
 
 
@@ -75,6 +87,5 @@ def measure(judge: TrialBench, choice: str, settings: Way) -> Ablated:
     start = time.perf_counter()
     added = judge.add(settings)
     seconds = (time.perf_counter() - start) / len(added)
-    return Ablated(
-        choice, judge.ranks.reciprocal_ranks(np.stack([one.vector for one in added])), seconds
-    )
+    vectors = np.stack([placed.vector for placed in added])
+    return Ablated(choice, judge.ranks.reciprocal_ranks(vectors), seconds)

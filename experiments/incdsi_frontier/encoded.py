@@ -31,27 +31,36 @@ class Encoded:
 
     def asks(self, row: int) -> np.ndarray:
         """Return a document's train queries (m, H), or the document itself if it has none."""
-        own = self.pages.asked.get("train", {}).get(self.pages.ids[row], ())
-        return self.queries[list(own)] if own else self.documents[row : row + 1]
+        query_rows = self.pages.asked.get("train", {}).get(self.pages.ids[row], ())
+        if query_rows:
+            return self.queries[list(query_rows)]
+        return self.documents[row : row + 1]
 
     def asking(self, rows: Sequence[int], split: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the queries (m, H) of `split` for the documents `rows`.
 
         Also return the position (m) of each query's document in `rows`.
         """
-        place = {self.pages.ids[row]: i for i, row in enumerate(rows)}
-        found, owners = self.pages.of(list(place), split)
-        return self.queries[found], np.array([place[one] for one in owners], np.int64)
+        positions = {self.pages.ids[row]: position for position, row in enumerate(rows)}
+        query_rows, targets = self.pages.of(list(positions), split)
+        target_positions = np.array([positions[target] for target in targets], np.int64)
+        return self.queries[query_rows], target_positions
 
     def split(self, new: Sequence[int], old_split: str, *new_splits: str) -> Split:
         """Return the split of the documents `new`, with the queries of `new_splits` for them."""
         pages = self.pages
-        old, old_targets = pages.of(pages.ids[: pages.old], old_split)
-        asked, targets = pages.of([pages.ids[row] for row in new], *new_splits)
+        old_queries, old_targets = pages.of(pages.ids[: pages.old], old_split)
+        new_queries, new_targets = pages.of([pages.ids[row] for row in new], *new_splits)
         documents = [
             NewDocument(pages.ids[row], self.asks(row), self.documents[row]) for row in new
         ]
-        return Split(documents, self.queries[old], old_targets, self.queries[asked], targets)
+        return Split(
+            documents,
+            self.queries[old_queries],
+            old_targets,
+            self.queries[new_queries],
+            new_targets,
+        )
 
     def splits(self) -> tuple[Split, Split]:
         """Return the tuning split and the test split.
@@ -59,9 +68,9 @@ class Encoded:
         The tuning split has the dev and test queries of its documents and the dev queries of old
         ones. The test split has the test queries of its documents and of old ones.
         """
-        return self.split(self.pages.rows(TUNING), "dev", "dev", "test"), self.split(
-            self.new, "test", "test"
-        )
+        tuning = self.split(self.pages.rows(TUNING), "dev", "dev", "test")
+        test = self.split(self.new, "test", "test")
+        return tuning, test
 
     @property
     def new(self) -> list[int]:
@@ -73,24 +82,27 @@ def encode(
     pages: Pages, base: str | Path = BASE, max_tokens: int = 128, cache: Path | None = None
 ) -> Encoded:
     """Encode documents and queries; cache the vectors in the folder `cache`, if given."""
-    texts = (pages.texts, pages.queries, pages.written)
-    documents, queries, written = (_vectors(own, base, max_tokens, cache) for own in texts)
+    documents = _encode_texts(pages.texts, base, max_tokens, cache)
+    queries = _encode_texts(pages.queries, base, max_tokens, cache)
+    written = _encode_texts(pages.written, base, max_tokens, cache)
     return Encoded(pages, documents, np.concatenate([queries, written]))
 
 
-def _vectors(
+def _encode_texts(
     texts: Sequence[str], base: str | Path, max_tokens: int, cache: Path | None
 ) -> np.ndarray:
+    """Return the vectors (n, H), from the cache if they are in it."""
     from model_code.encoding.encoder import Encoder
 
-    file = (
-        cache
-        and cache / f"{hash_text(canonical_json([list(texts), str(base), max_tokens]))[:16]}.npy"
-    )
-    if file and file.exists():
-        return np.load(file)
+    cached_file = None
+    if cache is not None:
+        key = hash_text(canonical_json([list(texts), str(base), max_tokens]))
+        cached_file = cache / f"{key[:16]}.npy"
+        if cached_file.exists():
+            return np.load(cached_file)
+
     vectors = Encoder.load(base, max_tokens, for_search=True).encode(texts)
-    if file:
-        with atomic_write(file) as aside, aside.open("wb") as stream:
+    if cached_file is not None:
+        with atomic_write(cached_file) as temporary_path, temporary_path.open("wb") as stream:
             np.save(stream, vectors)
     return vectors

@@ -8,8 +8,9 @@ setting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,12 @@ from experiments.incdsi_frontier.ranks import Quality
 from experiments.incdsi_frontier.tuning import Trial, TrialBench, Way
 from model_code.settings import require
 
+# Accepted losses of old documents' MRR@10.
 LOSSES = (0.0, 0.01, 0.02, 0.04, 0.08)
-STEPS, EARLY = (10, 100, 1000), 100
+# Numbers of additions to search after.
+STEPS = (10, 100, 1000)
+# Number of additions of orders that do not add everything.
+EARLY = 100
 BEST = "best F-beta"
 Found = tuple[np.ndarray, np.ndarray]
 """1 / rank, up to rank 10, of the queries for old documents and of those for new ones."""
@@ -28,13 +33,19 @@ Found = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Point:
-    """One method with settings for one purpose, after `added` additions; means over `orders`.
+    """One method with settings for one purpose, after some additions; means over orders.
 
-    chosen_for: "best F-beta", or the accepted loss of old documents' MRR@10 on the tuning split.
-    settings: None for ways that are not IncDSI's.
-    before: Old documents before any addition.
-    old, new: Old and new documents after the additions.
-    deviations: Standard deviations of `new` over the orders.
+    Attributes:
+        method: Name of the method.
+        chosen_for: "best F-beta", or the accepted loss of old documents' MRR@10 on the tuning
+            split.
+        settings: None for ways that are not IncDSI's.
+        added: Number of additions.
+        orders: Number of orders of arrival.
+        before: Quality for old documents before any addition.
+        old: Quality for old documents after the additions.
+        new: Quality for new documents after the additions.
+        deviations: Standard deviations of `new` over the orders.
     """
 
     method: str
@@ -57,10 +68,29 @@ class Point:
         before: Quality,
         found: Sequence[Found],
     ) -> Point:
-        """Return the means over the orders of arrival."""
-        old, new = ([Quality.of(one[side]) for one in found] for side in (0, 1))
-        means = (_over(old, np.mean), _over(new, np.mean), _over(new, np.std))
-        return cls(method, chosen_for, settings, added, len(found), before, *means)
+        """Return the means over the orders of arrival.
+
+        Args:
+            method: See `Point`.
+            chosen_for: See `Point`.
+            settings: See `Point`.
+            added: See `Point`.
+            before: See `Point`.
+            found: Results of each order.
+        """
+        old = [Quality.of(old_ranks) for old_ranks, _ in found]
+        new = [Quality.of(new_ranks) for _, new_ranks in found]
+        return cls(
+            method,
+            chosen_for,
+            settings,
+            added,
+            len(found),
+            before,
+            old=_aggregate(old, np.mean),
+            new=_aggregate(new, np.mean),
+            deviations=_aggregate(new, np.std),
+        )
 
     def row(self) -> dict[str, Any]:
         """Return the numbers as a flat dict for a table.
@@ -73,13 +103,11 @@ class Point:
             "added": self.added,
         }
         for name in ("before", "old", "new", "deviations"):
-            row |= {
-                f"{name}_{measure}": value for measure, value in asdict(getattr(self, name)).items()
-            }
-        return row | {
-            "old_loss_hit_at_1": self.before.hit_at_1 - self.old.hit_at_1,
-            "orders": self.orders,
-        }
+            for measure, value in asdict(getattr(self, name)).items():
+                row[f"{name}_{measure}"] = value
+        row["old_loss_hit_at_1"] = self.before.hit_at_1 - self.old.hit_at_1
+        row["orders"] = self.orders
+        return row
 
 
 class AdditionOrders:
@@ -87,10 +115,13 @@ class AdditionOrders:
 
     Each order runs once. The first order is the documents' own.
 
-    judge: Bench of the test split.
-    steps: Numbers of additions to search after, besides all.
-    whole: Number of orders in which all documents are added; None means all orders. The others add
-    `EARLY` documents, because the set of documents matters more if there are few.
+    Args:
+        judge: Bench of the test split.
+        orders: Number of orders.
+        steps: Numbers of additions to search after, besides all.
+        seed: Seed of the orders.
+        whole: Number of orders in which all documents are added; None means all orders. The others
+            add `EARLY` documents, because the set of documents matters more if there are few.
     """
 
     def __init__(
@@ -106,36 +137,47 @@ class AdditionOrders:
             1 <= self.whole <= orders,
             f"orders is {orders} and whole is {whole}, but 1 <= whole <= orders must hold",
         )
-        count, random = len(judge.split.documents), np.random.default_rng(seed)
-        self.judge, self.after = judge, checkpoints(count, steps)
-        self.orders = [np.arange(count), *(random.permutation(count) for _ in range(orders - 1))]
-        self._found: dict[tuple[Way, int], list[Found]] = {}
+        count = len(judge.split.documents)
+        random = np.random.default_rng(seed)
+        self.judge = judge
+        self.after = checkpoints(count, steps)
+        self.orders = [np.arange(count)]
+        for _ in range(orders - 1):
+            self.orders.append(random.permutation(count))
+        self._results: dict[tuple[Way, int], list[Found]] = {}
 
     def found(self, settings: Way, number: int = 0) -> list[Found]:
         """Return the results of order `number` after each number of additions that it reaches."""
-        if (settings, number) not in self._found:
-            after = (
-                self.after
-                if number < self.whole
-                else [count for count in self.after if count <= EARLY]
-            )
-            order = self.orders[number][: max(after, default=0)]
-            # Later additions change no vector, so one run serves all numbers of additions.
-            vectors = [one.vector for one in self.judge.add(settings, order)]
-            ranks = self.judge.ranks.reciprocal_ranks
-            self._found[settings, number] = [
-                ranks(np.stack(vectors[:count]), order[:count]) for count in after
-            ]
-        return self._found[settings, number]
+        if (settings, number) not in self._results:
+            self._results[settings, number] = self._run_order(settings, number)
+        return self._results[settings, number]
+
+    def _run_order(self, settings: Way, number: int) -> list[Found]:
+        counts = self.after
+        if number >= self.whole:
+            counts = [count for count in self.after if count <= EARLY]
+        order = self.orders[number][: max(counts, default=0)]
+
+        # Later additions change no vector, so one run serves all numbers of additions.
+        vectors = [placed.vector for placed in self.judge.add(settings, order)]
+        results = []
+        for count in counts:
+            added_vectors = np.stack(vectors[:count])
+            results.append(self.judge.ranks.reciprocal_ranks(added_vectors, order[:count]))
+        return results
 
     def points(self, method: str, purpose: str, settings: Way) -> list[Point]:
         """Return one point for each number of additions, over all orders."""
-        each = [self.found(settings, number) for number in range(len(self.orders))]
-        return [
-            Point.over_orders(method, purpose, settings, added, self.judge.before, values)
-            for place, added in enumerate(self.after)
-            for values in [[found[place] for found in each if place < len(found)]]
-        ]
+        results_of_orders = [self.found(settings, number) for number in range(len(self.orders))]
+        points = []
+        for position, added in enumerate(self.after):
+            # Some orders reach fewer additions than others.
+            reaching = [results for results in results_of_orders if position < len(results)]
+            results = [results_of_order[position] for results_of_order in reaching]
+            points.append(
+                Point.over_orders(method, purpose, settings, added, self.judge.before, results)
+            )
+        return points
 
 
 def frontier(
@@ -151,12 +193,13 @@ def frontier(
     losses: Losses of old documents that are accepted on the tuning split of `bench`.
     """
     require(trials >= 1, f"trials is {trials}, but must be at least 1")
-    found: list[Point] = []
+    points: list[Point] = []
     for name, method in methods.items():
-        chosen = choices(tried(method, bench, trials, seed), bench.before.mrr_at_10, losses)
-        for purpose, settings in chosen.items():
-            found += arrivals.points(name, purpose, settings)
-    return found
+        results = tried(method, bench, trials, seed)
+        settings_by_purpose = choices(results, bench.before.mrr_at_10, losses)
+        for purpose, settings in settings_by_purpose.items():
+            points.extend(arrivals.points(name, purpose, settings))
+    return points
 
 
 def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
@@ -165,7 +208,9 @@ def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
     >>> checkpoints(500)
     [10, 100, 500]
     """
-    return [step for step in sorted(set(steps)) if step < count] + [count]
+    counts = [step for step in sorted(set(steps)) if step < count]
+    counts.append(count)
+    return counts
 
 
 def choices(
@@ -176,26 +221,32 @@ def choices(
     Purposes are the best F-beta and, for each loss in `losses`, the best for new documents within
     it. Losses that every trial exceeds are left out.
 
-    before: The old documents' MRR@10 before any addition.
+    Args:
+        trials: Results on the tuning split.
+        before: The old documents' MRR@10 before any addition.
+        losses: Accepted losses of `before`.
     """
-    chosen = {BEST: max(trials, key=lambda trial: trial.score).settings}
+    best = max(trials, key=attrgetter("score"))
+    settings_by_purpose = {BEST: best.settings}
     for loss in losses:
-        within = [trial for trial in trials if before - trial.old <= loss + 1e-12]
-        if within:
-            chosen[f"loss at most {loss:g}"] = max(within, key=lambda trial: trial.new).settings
-    return chosen
+        accepted = [trial for trial in trials if before - trial.old <= loss + 1e-12]
+        if accepted:
+            best = max(accepted, key=attrgetter("new"))
+            settings_by_purpose[f"loss at most {loss:g}"] = best.settings
+    return settings_by_purpose
 
 
 def undominated(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that no other beats for old and new documents, best for old ones first."""
-    kept: list[Trial] = []
-    for trial in sorted(trials, key=lambda one: (-one.old, -one.new)):
-        if not kept or trial.new > kept[-1].new:
-            kept.append(trial)
-    return kept
+    front: list[Trial] = []
+    for trial in sorted(trials, key=lambda trial: (-trial.old, -trial.new)):
+        if not front or trial.new > front[-1].new:
+            front.append(trial)
+    return front
 
 
-def _over(qualities: Sequence[Quality], of: Any) -> Quality:
+def _aggregate(qualities: Sequence[Quality], function: Callable[..., np.ndarray]) -> Quality:
+    """Apply a function such as `np.mean` to each measure over the orders."""
     # The shape is (orders, 3).
-    values = np.array([list(asdict(one).values()) for one in qualities])
-    return Quality(*of(values, axis=0).tolist())
+    values = np.array([astuple(quality) for quality in qualities])
+    return Quality(*function(values, axis=0).tolist())

@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.incdsi_frontier.frontier import Found
 
+# Number of times that queries are resampled.
 SAMPLES = 2000
 # Accepted cost of adding for old documents in hit@1, beyond the cost of retraining on all.
 COST = 0.01
@@ -42,8 +43,11 @@ class Difference:
 class Matched:
     """Our new documents' MRR@10 less the paper's, at the same MRR@10 of old documents.
 
-    old, new: The paper's MRR@10.
-    reached: Whether any of our settings keeps this MRR@10 of old documents.
+    Attributes:
+        old: The paper's MRR@10 of old documents.
+        new: The paper's MRR@10 of new documents.
+        change: Our MRR@10 of new documents less the paper's.
+        reached: Whether any of our settings keeps this MRR@10 of old documents.
     """
 
     old: float
@@ -53,7 +57,7 @@ class Matched:
 
     @property
     def met(self) -> bool:
-        """Whether ours is not below."""
+        """Whether ours is not below the paper's."""
         return self.reached and self.change.mean >= 0
 
 
@@ -62,8 +66,11 @@ def adding_cost(added: Found, retrained: Found) -> Difference:
 
     The requirement is met if the cost is at most `COST`.
     """
-    hits = [(found[0] == 1).astype(np.float64) for found in (retrained, added)]
-    return Difference.of(*hits)
+    retrained_old, _ = retrained
+    added_old, _ = added
+    retrained_hits = (retrained_old == 1).astype(np.float64)
+    added_hits = (added_old == 1).astype(np.float64)
+    return Difference.of(retrained_hits, added_hits)
 
 
 def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Matched]:
@@ -72,38 +79,53 @@ def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Match
     Values between two of our settings are interpolated: adding some documents with one setting and
     the rest with the other reaches about these values. Old and new queries are resampled
     separately, and in the same way for both forms.
+
+    Args:
+        paper: Results of the paper's form, one per setting.
+        ours: Results of our form, one per setting.
     """
-    # The shapes are (points, queries).
-    olds, news = (np.stack([one[side] for one in (*paper, *ours)]) for side in (0, 1))
-    means = [values.mean(axis=1)[None] for values in (olds, news)]
-    change = _above(*means, len(paper))[0]
-    # The shape is (samples, points of the paper).
-    samples = _above(resampled(olds), resampled(news), len(paper))
-    old, new = (one[0] for one in means)
-    reached = old[: len(paper)] <= old[len(paper) :].max()
-    return [
-        Matched(
-            float(old[i]),
-            float(new[i]),
-            Difference.between(float(change[i]), samples[:, i]),
-            bool(reached[i]),
+    # Both forms are in one array, so that they get the same resampled queries. The shapes are
+    # (settings, queries), with the paper's settings first.
+    old_ranks = np.stack([old for old, _ in (*paper, *ours)])
+    new_ranks = np.stack([new for _, new in (*paper, *ours)])
+    old_means = old_ranks.mean(axis=1)
+    new_means = new_ranks.mean(axis=1)
+    changes = _interpolate_changes(old_means, new_means, len(paper))
+
+    sampled_changes = []
+    for sampled_old, sampled_new in zip(resampled(old_ranks), resampled(new_ranks), strict=True):
+        sampled_changes.append(_interpolate_changes(sampled_old, sampled_new, len(paper)))
+    # The shape is (samples, settings of the paper).
+    samples = np.stack(sampled_changes)
+
+    our_best_old = old_means[len(paper) :].max()
+    comparisons = []
+    for setting in range(len(paper)):
+        change = Difference.between(float(changes[setting]), samples[:, setting])
+        comparisons.append(
+            Matched(
+                old=float(old_means[setting]),
+                new=float(new_means[setting]),
+                change=change,
+                reached=bool(old_means[setting] <= our_best_old),
+            )
         )
-        for i in range(len(paper))
-    ]
+    return comparisons
 
 
-def _above(olds: np.ndarray, news: np.ndarray, papers: int) -> np.ndarray:
-    """Return our interpolated new means less the paper's, at the paper's old means.
+def _interpolate_changes(old_means: np.ndarray, new_means: np.ndarray, papers: int) -> np.ndarray:
+    """Return our interpolated new means less the paper's, at the paper's old means: (papers,).
 
-    The shapes are (s, points) for the means and (s, papers) for the result.
+    Args:
+        old_means: Old means (settings,), the paper's first.
+        new_means: New means (settings,), the paper's first.
+        papers: Number of the paper's settings.
     """
-    found = np.empty((len(olds), papers))
-    for row, (old, new) in enumerate(zip(olds, news, strict=True)):
-        order = np.argsort(old[papers:], kind="stable")
-        found[row] = (
-            np.interp(old[:papers], old[papers:][order], new[papers:][order]) - new[:papers]
-        )
-    return found
+    our_old = old_means[papers:]
+    our_new = new_means[papers:]
+    order = np.argsort(our_old, kind="stable")
+    interpolated = np.interp(old_means[:papers], our_old[order], our_new[order])
+    return interpolated - new_means[:papers]
 
 
 def resampled(values: np.ndarray, samples: int = SAMPLES, seed: int = 0) -> np.ndarray:
@@ -114,10 +136,11 @@ def resampled(values: np.ndarray, samples: int = SAMPLES, seed: int = 0) -> np.n
     >>> resampled(np.ones((2, 3)), samples=1).tolist()
     [[1.0, 1.0]]
     """
-    count, random = values.shape[1], np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
+    queries = values.shape[1]
     means = np.empty((samples, len(values)))
-    for row in range(samples):
-        means[row] = (
-            values @ np.bincount(random.integers(count, size=count), minlength=count) / count
-        )
+    for sample in range(samples):
+        drawn = random.integers(queries, size=queries)
+        times_drawn = np.bincount(drawn, minlength=queries)
+        means[sample] = values @ times_drawn / queries
     return means

@@ -43,8 +43,11 @@ class KnownQueries(nn.Module):
 
     def __init__(self, vectors: np.ndarray) -> None:
         super().__init__()
-        self.vectors, self.dimension, self.precision = vectors, vectors.shape[1], "float32"
-        self.device, self.backbone = torch.device("cpu"), nn.Identity()
+        self.vectors = vectors
+        self.dimension = vectors.shape[1]
+        self.precision = "float32"
+        self.device = torch.device("cpu")
+        self.backbone = nn.Identity()
 
     def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Return the vectors of the rows that `texts` name."""
@@ -62,42 +65,61 @@ def learn(
     settings: DocumentVectorSettings | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Return V (n, H) after training from `start` (n, H).
+    """Train document vectors with DSI's trainer.
 
-    dev: Queries whose best nDCG@10 chooses the epoch, including the start. None chooses the last
-    epoch.
+    Args:
+        start: Vectors (n, H) before the training.
+        train: Queries to train on.
+        dev: Queries whose best nDCG@10 chooses the epoch, including the start. None chooses the
+            last epoch.
+        settings: Settings of the document vectors.
+        seed: Seed of the training.
+
+    Returns:
+        V (n, H) after the training.
     """
     from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings
 
-    own, general = settings or DocumentVectorSettings(), TrainingSettings(hierarchy_weight=0.0)
+    if settings is None:
+        settings = DocumentVectorSettings()
+    general_settings = TrainingSettings(hierarchy_weight=0.0)
+
+    # The trainer needs passages and queries, but reads no text: vectors are known.
     passages = Passages([""] * len(start), np.arange(len(start)))
-    data = TrainingData(
-        passages, _pairs(train), _pairs(Asking(train.queries[:0], train.targets[:0]))
-    )
+    no_queries = Asking(train.queries[:0], train.targets[:0])
+    data = TrainingData(passages, _make_pairs(train), _make_pairs(no_queries))
+    query_vectors = QueryVectors(np.asarray(train.queries, np.float32), np.arange(len(train)))
+
+    if dev is None:
+        encoder = KnownQueries(train.queries)
+        evaluator = None
+    else:
+        encoder = KnownQueries(dev.queries)
+        evaluator = _make_evaluator(passages, dev, seed)
+
     vectors = nn.Parameter(torch.from_numpy(np.array(start, np.float32)))
     trainer = DocumentTrainer(
-        KnownQueries(train.queries if dev is None else dev.queries),  # type: ignore[arg-type]
+        encoder,  # type: ignore[arg-type]
         data,
-        loop_settings(own, general, len(train)),
+        loop_settings(settings, general_settings, len(train)),
         seed,
-        dev=None if dev is None else _evaluator(passages, dev, seed),
-        vector_settings=own,
+        dev=evaluator,
+        vector_settings=settings,
         vectors=vectors,
-        query_vectors=QueryVectors(np.asarray(train.queries, np.float32), np.arange(len(train))),
+        query_vectors=query_vectors,
     )
     trainer.fit()
     return vectors.detach().numpy()
 
 
-def _evaluator(passages: Passages, dev: Asking, seed: int) -> DevEvaluator:
+def _make_evaluator(passages: Passages, dev: Asking, seed: int) -> DevEvaluator:
     judged = [(str(row), {int(target): 1}) for row, target in enumerate(dev.targets)]
     return DevEvaluator(passages, judged, "nDCG@10", seed, DEV_QUERIES)
 
 
-def _pairs(asking: Asking) -> Pairs:
+def _make_pairs(asking: Asking) -> Pairs:
+    """Return pairs whose query texts are row numbers, as `KnownQueries` expects."""
     targets = asking.targets.tolist()
-    return Pairs(
-        [str(row) for row in range(len(targets))],
-        asking.targets,
-        [frozenset([one]) for one in targets],
-    )
+    texts = [str(row) for row in range(len(targets))]
+    relevant = [frozenset([target]) for target in targets]
+    return Pairs(texts, asking.targets, relevant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from experiments.incdsi_frontier.tuning import (
     PUBLISHED,
@@ -17,6 +18,7 @@ from experiments.incdsi_frontier.tuning import (
     suggest,
 )
 
+# Factors on the encoding, and shares of the mean query in a mix, that are tried.
 SCALES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.25, 1.5)
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 ENCODED = Way(refine=False, prior="encoder")
@@ -24,9 +26,13 @@ ENCODED = Way(refine=False, prior="encoder")
 
 @dataclass(frozen=True)
 class Method:
-    """Some `fixed` settings, and a `space` that is searched with `base`; either may be empty.
+    """A method with the settings that are tried for it.
 
-    includes: Other methods whose trials count for this one as well.
+    Attributes:
+        fixed: Settings that are always tried.
+        space: Settings that are searched.
+        base: Other settings of the search.
+        includes: Other methods whose trials count for this one as well.
     """
 
     fixed: Sequence[Way] = ()
@@ -36,16 +42,15 @@ class Method:
 
 
 PLAIN = Method(fixed=(ENCODED,))
-SCALED = Method(fixed=tuple(ENCODED.replace(prior_scale=scale) for scale in SCALES))
+SCALED = Method(fixed=[ENCODED.replace(prior_scale=scale) for scale in SCALES])
 MIXED = Method(
-    fixed=tuple(
+    fixed=[
         ENCODED.replace(prior="mixed", query_share=share, prior_scale=scale)
-        for share in SHARES
-        for scale in SCALES
-    )
+        for share, scale in product(SHARES, SCALES)
+    ]
 )
 INCDSI = Method(space=PUBLISHED, base=Way())
-REFINED = Method(space=WIDE | {"prior": Choice(("encoder", "mixed"))}, base=Way(prior="encoder"))
+REFINED = Method(space={**WIDE, "prior": Choice(("encoder", "mixed"))}, base=Way(prior="encoder"))
 OURS = Method(includes=(MIXED, INCDSI, REFINED))
 
 METHODS: Mapping[str, Method] = {
@@ -63,23 +68,23 @@ def tried(method: Method, bench: TrialBench, trials: int, seed: int) -> list[Tri
 
     Equal calls give equal trials, so a method that another one includes costs nothing more.
     """
-    found = [bench.trial("fixed", settings) for settings in method.fixed]
-    for other in method.includes:
-        found += tried(other, bench, trials, seed)
+    results = [bench.trial("fixed", settings) for settings in method.fixed]
+    for included in method.includes:
+        results.extend(tried(included, bench, trials, seed))
     if method.space:
-        found += _search(bench, method, trials, seed)
-    return found
+        results.extend(_search(bench, method, trials, seed))
+    return results
 
 
 def _search(bench: TrialBench, method: Method, trials: int, seed: int) -> list[Trial]:
-    study, found = open_study(seed, objectives=2), []
+    """Try settings that a study suggests from the results of earlier trials."""
+    study = open_study(seed, objectives=2)
+    results = []
     for number in range(trials):
-        asked = study.ask()
-        found.append(
-            bench.trial(
-                f"trial {number + 1}",
-                method.base.replace(refine=True, **suggest(asked, method.space)),
-            )
-        )
-        study.tell(asked, [found[-1].old, found[-1].new])
-    return found
+        suggestion = study.ask()
+        values = suggest(suggestion, method.space)
+        settings = method.base.replace(refine=True, **values)
+        result = bench.trial(f"trial {number + 1}", settings)
+        study.tell(suggestion, [result.old, result.new])
+        results.append(result)
+    return results

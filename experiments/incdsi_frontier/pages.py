@@ -8,6 +8,7 @@ for tuning, as published.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +22,15 @@ from model_code.corpus.splits import position
 from model_code.incdsi.store import constraint_texts
 from model_code.settings import require
 
-# By date, one in so many new documents is for tuning.
-TUNING_PART = 10
-OLD, TUNING, NEW = "old", "tuning", "new"
-# Parts in a split by share.
-NEW_SHARE, TUNING_SHARE = 0.09, 0.01
+# In a split by date, one later document in this number is for tuning.
+LATER_PER_TUNING = 10
+# Names of the parts.
+OLD = "old"
+TUNING = "tuning"
+NEW = "new"
+# Shares of the parts in a split by share. The other documents are old.
+NEW_SHARE = 0.09
+TUNING_SHARE = 0.01
 # Rows of each document's queries.
 Asked = Mapping[str, Sequence[int]]
 
@@ -34,7 +39,13 @@ Asked = Mapping[str, Sequence[int]]
 class Pages:
     """Documents, old ones first, with their parts and queries.
 
-    asked: Rows of the queries of each document, by split.
+    Attributes:
+        ids: Ids of the documents.
+        texts: Titles and texts of the documents.
+        parts: Part of each document.
+        queries: Texts of the queries.
+        asked: Rows of the queries of each document, by split.
+        written: Queries made from the texts. Their rows follow the rows of `queries`.
     """
 
     ids: list[str]
@@ -42,7 +53,6 @@ class Pages:
     parts: list[str]
     queries: list[str]
     asked: Mapping[str, Asked]
-    # Queries made from the texts. Their rows follow the rows of `queries`.
     written: Sequence[str] = ()
 
     @classmethod
@@ -53,29 +63,42 @@ class Pages:
         qrels: str = "qrels",
         documents: int | None = None,
     ) -> Pages:
-        """Read a BEIR folder, split by the date `new_from`, or by share without a date.
+        """Read a BEIR folder, split by date or by share.
 
-        documents: Number of documents to read; None reads all. Documents of one title are kept
-        together, so the last title may add more.
+        Args:
+            folder: Folder of the data set.
+            new_from: Day from which documents are not old. None splits by share.
+            qrels: Name of the folder of judgements.
+            documents: Number of documents to read; None reads all. Documents of one title are kept
+                together, so the last title may add more.
 
-        Raises SettingsError unless every part has a document.
+        Raises:
+            SettingsError: If a part has no document.
         """
-        source = open_source(
-            CorpusSettings(source="beir", path=folder.name, qrels=qrels), folder.parent
-        )
-        rows = _whole_titles([line.values for line in source.rows("documents")], documents)
-        parts = {one["id"]: _part(one, new_from) for one in rows}
+        settings = CorpusSettings(source="beir", path=folder.name, qrels=qrels)
+        source = open_source(settings, folder.parent)
+        rows = [line.values for line in source.rows("documents")]
+        if documents is not None:
+            rows = _select_titles(rows, documents)
+
+        parts = {row["id"]: _choose_part(row, new_from) for row in rows}
+        if new_from:
+            condition = f"a date on that side of {new_from}"
+        else:
+            condition = f"its share of {len(rows)} documents"
         for part in (OLD, TUNING, NEW):
-            where = (
-                f"a date on that side of {new_from}"
-                if new_from
-                else f"its share of {len(rows)} documents"
-            )
-            require(part in parts.values(), f"{folder}: no document is {part}: none has {where}")
-        rows.sort(key=lambda one: (parts[one["id"]] != OLD, str(one.get("date", ""))))
-        ids = [one["id"] for one in rows]
-        texts = [f"{one['title']} {one['text']}".strip() for one in rows]
-        return cls(ids, texts, [parts[one] for one in ids], *_judged(source, set(ids)))
+            has_part = part in parts.values()
+            require(has_part, f"{folder}: no document is {part}: none has {condition}")
+
+        def sort_key(row: Mapping[str, Any]) -> tuple[bool, str]:
+            """Return a key that puts old documents first, then orders by date."""
+            return parts[row["id"]] != OLD, str(row.get("date", ""))
+
+        rows.sort(key=sort_key)
+        ids = [row["id"] for row in rows]
+        texts = [f"{row['title']} {row['text']}".strip() for row in rows]
+        queries, asked = _read_judged_queries(source, set(ids))
+        return cls(ids, texts, [parts[document_id] for document_id in ids], queries, asked)
 
     @property
     def old(self) -> int:
@@ -84,70 +107,89 @@ class Pages:
 
     def rows(self, part: str) -> list[int]:
         """Return the rows of the documents of `part`."""
-        return [row for row, own in enumerate(self.parts) if own == part]
+        return [row for row, document_part in enumerate(self.parts) if document_part == part]
 
     def of(self, ids: Sequence[str], *splits: str) -> tuple[np.ndarray, list[str]]:
         """Return the rows (m) of the queries of `ids` in `splits`, and each one's document (m)."""
-        found = [
-            (row, one)
-            for split in splits
-            for one in ids
-            for row in self.asked.get(split, {}).get(one, ())
-        ]
-        return np.array([row for row, _ in found], np.int64), [one for _, one in found]
+        query_rows: list[int] = []
+        documents: list[str] = []
+        for split in splits:
+            queries_of_document = self.asked.get(split, {})
+            for document_id in ids:
+                rows = queries_of_document.get(document_id, ())
+                query_rows.extend(rows)
+                documents.extend([document_id] * len(rows))
+        return np.array(query_rows, np.int64), documents
 
     def with_written(self, spans: int = 4) -> Pages:
         """Return the same documents with parts of their texts as train queries.
 
         This is the information about a document without queries.
         """
-        parts = [constraint_texts("", text, spans) for text in self.texts]
-        ends = np.cumsum([len(own) for own in parts]) + len(self.queries)
-        train = {
-            key: range(end - len(own), end)
-            for key, own, end in zip(self.ids, parts, ends.tolist(), strict=True)
-        }
-        return replace(
-            self,
-            asked={**self.asked, "train": train},
-            written=[one for own in parts for one in own],
-        )
+        written: list[str] = []
+        train = {}
+        for document_id, text in zip(self.ids, self.texts, strict=True):
+            first_row = len(self.queries) + len(written)
+            written.extend(constraint_texts("", text, spans))
+            train[document_id] = range(first_row, len(self.queries) + len(written))
+        return replace(self, asked={**self.asked, "train": train}, written=written)
 
 
-def _part(document: Mapping[str, Any], new_from: str | None) -> str:
+def _choose_part(document: Mapping[str, Any], new_from: str | None) -> str:
     if new_from is None:
-        place = position(document["id"], 0, "parts")
-        return NEW if place < NEW_SHARE else TUNING if place < NEW_SHARE + TUNING_SHARE else OLD
+        share = position(document["id"], 0, "parts")
+        if share < NEW_SHARE:
+            return NEW
+        if share < NEW_SHARE + TUNING_SHARE:
+            return TUNING
+        return OLD
+
     if str(document.get("date", "")) < new_from:
         return OLD
-    return TUNING if zlib.crc32(document["id"].encode()) % TUNING_PART == 0 else NEW
+    if zlib.crc32(document["id"].encode()) % LATER_PER_TUNING == 0:
+        return TUNING
+    return NEW
 
 
-def _whole_titles(documents: list[dict[str, Any]], count: int | None) -> list[dict[str, Any]]:
-    """Return the documents of the first titles that together have `count` documents.
+def _title_position(title: str) -> float:
+    return position(title, 0, "titles")
 
-    Titles are in the order of their hashes. None returns all documents.
+
+def _select_titles(documents: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return the documents of the first titles that together have at least `count` documents.
+
+    Titles are in the order of their hashes.
     """
-    titles: list[str] = [one["title"] for one in documents]
-    order = sorted(set(titles), key=lambda title: position(title, 0, "titles"))
-    ends = np.cumsum([titles.count(title) for title in order])
-    kept = set(order if count is None else order[: int(np.searchsorted(ends, count)) + 1])
-    return [one for one in documents if one["title"] in kept]
+    documents_per_title = Counter(document["title"] for document in documents)
+    selected_titles = set()
+    selected_documents = 0
+    for title in sorted(documents_per_title, key=_title_position):
+        selected_titles.add(title)
+        selected_documents += documents_per_title[title]
+        if selected_documents >= count:
+            break
+    return [document for document in documents if document["title"] in selected_titles]
 
 
-def _judged(source: Source, ids: set[str]) -> tuple[list[str], dict[str, dict[str, list[int]]]]:
-    """Return the queries that are judged for one of `ids`.
+def _read_judged_queries(
+    source: Source, ids: set[str]
+) -> tuple[list[str], dict[str, dict[str, list[int]]]]:
+    """Return the texts of the queries that are judged for one of `ids`.
 
-    Also return their numbers by split and document.
+    Also return their rows by split and document.
     """
     texts = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
-    judged = [line.values for line in source.rows("qrels")]
-    kept = {one["query_id"] for one in judged if one["document_id"] in ids}
-    number = {name: row for row, name in enumerate(name for name in texts if name in kept)}
+    judgements = []
+    for line in source.rows("qrels"):
+        if line.values["document_id"] in ids:
+            judgements.append(line.values)
+
+    judged_queries = {judgement["query_id"] for judgement in judgements}
+    query_ids = [query_id for query_id in texts if query_id in judged_queries]
+    query_rows = {query_id: row for row, query_id in enumerate(query_ids)}
     asked: dict[str, dict[str, list[int]]] = {}
-    for one in judged:
-        if one["document_id"] in ids:
-            asked.setdefault(one["split"], {}).setdefault(one["document_id"], []).append(
-                number[one["query_id"]]
-            )
-    return [texts[name] for name in number], asked
+    for judgement in judgements:
+        rows_of_document = asked.setdefault(judgement["split"], {})
+        rows = rows_of_document.setdefault(judgement["document_id"], [])
+        rows.append(query_rows[judgement["query_id"]])
+    return [texts[query_id] for query_id in query_ids], asked

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# Rank beyond which 1 / rank is 0.
 DEPTH = 10
+# Queries that are scored at once.
 BLOCK = 512
 
 
@@ -32,16 +34,22 @@ class Quality:
         """
         if not len(reciprocal_ranks):
             return cls(float("nan"), float("nan"), float("nan"))
-        first, found = reciprocal_ranks == 1, reciprocal_ranks > 0
-        return cls(float(first.mean()), float(found.mean()), float(reciprocal_ranks.mean()))
+        return cls(
+            hit_at_1=float((reciprocal_ranks == 1).mean()),
+            hit_at_10=float((reciprocal_ranks > 0).mean()),
+            mrr_at_10=float(reciprocal_ranks.mean()),
+        )
 
 
 class CachedRanks:
     """Ranks among the old `vectors` (n, H), to be merged with ranks of new vectors.
 
-    old_queries: Queries (m, H) for the old rows `old_targets` (m).
-    new_queries: Queries (k, H) for the new documents `new_targets` (k), which are numbers below
-    `count`.
+    Args:
+        vectors: Vectors (n, H) of the old documents.
+        old_queries: Queries (m, H) for old documents.
+        old_targets: Row of each old query's document (m).
+        new_queries: Queries (k, H) for new documents.
+        new_targets: Number of each new query's document (k).
     """
 
     def __init__(
@@ -52,22 +60,23 @@ class CachedRanks:
         new_queries: np.ndarray,
         new_targets: Sequence[int],
     ) -> None:
-        self.old_queries, self.new_queries = np.float32(old_queries), np.float32(new_queries)
-        self.old_targets, self.new_targets = (
-            np.array(old_targets, np.int64),
-            np.array(new_targets, np.int64),
-        )
-        # Scores of the targets.
+        self.old_queries = np.float32(old_queries)
+        self.old_targets = np.array(old_targets, np.int64)
+        self.new_queries = np.float32(new_queries)
+        self.new_targets = np.array(new_targets, np.int64)
+
+        # Scores of the old targets, and their ranks from 0.
         self.old_scores = np.zeros(len(self.old_queries), np.float32)
-        # Ranks of the targets, from 0.
         self.old_ranks = np.zeros(len(self.old_queries), np.int64)
-        # Best scores of old documents.
-        self.rivals = np.full((len(self.new_queries), DEPTH), -np.inf, np.float32)
         for rows in _blocks(len(self.old_queries)):
             scores = self.old_queries[rows] @ vectors.T
             self.old_scores[rows], self.old_ranks[rows] = _ranks(scores, self.old_targets[rows])
+
+        # Best scores of old documents for each new query, in descending order.
+        self.rivals = np.full((len(self.new_queries), DEPTH), -np.inf, np.float32)
         for rows in _blocks(len(self.new_queries)):
-            best = np.sort(self.new_queries[rows] @ vectors.T, axis=1)[:, : -DEPTH - 1 : -1]
+            ascending = np.sort(self.new_queries[rows] @ vectors.T, axis=1)
+            best = ascending[:, ::-1][:, :DEPTH]
             self.rivals[rows, : best.shape[1]] = best
 
     def reciprocal_ranks(
@@ -85,32 +94,40 @@ class CachedRanks:
         ([0.5], [0.5])
         """
         columns = np.float32(vectors).T
-        place = np.full(max(len(vectors), int(self.new_targets.max(initial=-1)) + 1), -1)
-        place[np.arange(len(vectors)) if numbers is None else np.asarray(numbers, np.int64)] = (
-            np.arange(len(vectors))
-        )
-        asked = np.flatnonzero(place[self.new_targets] >= 0)
-        own, among_new = _ranks(self.new_queries[asked] @ columns, place[self.new_targets[asked]])
-        among_old = (self.rivals[asked] >= own[:, None]).sum(axis=1)
-        return _reciprocal(self.old_ranks + self._ahead(columns)), _reciprocal(
-            among_new + among_old
-        )
+        added = np.arange(len(vectors))
+        if numbers is None:
+            numbers = added
 
-    def _ahead(self, columns: np.ndarray) -> np.ndarray:
+        # Column of each new document by its number; -1 for documents that are not added.
+        largest_number = int(self.new_targets.max(initial=-1))
+        column_of = np.full(max(len(vectors), largest_number + 1), -1)
+        column_of[np.asarray(numbers, np.int64)] = added
+
+        queries = np.flatnonzero(column_of[self.new_targets] >= 0)
+        targets = column_of[self.new_targets[queries]]
+        target_scores, ranks_among_new = _ranks(self.new_queries[queries] @ columns, targets)
+        # Old documents come before new ones in ties.
+        ranks_among_old = (self.rivals[queries] >= target_scores[:, None]).sum(axis=1)
+
+        old_ranks = self.old_ranks + self._count_better(columns)
+        return _reciprocal(old_ranks), _reciprocal(ranks_among_new + ranks_among_old)
+
+    def _count_better(self, columns: np.ndarray) -> np.ndarray:
         """Count the new vectors, `columns` (H, b), that beat each old query's target: (m)."""
-        found = np.zeros(len(self.old_queries), np.int64)
-        for rows in _blocks(len(found)):
-            found[rows] = (self.old_queries[rows] @ columns > self.old_scores[rows, None]).sum(
-                axis=1
-            )
-        return found
+        counts = np.zeros(len(self.old_queries), np.int64)
+        for rows in _blocks(len(counts)):
+            is_better = self.old_queries[rows] @ columns > self.old_scores[rows, None]
+            counts[rows] = is_better.sum(axis=1)
+        return counts
 
 
 def _ranks(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the score of each row's target column (m), and the number of columns before it (m)."""
-    own = scores[np.arange(len(targets)), targets]
-    earlier = (scores == own[:, None]) & (np.arange(scores.shape[1]) < targets[:, None])
-    return own, ((scores > own[:, None]) | earlier).sum(axis=1)
+    target_scores = scores[np.arange(len(targets)), targets]
+    is_better = scores > target_scores[:, None]
+    is_tie = scores == target_scores[:, None]
+    is_earlier = np.arange(scores.shape[1]) < targets[:, None]
+    return target_scores, (is_better | (is_tie & is_earlier)).sum(axis=1)
 
 
 def _reciprocal(ranks: np.ndarray) -> np.ndarray:

@@ -24,19 +24,21 @@ from model_code.dsi.settings import DocumentVectorSettings
 
 EPOCHS = 10
 Way = Callable[[Space, np.ndarray, Sequence[int]], Found]
-"""(the space, V of its old documents (n, H), rows of the documents that come) -> what is found of
-both.
+"""Takes the space, V (n, H) of its old documents, and the rows of the documents to add.
+
+Returns the ranks of old and of new documents.
 """
 
 
 def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> Found:
-    """Return the vectors of all documents after training on all of them.
+    """Search with the vectors of all documents after training on all of them.
 
     A dense encoder encodes them again. A learned V is learned from all queries.
     """
+    all_rows = [*space.old, *added]
     if space.retrained is not None:
-        return _found(space.retrained, space.retrained.documents[[*space.old, *added]], added)
-    return _found(space.encoded, space.vectors([*space.old, *added]), added)
+        return _search(space.retrained, space.retrained.documents[all_rows], added)
+    return _search(space.encoded, space.vectors(all_rows), added)
 
 
 def fine_tune(
@@ -46,19 +48,31 @@ def fine_tune(
     at_random: bool = True,
     old_queries: bool = True,
 ) -> Found:
-    """Train V further, with rows for the new documents.
+    """Train V further, with rows for the new documents, and search with it.
 
-    The rows start at random or at the documents' encodings.
+    Args:
+        space: The collection.
+        vectors: V (n, H) of the old documents.
+        added: Rows of the documents to add.
+        at_random: Start the new rows at random instead of at the documents' encodings.
+        old_queries: Train on the queries of old documents too.
     """
-    coming = space.encoded.documents[list(added)]
-    first = random_vectors(*coming.shape, space.seed) if at_random else coming
-    everything = [*space.old, *added]
-    train = space.asking(everything if old_queries else added, "train")
-    if not old_queries:
+    new_vectors = space.encoded.documents[list(added)]
+    if at_random:
+        new_vectors = random_vectors(*new_vectors.shape, space.seed)
+
+    if old_queries:
+        train = space.asking([*space.old, *added], "train")
+    else:
+        train = space.asking(added, "train")
+        # The rows of the new documents follow those of the old ones.
         train = replace(train, targets=train.targets + len(vectors))
-    settings = (space.learned or DocumentVectorSettings()).replace(epochs=EPOCHS)
-    learned = learn(np.concatenate([vectors, first]), train, None, settings, space.seed)
-    return _found(space.encoded, learned, added)
+
+    settings = space.learned or DocumentVectorSettings()
+    settings = settings.replace(epochs=EPOCHS)
+    start = np.concatenate([vectors, new_vectors])
+    learned = learn(start, train, None, settings, space.seed)
+    return _search(space.encoded, learned, added)
 
 
 RETRAINING = "retraining on all"
@@ -81,18 +95,27 @@ def measure_ways(
     order, so this step is measured once.
     """
     vectors = arrivals.judge.state.vectors.view
-    new, points, last = np.array(space.encoded.new), [], {}
+    before = arrivals.judge.before
+    new_rows = np.array(space.encoded.new)
+    points = []
+    final_results = {}
     for name, way in ways.items():
         for added in arrivals.after:
-            distinct = arrivals.orders[: 1 if added == len(new) else orders]
-            found = [way(space, vectors, new[order[:added]].tolist()) for order in distinct]
-            points.append(Point.over_orders(name, "", None, added, arrivals.judge.before, found))
-        last[name] = found[0]
-    return points, last
+            adds_everything = added == len(new_rows)
+            order_count = 1 if adds_everything else orders
+            results = []
+            for order in arrivals.orders[:order_count]:
+                results.append(way(space, vectors, new_rows[order[:added]].tolist()))
+            points.append(Point.over_orders(name, "", None, added, before, results))
+        # The last number of additions is all of them.
+        final_results[name] = results[0]
+    return points, final_results
 
 
-def _found(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> Found:
+def _search(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> Found:
     """Search with V (n + b, H) of the old documents and of `added` for the test queries."""
     old = encoded.pages.old
-    asking = [*encoded.asking(range(old), "test"), *encoded.asking(added, "test")]
-    return CachedRanks(vectors[:old], *asking).reciprocal_ranks(vectors[old:])
+    old_queries, old_targets = encoded.asking(range(old), "test")
+    new_queries, new_targets = encoded.asking(added, "test")
+    ranks = CachedRanks(vectors[:old], old_queries, old_targets, new_queries, new_targets)
+    return ranks.reciprocal_ranks(vectors[old:])

@@ -9,18 +9,18 @@ for old and new documents.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.ablations import ablations
 from experiments.incdsi_frontier.encoded import encode
+from experiments.incdsi_frontier.frontier import Point
 from experiments.incdsi_frontier.methods import INCDSI, METHODS, OURS, REFINED
 from experiments.incdsi_frontier.pages import TUNING, Pages
 from experiments.incdsi_frontier.protocol import CENTRED, PAPER, Protocol, ProtocolPlan
-from experiments.incdsi_frontier.retraining import WAYS
+from experiments.incdsi_frontier.retraining import RETRAINING, WAYS
 from experiments.incdsi_frontier.spaces import LEARNED, Space
 from experiments.incdsi_frontier.tables import (
     ablation_table,
@@ -32,15 +32,21 @@ from experiments.incdsi_frontier.tables import (
 )
 from model_code.settings import require
 
-ZERO_SHOT, MAX_TOKENS = "zero_shot", 128
+ZERO_SHOT = "zero_shot"
+MAX_TOKENS = 128
+OURS_NAME = "ours: the best of all"
+# Name of each method by its word on the command line.
 KEYS = {
     "plain": "plain encoding",
     "scaled": "scaled encoding",
     "mixed": "scaled mix with the mean query",
     "paper": PAPER,
     "centred": CENTRED,
-    "ours": "ours: the best of all",
-    **dict(zip(("retrain", "tune", "tune_encoded", "tune_new"), WAYS, strict=True)),
+    "ours": OURS_NAME,
+    "retrain": RETRAINING,
+    "tune": "continual fine-tuning (as published)",
+    "tune_encoded": "continual fine-tuning from the encodings",
+    "tune_new": "continual fine-tuning on new queries only",
 }
 
 
@@ -104,89 +110,112 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def make_space(given: argparse.Namespace) -> Space:
+def make_space(options: argparse.Namespace) -> Space:
     """Return the collection and the vectors that the command line selects."""
-    by, _, day = given.split.partition(":")
-    require(
-        (by == "date") == bool(day) and by in ("date", "share"),
-        f"--split is {given.split!r}: date:DAY or share",
-    )
-    pages = Pages.read(given.folder, day or None, given.qrels, given.documents)
-    pages = pages.with_written() if given.written else pages
-    encoded = partial(encode, pages, max_tokens=MAX_TOKENS, cache=given.cache)
-    retrained = None if given.retrained is None else encoded(given.retrained)
-    if given.space in LEARNED:
+    kind, _, day = options.split.partition(":")
+    is_by_date = kind == "date" and bool(day)
+    is_by_share = kind == "share" and not day
+    require(is_by_date or is_by_share, f"--split is {options.split!r}: date:DAY or share")
+
+    pages = Pages.read(options.folder, day or None, options.qrels, options.documents)
+    if options.written:
+        pages = pages.with_written()
+    encode_with = partial(encode, pages, max_tokens=MAX_TOKENS, cache=options.cache)
+    retrained = None
+    if options.retrained is not None:
+        retrained = encode_with(options.retrained)
+
+    if options.space in LEARNED:
         require(
             retrained is None,
             "--retrained is for a dense space: learned vectors are learned again from all queries",
         )
-        return Space(encoded(BASE), LEARNED[given.space])
-    return Space(encoded(BASE if given.space == ZERO_SHOT else Path(given.space)), None, retrained)
+        return Space(encode_with(BASE), LEARNED[options.space])
+    base = BASE if options.space == ZERO_SHOT else Path(options.space)
+    return Space(encode_with(base), None, retrained)
+
+
+def make_plan(options: argparse.Namespace) -> ProtocolPlan:
+    """Return the plan that the command line selects."""
+    names = {KEYS[key] for key in options.methods}
+    return ProtocolPlan(
+        methods={name: method for name, method in METHODS.items() if name in names},
+        ways={name: way for name, way in WAYS.items() if name in names},
+        trials=options.trials,
+        orders=options.orders,
+        learned_orders=options.learned_orders,
+        steps=options.steps,
+        losses=options.losses,
+        whole=options.whole,
+    )
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, measure, and print."""
-    given, say = arguments().parse_args(words), partial(print, flush=True)
-    names = [KEYS[key] for key in given.methods]
-    counts = (
-        given.trials,
-        given.orders,
-        given.learned_orders,
-        given.steps,
-        given.losses,
-        given.whole,
-    )
-    plan = ProtocolPlan(_of(METHODS, names), _of(WAYS, names), *counts)
-    space = make_space(given)
-    protocol, pages = Protocol(space, plan), space.encoded.pages
+    options = arguments().parse_args(words)
+    plan = make_plan(options)
+    space = make_space(options)
+    protocol = Protocol(space, plan)
+    print_collection(protocol)
+
+    points = protocol.points()
+    print_points(protocol, points)
+    learned, retrained = protocol.learned()
+    print(f"\n{steps_table(learned)}\n", flush=True)
+    if retrained is not None:
+        print(cost_table(protocol.costs(points, retrained)), "\n", flush=True)
+    if options.fronts:
+        print_fronts(protocol)
+    if options.ablations:
+        print_ablations(protocol)
+
+
+def print_collection(protocol: Protocol) -> None:
+    """Print the numbers of documents and queries, and the quality before any addition."""
+    pages = protocol.space.encoded.pages
     test = protocol.arrivals.judge.split
-    say(
+    print(
         f"{pages.old} old documents, {len(pages.rows(TUNING))} to tune on, "
         f"{len(test.documents)} added;"
     )
-    say(
+    print(
         f"test queries: {len(test.old_queries)} for old, {len(test.new_queries)} for new documents;"
     )
-    say(f"before any addition: {quality(protocol.arrivals.judge.before)}\n")
-    points = protocol.points()
-    say(steps_table(points))
+    print(f"before any addition: {quality(protocol.arrivals.judge.before)}\n", flush=True)
+
+
+def print_points(protocol: Protocol, points: Sequence[Point]) -> None:
+    """Print each method after each number of additions, and its settings."""
+    print(steps_table(points))
     head = ["all added, against plain", "old MRR@10", "new MRR@10"]
-    say(f"\n{markdown(head, _changes(protocol, points))}\n")
-    for settings in dict.fromkeys(point.settings for point in points):
-        say(settings)
-    learned, retrained = protocol.learned()
-    say(f"\n{steps_table(learned)}\n")
-    if retrained is not None:
-        say(cost_table(protocol.costs(points, retrained)), "\n")
-    if given.fronts:
-        _say_fronts(protocol, say)
-    if given.ablations:
-        _say_ablations(protocol, say)
+    changes = []
+    for name, (old_change, new_change) in protocol.against_plain(points).items():
+        changes.append([name, str(old_change), str(new_change)])
+    print(f"\n{markdown(head, changes)}\n")
+    distinct_settings = dict.fromkeys(point.settings for point in points)
+    for settings in distinct_settings:
+        print(settings, flush=True)
 
 
-def _say_ablations(protocol: Protocol, say: Any) -> None:
+def print_ablations(protocol: Protocol) -> None:
+    """Print the tables of the paper's own choices."""
     for name, method in ((PAPER, INCDSI), (CENTRED, REFINED)):
         for changed, rows in ablations(protocol, method).items():
-            say(f"{name}, by {changed}\n\n{ablation_table(changed, rows)}\n")
+            print(f"{name}, by {changed}\n\n{ablation_table(changed, rows)}\n", flush=True)
 
 
-def _say_fronts(protocol: Protocol, say: Any) -> None:
+def print_fronts(protocol: Protocol) -> None:
+    """Print whole trade-offs, and ours against the paper at equal loss."""
     for name, method in protocol.plan.methods.items():
-        found = ([quality(point.old), quality(point.new)] for point in protocol.front(method))
-        say(markdown([f"{name}: old", "new"], found), "\n")
-    for name, method in (("ours: the best of all", OURS), (CENTRED, REFINED)):
-        found = protocol.matched(method)
-        verdict = "met" if all(one.met for one in found) else "NOT met"
-        say(f"{name} at the paper's loss of old documents: {verdict}\n")
-        say(matched_table(found), "\n")
+        lines = [[quality(point.old), quality(point.new)] for point in protocol.front(method)]
+        print(markdown([f"{name}: old", "new"], lines), "\n", flush=True)
 
-
-def _changes(protocol: Protocol, points: Sequence[Any]) -> list[list[str]]:
-    return [[name, *map(str, change)] for name, change in protocol.against_plain(points).items()]
-
-
-def _of(known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: one for name, one in known.items() if name in names}
+    for name, method in ((OURS_NAME, OURS), (CENTRED, REFINED)):
+        comparisons = protocol.matched(method)
+        is_met = all(comparison.met for comparison in comparisons)
+        verdict = "met" if is_met else "NOT met"
+        print(f"{name} at the paper's loss of old documents: {verdict}\n")
+        print(matched_table(comparisons), "\n", flush=True)
 
 
 if __name__ == "__main__":

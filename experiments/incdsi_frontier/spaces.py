@@ -24,16 +24,20 @@ LEARNED: Mapping[str, DocumentVectorSettings] = {
 def random_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
     """Return vectors (count, H) float32, uniform in +-1/sqrt(H) (IncDSI, section 3)."""
     bound = dimension**-0.5
-    return np.random.default_rng(seed).uniform(-bound, bound, (count, dimension)).astype(np.float32)
+    vectors = np.random.default_rng(seed).uniform(-bound, bound, (count, dimension))
+    return vectors.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A collection under the encoder of `encoded`, with encodings or learned vectors.
+    """A collection under one encoder, with encodings or learned vectors.
 
-    learned: Settings of learning from train queries; None uses the encodings.
-    retrained: The same collection under an encoder trained on all its documents; None keeps the
-    encoder.
+    Attributes:
+        encoded: The collection under the encoder.
+        learned: Settings of learning from train queries; None uses the encodings.
+        retrained: The same collection under an encoder trained on all its documents; None keeps
+            the encoder.
+        seed: Seed of the random start and of the training.
     """
 
     encoded: Encoded
@@ -51,10 +55,12 @@ class Space:
         encodings = self.encoded.documents[list(rows)]
         if self.learned is None:
             return encodings
-        start = random_vectors(*encodings.shape, self.seed) if self.learned == RANDOM else encodings
-        return learn(
-            start, self.asking(rows, "train"), self.asking(rows, "dev"), self.learned, self.seed
-        )
+        start = encodings
+        if self.learned == RANDOM:
+            start = random_vectors(*encodings.shape, self.seed)
+        train = self.asking(rows, "train")
+        dev = self.asking(rows, "dev")
+        return learn(start, train, dev, self.learned, self.seed)
 
     def asking(self, rows: Sequence[int], split: str) -> Asking:
         """Return the queries of `split` for the documents `rows`."""
@@ -67,11 +73,12 @@ class Space:
         """
         if self.learned is None:
             return 1.0
-        asking, sample = self.asking(self.old, "dev"), np.array(self.old[::2])
-        relevant = [{target} for target in asking.targets.tolist()]
-        scale = largest_safe_scale(
-            vectors, sample, self.encoded.documents[sample], asking.queries, relevant
-        )
+        dev = self.asking(self.old, "dev")
+        relevant = [{target} for target in dev.targets.tolist()]
+        # Every second old document stands for the documents that will be added.
+        sample = np.array(self.old[::2])
+        encodings = self.encoded.documents[sample]
+        scale = largest_safe_scale(vectors, sample, encodings, dev.queries, relevant)
         return 1.0 if scale is None else scale
 
     def state(self) -> IncDsiState:
@@ -79,5 +86,6 @@ class Space:
 
         A document without train queries represents itself.
         """
-        queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
-        return IncDsiState(self.vectors(self.old), queries, self.encoded.pages.ids[: len(self.old)])
+        mean_queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
+        ids = self.encoded.pages.ids[: len(self.old)]
+        return IncDsiState(self.vectors(self.old), mean_queries, ids)

@@ -19,7 +19,9 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     | 1 | 2 |
     """
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+    for row in rows:
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
 
 
 def steps_table(points: Sequence[Point]) -> str:
@@ -34,14 +36,22 @@ def steps_table(points: Sequence[Point]) -> str:
         "orders",
         "old hit@1, hit@10, MRR@10",
         "new hit@1, hit@10, MRR@10",
+        "deviation of new MRR@10",
     ]
-    return markdown([*head, "deviation of new MRR@10"], map(_step, points))
+    return markdown(head, [_step_cells(point) for point in points])
 
 
-def _step(point: Point) -> list[str]:
-    values = [point.method, point.chosen_for, str(point.added), str(point.orders)]
+def _step_cells(point: Point) -> list[str]:
     deviation = f"{point.deviations.mrr_at_10:.3f}" if point.orders > 1 else ""
-    return [*values, quality(point.old), quality(point.new), deviation]
+    return [
+        point.method,
+        point.chosen_for,
+        str(point.added),
+        str(point.orders),
+        quality(point.old),
+        quality(point.new),
+        deviation,
+    ]
 
 
 def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
@@ -54,28 +64,33 @@ def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
         "new",
         "ms",
     ]
-    return markdown(
-        head,
-        (
-            [*_ablated(row), *map(str, row.less(rows[-1])), f"{row.seconds * 1e3:.1f}"]
-            for row in rows
-        ),
-    )
+    reference = rows[-1]
+    lines = []
+    for row in rows:
+        old, new = row.qualities
+        old_change, new_change = row.less(reference)
+        milliseconds = f"{row.seconds * 1e3:.1f}"
+        lines.append(
+            [
+                row.choice,
+                quality(old),
+                quality(new),
+                str(old_change),
+                str(new_change),
+                milliseconds,
+            ]
+        )
+    return markdown(head, lines)
 
 
-def _ablated(row: Ablated) -> list[str]:
-    return [row.choice, *map(quality, row.qualities)]
-
-
-def quality(of: Quality) -> str:
+def quality(measures: Quality) -> str:
     """Return hit@1, hit@10 and MRR@10 as text.
 
     >>> quality(Quality(0.25, 0.5, 0.375))
     '.250, .500, .375'
     """
-    return ", ".join(
-        f"{value:.3f}".removeprefix("0") for value in (of.hit_at_1, of.hit_at_10, of.mrr_at_10)
-    )
+    values = (measures.hit_at_1, measures.hit_at_10, measures.mrr_at_10)
+    return ", ".join(f"{value:.3f}".removeprefix("0") for value in values)
 
 
 def cost_table(costs: Mapping[str, Difference]) -> str:
@@ -85,16 +100,14 @@ def cost_table(costs: Mapping[str, Difference]) -> str:
         "old hit@1 after retraining on all less that after adding",
         f"at most {COST:.2f}",
     ]
-    return markdown(
-        head,
-        (
-            [name, str(cost), "met" if cost.mean <= COST else "NOT met"]
-            for name, cost in costs.items()
-        ),
-    )
+    lines = []
+    for name, cost in costs.items():
+        verdict = "met" if cost.mean <= COST else "NOT met"
+        lines.append([name, str(cost), verdict])
+    return markdown(head, lines)
 
 
-def matched_table(found: Sequence[Matched]) -> str:
+def matched_table(comparisons: Sequence[Matched]) -> str:
     """Return the comparison with the paper's form at matched loss of old documents."""
     head = [
         "the paper's old MRR@10",
@@ -102,9 +115,11 @@ def matched_table(found: Sequence[Matched]) -> str:
         "ours at the same old MRR@10 less that",
         "met",
     ]
-    return markdown(head, map(_matched, found))
-
-
-def _matched(one: Matched) -> list[str]:
-    change = str(one.change) if one.reached else f"{one.change} (ours keeps less of old documents)"
-    return [f"{one.old:.3f}", f"{one.new:.3f}", change, "yes" if one.met else "NO"]
+    lines = []
+    for comparison in comparisons:
+        change = str(comparison.change)
+        if not comparison.reached:
+            change += " (ours keeps less of old documents)"
+        verdict = "yes" if comparison.met else "NO"
+        lines.append([f"{comparison.old:.3f}", f"{comparison.new:.3f}", change, verdict])
+    return markdown(head, lines)

@@ -40,12 +40,11 @@ class Way(IncDsiSettings):
         if self.prior == "zero":
             return replace(document, encoding=None)
         query = mean_query(document.queries)
-        plain = (
-            query
-            if share == 1.0
-            else (1 - share) * np.asarray(document.encoding, np.float64) + share * query
-        )
-        return replace(document, encoding=self.prior_scale * plain)
+        if share == 1.0:
+            prior = query
+        else:
+            prior = (1 - share) * np.asarray(document.encoding, np.float64) + share * query
+        return replace(document, encoding=self.prior_scale * prior)
 
     @property
     def incdsi(self) -> IncDsiSettings:
@@ -72,8 +71,10 @@ class Range:
 
     def __post_init__(self) -> None:
         """Check the bounds."""
+        is_empty = self.low >= self.high
+        touches_zero = self.log and self.low <= 0
         require(
-            self.low < self.high and (self.low > 0 or not self.log),
+            not is_empty and not touches_zero,
             f"a range from {self.low} to {self.high} is empty, or touches 0 on a logarithmic scale",
         )
 
@@ -96,14 +97,15 @@ PUBLISHED: Space = {
 }
 """The paper's four knobs, margins in standard deviations of the scores instead of BERT's logits."""
 
-WIDE: Space = PUBLISHED | {
+WIDE: Space = {
+    **PUBLISHED,
     "lambda1": Range(0.05, 0.99),
     "lambda2": Range(1e-8, 10.0, log=True),
     "prior": Choice(("encoder", "mixed", "zero")),
     "prior_scale": Range(0.5, 1.5),
     "query_share": Range(0.0, 1.0),
 }
-"""Besides, where the vector is pulled to."""
+"""The same knobs in wider ranges, and the prior that the vector is pulled to."""
 
 
 def open_study(seed: int, objectives: int = 1) -> optuna.Study:
@@ -113,14 +115,14 @@ def open_study(seed: int, objectives: int = 1) -> optuna.Study:
     """
     import optuna
 
-    loudness = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     # Without this, optuna logs a line for each study.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         sampler = optuna.samplers.TPESampler(seed=seed)
         return optuna.create_study(directions=["maximize"] * objectives, sampler=sampler)
     finally:
-        optuna.logging.set_verbosity(loudness)
+        optuna.logging.set_verbosity(verbosity)
 
 
 def suggest(trial: optuna.Trial, space: Space) -> dict[str, Any]:
@@ -138,10 +140,13 @@ def _suggest_one(trial: optuna.Trial, name: str, dimension: Range | Choice) -> A
 class Split:
     """Documents to add on trial, and queries that none of them was made from.
 
-    documents: As many as will be added later, if possible, because the loss of old documents grows
-    with their number.
-    old_queries: Queries (m, H) for the old documents `old_targets` (m ids).
-    new_queries: Queries (k, H) for `new_targets` (k ids).
+    Attributes:
+        documents: As many as will be added later, if possible, because the loss of old documents
+            grows with their number.
+        old_queries: Queries (m, H) for old documents.
+        old_targets: Id of each old query's document (m).
+        new_queries: Queries (k, H) for the added documents.
+        new_targets: Id of each new query's document (k).
     """
 
     documents: Sequence[NewDocument]
@@ -153,9 +158,15 @@ class Split:
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of one way of adding: MRR@10 of `old` and `new` documents, and their F-beta `score`.
+    """Result of one way of adding.
 
-    statuses: Number of documents with each `Status`, by name.
+    Attributes:
+        name: Name of the trial.
+        settings: The way of adding.
+        old: MRR@10 of old documents.
+        new: MRR@10 of new documents.
+        score: F-beta of both.
+        statuses: Number of documents with each `Status`, by name.
     """
 
     name: str
@@ -169,52 +180,64 @@ class Trial:
 class TrialBench:
     """Add the documents of `split` to copies of `state`, which does not change.
 
-    before: Quality of the old documents before any addition.
+    Attributes:
+        before: Quality of the old documents before any addition.
     """
 
     def __init__(self, state: IncDsiState, split: Split, beta: float = 5.0) -> None:
+        counts = (len(split.documents), len(split.old_queries), len(split.new_queries))
         require(
-            len(split.documents) > 0 and len(split.old_queries) > 0 and len(split.new_queries) > 0,
+            min(counts) > 0,
             "a split needs documents to add, queries for them, and queries for old documents",
         )
-        self.state, self.split, self.beta = deepcopy(state), split, beta
+        self.state = deepcopy(state)
+        self.split = split
+        self.beta = beta
         self._known: dict[Way, Trial] = {}
-        number = {document.id: i for i, document in enumerate(split.documents)}
+
+        numbers = {document.id: number for number, document in enumerate(split.documents)}
         self.ranks = CachedRanks(
             state.vectors.view,
             split.old_queries,
-            [state.row(key) for key in split.old_targets],
+            [state.row(document_id) for document_id in split.old_targets],
             split.new_queries,
-            [number[key] for key in split.new_targets],
+            [numbers[document_id] for document_id in split.new_targets],
         )
-        self.before = Quality.of(
-            self.ranks.reciprocal_ranks(np.zeros((0, state.vectors.view.shape[1]), np.float32))[0]
-        )
+        no_vectors = np.zeros((0, state.vectors.view.shape[1]), np.float32)
+        old_ranks, _ = self.ranks.reciprocal_ranks(no_vectors)
+        self.before = Quality.of(old_ranks)
 
     def add(self, settings: Way, order: Sequence[int] | None = None) -> list[Placed]:
         """Add all documents, in their order or in the order of their numbers `order`."""
         documents = self.split.documents
-        chosen = documents if order is None else [documents[number] for number in order]
-        pulled = [settings.pulled(document) for document in chosen]
+        if order is not None:
+            documents = [documents[number] for number in order]
+        pulled = [settings.pulled(document) for document in documents]
+
         if not settings.refine:
-            return [
-                Placed(one.id, one.prior.astype(np.float32), Status.NOT_REFINED) for one in pulled
-            ]
-        added = IncDsiAdder(deepcopy(self.state), settings.incdsi).add_batch(pulled)
-        return [Placed(one.id, one.vector, one.status) for one in added]
+            placed = []
+            for document in pulled:
+                vector = document.prior.astype(np.float32)
+                placed.append(Placed(document.id, vector, Status.NOT_REFINED))
+            return placed
+        adder = IncDsiAdder(deepcopy(self.state), settings.incdsi)
+        return [Placed(added.id, added.vector, added.status) for added in adder.add_batch(pulled)]
 
     def trial(self, name: str, settings: Way) -> Trial:
         """Add all documents, and search for all; equal settings are tried only once."""
         if settings not in self._known:
-            self._known[settings] = self._trial(settings)
+            self._known[settings] = self._add_and_search(settings)
         return replace(self._known[settings], name=name)
 
-    def _trial(self, settings: Way) -> Trial:
+    def _add_and_search(self, settings: Way) -> Trial:
         added = self.add(settings)
-        ranks = self.ranks.reciprocal_ranks(np.stack([document.vector for document in added]))
-        old, new = (float(values.mean()) for values in ranks)
-        statuses = dict(sorted(Counter(document.status.name for document in added).items()))
-        return Trial("", settings, old, new, f_beta(old, new, self.beta), statuses)
+        vectors = np.stack([document.vector for document in added])
+        old_ranks, new_ranks = self.ranks.reciprocal_ranks(vectors)
+        old = float(old_ranks.mean())
+        new = float(new_ranks.mean())
+        counts = Counter(document.status.name for document in added)
+        score = f_beta(old, new, self.beta)
+        return Trial("", settings, old, new, score, dict(sorted(counts.items())))
 
 
 def f_beta(old: float, new: float, beta: float = 5.0) -> float:
@@ -225,4 +248,6 @@ def f_beta(old: float, new: float, beta: float = 5.0) -> float:
     >>> f_beta(.5, .5), f_beta(.5, 0.)
     (0.5, 0.0)
     """
-    return (1 + beta**2) * new * old / (beta**2 * new + old) if new and old else 0.0
+    if new == 0 or old == 0:
+        return 0.0
+    return (1 + beta**2) * new * old / (beta**2 * new + old)
