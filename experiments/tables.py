@@ -8,33 +8,58 @@ from typing import Any
 
 from model_code.files import read_json, write_json, write_text
 
-START, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
+START = "<!-- tables -->\n"
+END = "<!-- end of tables -->\n"
 
 
-def write_tables(folder: Path, tables: str) -> None:
-    """Replace the tables of the folder's page."""
+def write_tables(folder: Path, tables: str, start: str = START, end: str = END) -> None:
+    """Replace the text between two marks of the folder's page.
+
+    Args:
+        folder: Folder of the experiment.
+        tables: New text.
+        start: Line before the text.
+        end: Line after the text.
+    """
     page = folder / "README.md"
-    before, _, rest = page.read_text().partition(START)
-    write_text(page, before + START + "\n" + tables + "\n" + END + rest.partition(END)[2])
+    before, _, rest = page.read_text().partition(start)
+    _, _, after = rest.partition(end)
+    write_text(page, f"{before}{start}\n{tables}\n{end}{after}")
 
 
 def measure_projects(
     folder: Path,
     arguments: Sequence[str],
-    measured: Callable[[Path], dict[str, Any]],
+    measure: Callable[[Path], dict[str, Any]],
     tables: Callable[[Mapping[str, Any]], str],
 ) -> None:
-    """Measure each project that `arguments` names as NAME=PROJECT.
+    """Measure each project that `arguments` names as NAME=PROJECT, and write result and tables.
 
     Other names keep their entries in `result.json`.
+
+    Args:
+        folder: Folder of the experiment.
+        arguments: Arguments of the command.
+        measure: Returns the result of a project.
+        tables: Returns the text of the page's tables for all results by name.
     """
     path = folder / "result.json"
-    known = read_json(path) if path.is_file() else {}
+    measure_into(path, arguments, measure)
+    # Reading the file again gives the tables the order of the file.
+    text = tables(read_json(path))
+    write_tables(folder, text)
+    print(text)
+
+
+def measure_into(
+    path: Path, arguments: Sequence[str], measure: Callable[[Path], dict[str, Any]]
+) -> None:
+    """Measure each project that `arguments` names as NAME=PROJECT, and write it to a JSON file.
+
+    Other names keep their entries. Each result is written once it is measured.
+    """
+    results = read_json(path) if path.is_file() else {}
     for argument in arguments:
         name, _, project = argument.partition("=")
-        known[name] = measured(Path(project).resolve())
-    write_json(path, known)
-    # Reading the file again gives the tables the order of the file.
-    told = tables(read_json(path))
-    write_tables(folder, told)
-    print(told)
+        results[name] = measure(Path(project).resolve())
+        write_json(path, results)

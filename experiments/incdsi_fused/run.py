@@ -2,7 +2,7 @@
 
 `python -m experiments.incdsi_fused.run FOLDER --cache VECTORS` writes `result.json` and the page's
 tables. FOLDER is tldr in BEIR layout. Pages from 2025 on are new and come with their train queries.
-Ways are chosen on a tenth of them and measured once on the others.
+Methods are chosen on a tenth of them and measured once on the others.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.comparison import compare_systems
 from experiments.incdsi_frontier.encoded import Encoded, encode
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from experiments.tables import write_tables
 from model_code.dsi.vectors import mean_by_owner
 from model_code.encoding.encoder import Encoder
-from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.files import write_json
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.settings import IncDsiSettings
@@ -37,29 +37,42 @@ from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, Inde
 HERE = Path(__file__).parent
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 MAX_TOKENS = 128
-DAY = "2025-01-01"
+# Day from which pages are new.
+FIRST_NEW_DAY = "2025-01-01"
+# Spans of a text that are encoded beside its title and first sentence.
 SPANS = 4
 FEEDBACK = 0.3
 BM25_WEIGHT = 3.0
-GRID = {"z": ("own", "texts"), "gamma1": (0.5, 1.0, 2.0), "lambda2": (1e-5, 0.1, 1.0)}
-SHARES = (0.25, 0.5, 0.75)
+# Values of IncDSI's settings and shares of the mean query that are tried.
+Z_KINDS = ("own", "texts")
+GAMMA1_VALUES = (0.5, 1.0, 2.0)
+LAMBDA2_VALUES = (1e-5, 0.1, 1.0)
+MIX_SHARES = (0.25, 0.5, 0.75)
+# Hits per query.
 K = 10
+# Number of new pages of the first table. The second table has all of them.
+FEW_ARRIVALS = 100
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to add new documents that come with queries.
+class AdditionMethod:
+    """A method to add new documents that come with queries.
 
-    z: Representative queries of old documents: their own vectors or those of their texts.
+    Attributes:
+        name: Name of the family: plain, mixed, defaults or refined.
+        z: Representative queries of old documents, a key of `Arrival.z`: their own vectors or the
+            means of their texts. Without one, no vector is solved by IncDSI.
+        gamma1: Margin of IncDSI for the new document.
+        lambda2: Weight of IncDSI's regularisation.
+        share: Share of the mean query in a mix with the document's vector.
+        words: Whether BM25 reads the queries behind the text.
     """
 
     name: str
     z: str = ""
     gamma1: float = 1.0
     lambda2: float = 1e-5
-    # Share of the mean query in a mix.
     share: float = 0.0
-    # Whether BM25 reads the queries behind the text.
     words: bool = False
 
 
@@ -67,7 +80,8 @@ class KnownQueries:
     """Replacement of an encoder that returns the vectors of texts encoded before."""
 
     def __init__(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        self.rows, self.vectors = {text: row for row, text in enumerate(texts)}, vectors
+        self.rows = {text: row for row, text in enumerate(texts)}
+        self.vectors = vectors
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return vectors (n, H)."""
@@ -97,215 +111,258 @@ class Arrival:
             split: Split of the test queries of old documents.
             most: Number of documents of the part, the first by date.
         """
-        self.encoded, self.pages, self.z = encoded, encoded.pages, texts
+        self.encoded = encoded
+        self.pages = encoded.pages
+        self.z = texts
         self.new = self.pages.rows(part)[:most]
         self.rows = [*range(self.pages.old), *self.new]
         self.ids = [self.pages.ids[row] for row in self.rows]
-        old, self.old_targets = self.pages.of(self.pages.ids[: self.pages.old], split)
-        new, self.new_targets = self.pages.of(
-            [self.pages.ids[row] for row in self.new], *dict.fromkeys((split, "test"))
-        )
-        self.asked = [self.pages.queries[row] for row in (*old, *new)]
+
+        old_ids = self.pages.ids[: self.pages.old]
+        old_queries, self.old_targets = self.pages.of(old_ids, split)
+        new_ids = [self.pages.ids[row] for row in self.new]
+        new_splits = ("test",) if split == "test" else (split, "test")
+        new_queries, self.new_targets = self.pages.of(new_ids, *new_splits)
+        self.query_texts = [self.pages.queries[row] for row in (*old_queries, *new_queries)]
         self.targets = [*self.old_targets, *self.new_targets]
 
-    def train(self, row: int) -> Sequence[int]:
+    def train_queries(self, row: int) -> Sequence[int]:
         """Return the rows of a document's train queries."""
         return self.pages.asked["train"].get(self.pages.ids[row], ())
 
-    def vectors(self, way: Way) -> np.ndarray:
+    def vectors(self, method: AdditionMethod) -> np.ndarray:
         """Return the vectors (n, H) of the documents, in their order."""
-        old, added = self.pages.old, self.encoded.documents[self.new].copy()
-        bring = [i for i, row in enumerate(self.new) if len(self.train(row))]
-        if way.share:
-            for i in bring:
-                mean = self.encoded.queries[list(self.train(self.new[i]))].mean(axis=0)
-                added[i] = (1 - way.share) * added[i] + way.share * mean
-            added /= np.linalg.norm(added, axis=1, keepdims=True)
-        if way.z:
-            ids = self.pages.ids[:old]
-            state = IncDsiState(self.encoded.documents[:old], self.z[way.z][:old], ids, None)
-            adder = IncDsiAdder(state, IncDsiSettings(gamma1=way.gamma1, lambda2=way.lambda2))
-            for i in bring:
-                row = self.new[i]
-                queries = self.encoded.queries[list(self.train(row))]
-                added[i] = adder.add(
-                    NewDocument(self.pages.ids[row], queries, self.encoded.documents[row])
-                ).vector
-        return np.concatenate([self.encoded.documents[:old], added])
+        old_vectors = self.encoded.documents[: self.pages.old]
+        new_vectors = self.encoded.documents[self.new].copy()
+        if method.share:
+            self._mix_with_queries(new_vectors, method.share)
+        if method.z:
+            self._solve_with_incdsi(new_vectors, method)
+        return np.concatenate([old_vectors, new_vectors])
+
+    def _mix_with_queries(self, new_vectors: np.ndarray, share: float) -> None:
+        """Mix the new vectors (a, H) with the mean of their train queries, in place."""
+        for position, row in enumerate(self.new):
+            query_rows = list(self.train_queries(row))
+            if query_rows:
+                mean_query = self.encoded.queries[query_rows].mean(axis=0)
+                new_vectors[position] = (1 - share) * new_vectors[position] + share * mean_query
+        new_vectors /= np.linalg.norm(new_vectors, axis=1, keepdims=True)
+
+    def _solve_with_incdsi(self, new_vectors: np.ndarray, method: AdditionMethod) -> None:
+        """Replace the new vectors (a, H) of documents with train queries, in place."""
+        old = self.pages.old
+        state = IncDsiState(
+            self.encoded.documents[:old], self.z[method.z][:old], self.pages.ids[:old], None
+        )
+        settings = IncDsiSettings(gamma1=method.gamma1, lambda2=method.lambda2)
+        adder = IncDsiAdder(state, settings)
+        for position, row in enumerate(self.new):
+            query_rows = list(self.train_queries(row))
+            if query_rows:
+                queries = self.encoded.queries[query_rows]
+                document = NewDocument(self.pages.ids[row], queries, self.encoded.documents[row])
+                new_vectors[position] = adder.add(document).vector
 
     @cached_property
-    def scale(self) -> ScoreNormalizer:
-        """Return the scale of the old documents, as in a live collection."""
+    def normalizer(self) -> ScoreNormalizer:
+        """Return the score normalizer of the old documents, as in a live collection."""
         return ScoreNormalizer.fit(self.encoded.documents[: self.pages.old])
 
-    def scores(self, way: Way) -> dict[str, np.ndarray]:
+    def scores(self, method: AdditionMethod) -> dict[str, np.ndarray]:
         """Return nDCG@10 (q,) of each query by the encoder alone and by the fusion.
 
         One document is relevant to a query.
         """
-        index = DenseIndex.build(
-            self.vectors(way), self.ids, "known", IndexSettings(flat_below=ALWAYS_EXACT)
-        )
+        settings = IndexSettings(flat_below=ALWAYS_EXACT)
+        index = DenseIndex.build(self.vectors(method), self.ids, "known", settings)
         encoder: Any = KnownQueries(self.pages.queries, self.encoded.queries)
         dense = DenseRetriever(encoder, index, "known")
-        bm25 = Bm25Index.build(
-            [self._words(row, way) for row in self.rows], self.ids, Bm25Settings()
-        )
-        fusion = Fusion(
-            {"dense": 1.0, "bm25": BM25_WEIGHT}, {"dense": self.scale}, feedback=FEEDBACK
-        )
-        systems = {"encoder": dense, "fusion": FusedSearch({"dense": dense, "bm25": bm25}, fusion)}
-        return {name: self._ndcg(system) for name, system in systems.items()}
 
-    def stated(self, scores: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the means over the queries for old and for new documents."""
-        n = len(self.old_targets)
-        parts = {"old": slice(0, n), "new": slice(n, None)}
-        return {
-            f"{system}, {part}": round(float(own[of].mean()), 4)
-            for system, own in scores.items()
-            for part, of in parts.items()
-        }
+        texts = [self._indexed_text(row, method) for row in self.rows]
+        bm25 = Bm25Index.build(texts, self.ids, Bm25Settings())
+        weights = {"dense": 1.0, "bm25": BM25_WEIGHT}
+        fusion = Fusion(weights, {"dense": self.normalizer}, feedback=FEEDBACK)
+        fused = FusedSearch({"dense": dense, "bm25": bm25}, fusion)
+        return {"encoder": self._query_scores(dense), "fusion": self._query_scores(fused)}
 
-    def _words(self, row: int, way: Way) -> str:
-        told = (
-            [self.pages.queries[query] for query in self.train(row)]
-            if way.words and row >= self.pages.old
-            else []
-        )
-        return "\n".join([self.pages.texts[row], *told])
+    def split_old_and_new(self, scores: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the scores (q,) of queries for old and for new documents."""
+        old_queries = len(self.old_targets)
+        return {"old": scores[:old_queries], "new": scores[old_queries:]}
 
-    def _ndcg(self, system: Any) -> np.ndarray:
+    def mean_scores(self, scores: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Return each system's means over the queries for old and for new documents."""
+        means = {}
+        for system, system_scores in scores.items():
+            for part, part_scores in self.split_old_and_new(system_scores).items():
+                means[f"{system}, {part}"] = round(float(part_scores.mean()), 4)
+        return means
+
+    def _indexed_text(self, row: int, method: AdditionMethod) -> str:
+        """Return the text that BM25 indexes, with train queries behind it if the method says so."""
+        lines = [self.pages.texts[row]]
+        is_new = row >= self.pages.old
+        if method.words and is_new:
+            lines.extend(self.pages.queries[query] for query in self.train_queries(row))
+        return "\n".join(lines)
+
+    def _query_scores(self, system: Any) -> np.ndarray:
         values = []
-        for text, target in zip(self.asked, self.targets, strict=True):
-            found = [document for document, _ in system.search([text], K)[0]]
-            values.append(1 / np.log2(2 + found.index(target)) if target in found else 0.0)
+        for text, target in zip(self.query_texts, self.targets, strict=True):
+            (ranking,) = system.search([text], K)
+            ranked_ids = [document_id for document_id, _ in ranking]
+            score = 0.0
+            if target in ranked_ids:
+                score = 1 / np.log2(2 + ranked_ids.index(target))
+            values.append(score)
         return np.array(values)
 
 
-def means_of_texts(encoded: Encoded, cache: Path | None) -> np.ndarray:
+def mean_text_vectors(encoded: Encoded, cache: Path | None) -> np.ndarray:
     """Return the mean (n, H) of each document's title, first sentence and spans.
 
     A live collection uses the same mean.
     """
-    file = cache and cache / "texts.npy"
-    if file and file.exists():
-        return np.load(file)
-    texts = [constraint_texts("", text, SPANS) for text in encoded.pages.texts]
-    flat = Encoder.load(BASE, MAX_TOKENS, for_search=True).encode(
-        [one for own in texts for one in own]
-    )
-    found, _ = mean_by_owner(
-        flat, np.repeat(np.arange(len(texts)), [len(own) for own in texts]), len(texts)
-    )
-    if file:
-        np.save(file, found)
-    return found
+    cached_file = None if cache is None else cache / "texts.npy"
+    if cached_file is not None and cached_file.exists():
+        return np.load(cached_file)
+
+    texts: list[str] = []
+    owners: list[int] = []
+    for owner, page_text in enumerate(encoded.pages.texts):
+        page_texts = constraint_texts("", page_text, SPANS)
+        texts.extend(page_texts)
+        owners.extend([owner] * len(page_texts))
+    vectors = Encoder.load(BASE, MAX_TOKENS, for_search=True).encode(texts)
+    means, _ = mean_by_owner(vectors, np.array(owners), len(encoded.pages.texts))
+    if cached_file is not None:
+        np.save(cached_file, means)
+    return means
 
 
-def candidates() -> list[Way]:
-    """Return every way that is tried on the tuning part."""
-    refined = [Way("refined", *values) for values in product(*GRID.values())]
-    mixed = [Way("mixed", share=share) for share in SHARES]
-    return [Way("plain"), *mixed, Way("defaults", "texts"), *refined]
+def candidate_methods() -> list[AdditionMethod]:
+    """Return every method that is tried on the tuning part."""
+    methods = [AdditionMethod("plain")]
+    for share in MIX_SHARES:
+        methods.append(AdditionMethod("mixed", share=share))
+    methods.append(AdditionMethod("defaults", "texts"))
+    for z, gamma1, lambda2 in product(Z_KINDS, GAMMA1_VALUES, LAMBDA2_VALUES):
+        methods.append(AdditionMethod("refined", z, gamma1, lambda2))
+    return methods
 
 
-def chosen(arrival: Arrival) -> tuple[dict[str, Way], list[dict[str, Any]]]:
-    """Return for each name the way with the best mean of the fusion over the tuning part's queries.
+def choose_methods(arrival: Arrival) -> tuple[dict[str, AdditionMethod], list[dict[str, Any]]]:
+    """Choose the best method of each name by the fusion's mean over the tuning part's queries.
 
-    Also return the means of all ways.
+    Returns:
+        The best method by name, and the settings and means of all methods.
     """
-    best: dict[str, tuple[float, Way]] = {}
+    best_means: dict[str, float] = {}
+    best_methods: dict[str, AdditionMethod] = {}
     tried = []
-    for way in candidates():
-        scores = arrival.scores(way)
-        value = float(np.mean(scores["fusion"]))
-        tried.append(asdict(way) | arrival.stated(scores))
-        print(tried[-1], flush=True)
-        if way.name not in best or value > best[way.name][0]:
-            best[way.name] = value, way
-    return {name: way for name, (_, way) in best.items()}, tried
+    for method in candidate_methods():
+        scores = arrival.scores(method)
+        row = {**asdict(method), **arrival.mean_scores(scores)}
+        tried.append(row)
+        print(row, flush=True)
+
+        mean = float(np.mean(scores["fusion"]))
+        if method.name not in best_methods or mean > best_means[method.name]:
+            best_means[method.name] = mean
+            best_methods[method.name] = method
+    return best_methods, tried
 
 
-def compared(arrival: Arrival, ways: Mapping[str, Way]) -> dict[str, Any]:
-    """Compare each way with the plain one by the fusion, with and without the queries as words.
+def compare_methods(arrival: Arrival, methods: Mapping[str, AdditionMethod]) -> dict[str, Any]:
+    """Compare each method with the plain one by the fusion, with and without queries as words.
 
     The test queries are used once.
     """
-    every = {
-        name + " and words" * words: replace(way, words=words)
-        for words in (False, True)
-        for name, way in ways.items()
-    }
-    scores = {name: arrival.scores(way) for name, way in every.items()}
-    others = [name for name in scores if name != "plain"]
-    n, less = len(arrival.old_targets), {}
-    for part, of in (("old", slice(0, n)), ("new", slice(n, None))):
-        columns = np.column_stack(
-            [(scores[name]["fusion"] - scores["plain"]["fusion"])[of] for name in others]
-        )
-        low, high = bootstrap_interval(columns, 2000, 0.95, 0)
-        rows = zip(
-            others,
-            columns.mean(axis=0),
-            low,
-            high,
-            holm(paired_randomisation_test(columns, 10_000, 0)),
-            strict=True,
-        )
-        less[part] = {name: [round(float(value), 4) for value in row] for name, *row in rows}
+    scores = {name: arrival.scores(method) for name, method in methods.items()}
+    for name, method in methods.items():
+        scores[f"{name} and words"] = arrival.scores(replace(method, words=True))
+
+    differences: dict[str, dict[str, np.ndarray]] = {"old": {}, "new": {}}
+    for name in scores:
+        if name != "plain":
+            difference = scores[name]["fusion"] - scores["plain"]["fusion"]
+            for part, part_difference in arrival.split_old_and_new(difference).items():
+                differences[part][name] = part_difference
+
+    with_queries = sum(len(arrival.train_queries(row)) > 0 for row in arrival.new)
     return {
-        "queries": {"old": n, "new": len(arrival.new_targets)},
+        "queries": {"old": len(arrival.old_targets), "new": len(arrival.new_targets)},
         "documents": {"old": arrival.pages.old, "new": len(arrival.new)},
-        "bring queries": sum(len(arrival.train(row)) > 0 for row in arrival.new),
-        "nDCG@10": {name: arrival.stated(own) for name, own in scores.items()},
-        "less plain": less,
+        "bring queries": with_queries,
+        "nDCG@10": {
+            name: arrival.mean_scores(method_scores) for name, method_scores in scores.items()
+        },
+        "less plain": {
+            part: compare_systems(part_differences)
+            for part, part_differences in differences.items()
+        },
     }
 
 
 def tables(result: Mapping[str, Any]) -> str:
     """Return the page's table of each number of arrivals."""
-    return "\n".join(_table(own) for own in result["arrivals"])
+    return "\n".join(_table(arrivals) for arrivals in result["arrivals"])
 
 
-def _table(own: Mapping[str, Any]) -> str:
-    documents, queries = own["documents"], own["queries"]
+def _table(arrivals: Mapping[str, Any]) -> str:
+    documents = arrivals["documents"]
+    queries = arrivals["queries"]
     lines = [
-        f"**{documents['new']:,} new pages**, {own['bring queries']:,} of which bring queries, "
-        f"beside {documents['old']:,} old ones; "
+        f"**{documents['new']:,} new pages**, {arrivals['bring queries']:,} of which "
+        f"bring queries, beside {documents['old']:,} old ones; "
         f"{queries['new']:,} and {queries['old']:,} test queries",
         "",
         "| new pages | old nDCG@10 | less plain | new nDCG@10 | less plain |",
         "|---|---|---|---|---|",
     ]
-    for name, values in own["nDCG@10"].items():
-        cells = [
-            (f"{values[f'fusion, {part}']:.4f}", _difference(own["less plain"][part].get(name)))
-            for part in ("old", "new")
-        ]
-        lines.append("| " + " | ".join([name, *cells[0], *cells[1]]) + " |")
+    for name, means in arrivals["nDCG@10"].items():
+        cells = [name]
+        for part in ("old", "new"):
+            comparison = arrivals["less plain"][part].get(name)
+            cells.append(f"{means[f'fusion, {part}']:.4f}")
+            cells.append(_format_comparison(comparison))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _difference(row: Sequence[float] | None) -> str:
-    return "" if row is None else f"{row[0]:+.4f} [{row[1]:+.4f}, {row[2]:+.4f}], p {row[3]:.4f}"
+def _format_comparison(comparison: Sequence[float] | None) -> str:
+    if comparison is None:
+        return ""
+    difference, low, high, p = comparison
+    return f"{difference:+.4f} [{low:+.4f}, {high:+.4f}], p {p:.4f}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Choose the methods, compare them, and write the result and the page's tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cache", type=Path)
-    given = parser.parse_args()
-    pages = Pages.read(given.folder, DAY)
-    encoded = encode(pages, BASE, MAX_TOKENS, given.cache)
-    z = {"own": encoded.documents, "texts": means_of_texts(encoded, given.cache)}
-    best, tried = chosen(Arrival(encoded, z, TUNING, "dev"))
-    arrivals = [compared(Arrival(encoded, z, NEW, "test", most), best) for most in (100, None)]
-    found = {
-        "ways": {name: asdict(way) for name, way in best.items()},
+    options = parser.parse_args()
+
+    pages = Pages.read(options.folder, FIRST_NEW_DAY)
+    encoded = encode(pages, BASE, MAX_TOKENS, options.cache)
+    z = {"own": encoded.documents, "texts": mean_text_vectors(encoded, options.cache)}
+    methods, tried = choose_methods(Arrival(encoded, z, TUNING, "dev"))
+    arrivals = []
+    for most in (FEW_ARRIVALS, None):
+        arrivals.append(compare_methods(Arrival(encoded, z, NEW, "test", most), methods))
+
+    result = {
+        "ways": {name: asdict(method) for name, method in methods.items()},
         "tried": tried,
         "arrivals": arrivals,
     }
-    write_json(HERE / "result.json", found)
-    write_tables(HERE, tables(found))
-    print(tables(found))
+    write_json(HERE / "result.json", result)
+    text = tables(result)
+    write_tables(HERE, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

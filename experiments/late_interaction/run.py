@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
+from experiments.comparison import compare_systems, comparison_cells
 from experiments.parts.run import Build, Query, learn, ranked
 from experiments.tables import measure_projects
 from model_code.encoding.encoder import Encoder, LengthBuckets
 from model_code.evaluation.metrics import evaluate_run
-from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.losses.contrastive import softmax_losses
 from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
@@ -37,47 +37,61 @@ from orchestration import parameters
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import expand, find
 
-HERE, METRIC = Path(__file__).parent, "nDCG@10"
+HERE = Path(__file__).parent
+METRIC = "nDCG@10"
+# Documents of a run.
+DEPTH = 100
 RETRIEVERS = ("hce", "bm25", "zero_shot")
 PARTS = {"fused": ("hce", "bm25"), "fused with late": ("hce", "bm25", "late")}
 
 
 def token_vectors(encoder: Encoder, texts: LengthBuckets) -> tuple[Tensor, Tensor, Tensor]:
-    """Encode n texts as vectors (n, H) and token vectors (n, T, H).
+    """Encode n texts, and keep the vectors of their tokens.
 
-    Also return the mask (n, T) of the tokens.
+    Args:
+        encoder: The encoder.
+        texts: Tokenized texts in batches of similar length.
+
+    Returns:
+        Vectors (n, H), token vectors (n, T, H), and the mask (n, T) of the tokens.
     """
-    vectors, tokens, masks = [], [], []
-    longest = max(part["input_ids"].shape[1] for part in texts.batches)
-    for part in texts.batches:
-        ids, mask = part["input_ids"], part["attention_mask"]
+    vectors = []
+    tokens = []
+    masks = []
+    longest = max(batch["input_ids"].shape[1] for batch in texts.batches)
+    for batch in texts.batches:
+        ids = batch["input_ids"]
+        mask = batch["attention_mask"]
         states = encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state.float()
         vectors.append(encoder._to_unit_vectors(encoder._pool(states, mask)))
-        tokens.append(pad(normalize(states, dim=-1), (0, 0, 0, longest - ids.shape[1])))
-        masks.append(pad(mask, (0, longest - ids.shape[1])))
-    return (
-        torch.cat(vectors)[texts.rows],
-        torch.cat(tokens)[texts.rows],
-        torch.cat(masks)[texts.rows].bool(),
-    )
+        # Batches have different lengths, and their tensors are concatenated.
+        missing = longest - ids.shape[1]
+        tokens.append(pad(normalize(states, dim=-1), (0, 0, 0, missing)))
+        masks.append(pad(mask, (0, missing)))
+
+    # The batches are in order of length. `rows` restores the order of the texts.
+    rows = texts.rows
+    return torch.cat(vectors)[rows], torch.cat(tokens)[rows], torch.cat(masks)[rows].bool()
 
 
-def max_sim(queries: Tensor, asked: Tensor, documents: Tensor, held: Tensor) -> Tensor:
+def max_sim(
+    query_tokens: Tensor, query_mask: Tensor, document_tokens: Tensor, document_mask: Tensor
+) -> Tensor:
     """Return the mean over query tokens of the cosine with the nearest document token.
 
     Args:
-        queries: Token vectors (Q, T, H).
-        asked: Mask of the query tokens (Q, T).
-        documents: Token vectors (D, S, H).
-        held: Mask of the document tokens (D, S).
+        query_tokens: Token vectors (Q, T, H).
+        query_mask: Mask of the query tokens (Q, T).
+        document_tokens: Token vectors (D, S, H).
+        document_mask: Mask of the document tokens (D, S).
 
     Returns:
         Scores (Q, D).
     """
-    products = torch.einsum("qth,dsh->qdts", queries, documents).masked_fill(
-        ~held[None, :, None], -1.0
-    )
-    return (products.amax(dim=3) * asked[:, None]).sum(dim=2) / asked.sum(dim=1)[:, None]
+    cosines = torch.einsum("qth,dsh->qdts", query_tokens, document_tokens)
+    cosines = cosines.masked_fill(~document_mask[None, :, None], -1.0)
+    nearest = cosines.amax(dim=3) * query_mask[:, None]
+    return nearest.sum(dim=2) / query_mask.sum(dim=1)[:, None]
 
 
 class LateObjective(Objective):
@@ -85,15 +99,19 @@ class LateObjective(Objective):
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """See `Objective`."""
-        queries, own, asked = token_vectors(self.encoder, batch.queries)
-        documents, others, held = token_vectors(self.encoder, batch.documents)
-        self._scores = max_sim(own, asked, others, held) / self.settings.temperature
+        queries, query_tokens, query_mask = token_vectors(self.encoder, batch.queries)
+        documents, document_tokens, document_mask = token_vectors(self.encoder, batch.documents)
+        scores = max_sim(query_tokens, query_mask, document_tokens, document_mask)
+        # `_losses` calls `_contrastive`, which needs these scores.
+        self._scores = scores / self.settings.temperature
         return self._losses(queries, documents, batch)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
-        outside = torch.cat([batch.relevant.clone().fill_diagonal_(False), ~batch.allowed], dim=1)
-        late = softmax_losses(self._scores, torch.arange(len(queries)), outside)
-        return super()._contrastive(queries, documents, batch) + late
+        # Documents that are relevant to a query too are no negatives of it.
+        other_relevant = batch.relevant.clone().fill_diagonal_(False)
+        excluded = torch.cat([other_relevant, ~batch.allowed], dim=1)
+        late_losses = softmax_losses(self._scores, torch.arange(len(queries)), excluded)
+        return super()._contrastive(queries, documents, batch) + late_losses
 
 
 class LateTrainer(Trainer):
@@ -103,109 +121,115 @@ class LateTrainer(Trainer):
         return LateObjective(self.encoder, self.settings, hierarchy, self.pair_loss)
 
 
-def train(root: Path, aside: Path) -> None:
-    """Copy the project to `aside`, with `hce` trained by both losses."""
+def train(root: Path, copy: Path) -> None:
+    """Make a copy of a project whose `hce` is trained by both losses.
+
+    Args:
+        root: Folder of the project.
+        copy: Folder of the copy. Everything else in it links to the project.
+    """
     settings = parameters.load(root / "params.yaml")
-    (stage,) = find("train@hce", expand(settings.retrievers))
+    (copy / "artifacts").mkdir(exist_ok=True)
     for path in (root / "artifacts").iterdir():
         if path.name not in ("train", "index"):
-            (aside / "artifacts").mkdir(exist_ok=True)
-            (aside / "artifacts" / path.name).symlink_to(path)
-    (aside / "params.yaml").symlink_to(root / "params.yaml")
+            (copy / "artifacts" / path.name).symlink_to(path)
+    (copy / "params.yaml").symlink_to(root / "params.yaml")
+
+    (stage,) = find("train@hce", expand(settings.retrievers))
     context = stage_context(
-        stage, Project(root), settings, aside / "artifacts/train/hce", aside / "checkpoints"
+        stage, Project(root), settings, copy / "artifacts/train/hce", copy / "checkpoints"
     )
-    retriever, tables = context.settings["retriever"], TrainingTables.load(context)
-    encoder, own = load_start_encoder(context, None), retriever.training
-    data, dev = tables.training_data(own), tables.dev_evaluator(own, context.settings["seed"])
-    trainer = make_trainer(LateTrainer, context, encoder, data, own, dev)
-    trainer.fit(reusable_vectors(context, encoder, tables.corpus))
+    training_settings = context.settings["retriever"].training
+    training_tables = TrainingTables.load(context)
+    encoder = load_start_encoder(context, None)
+    data = training_tables.training_data(training_settings)
+    dev = training_tables.dev_evaluator(training_settings, context.settings["seed"])
+    trainer = make_trainer(LateTrainer, context, encoder, data, training_settings, dev)
+    trainer.fit(reusable_vectors(context, encoder, training_tables.corpus))
     encoder.save(context.output / "encoder")
-    before = DenseIndex.load(root / "artifacts/index/hce/index")
-    vectors = encoder.eval().encode_documents(texts_of(root))
+
+    document_ids = DenseIndex.load(root / "artifacts/index/hce/index").document_ids
+    vectors = encoder.eval().encode_documents(indexed_texts(root))
     exact = IndexSettings(flat_below=ALWAYS_EXACT)
-    index = DenseIndex.build(vectors, before.document_ids, encoder.fingerprint(), exact)
-    index.save(aside / "artifacts/index/hce/index")
+    index = DenseIndex.build(vectors, document_ids, encoder.fingerprint(), exact)
+    index.save(copy / "artifacts/index/hce/index")
 
 
-def texts_of(root: Path) -> list[str]:
+def indexed_texts(root: Path) -> list[str]:
     """Return the passages of the project's corpus, as they are indexed."""
     from model_code.corpus.tables import load_corpus, passage_texts
 
     corpus = load_corpus(root / "artifacts/corpus")
-    return passage_texts(
-        corpus.passages, parameters.load(root / "params.yaml").encoder.include_title
-    )
+    include_title = parameters.load(root / "params.yaml").encoder.include_title
+    return passage_texts(corpus.passages, include_title)
 
 
-def measured(project: Path) -> dict[str, Any]:
+def measure(project: Path) -> dict[str, Any]:
     """Measure each training below each fusion, less the unchanged fusion.
 
     Weights come from dev, and test is used once.
     """
-    values: dict[str, np.ndarray] = {}
-    learned: dict[str, dict[str, float]] = {}
+    system_scores: dict[str, np.ndarray] = {}
+    learned_weights: dict[str, dict[str, float]] = {}
     with TemporaryDirectory() as folder:
-        aside = Path(folder)
-        train(project, aside)
-        for training, root in (("dense loss", project), ("both losses", aside)):
-            build = Build(root, aside / "bench", RETRIEVERS)
-            dev, test = build.queries("dev"), build.queries("test")
-            for name, parts in PARTS.items():
+        copy = Path(folder)
+        train(project, copy)
+        for training, root in (("dense loss", project), ("both losses", copy)):
+            build = Build(root, copy / "bench", RETRIEVERS)
+            dev = build.queries("dev")
+            test = build.queries("test")
+            for name, components in PARTS.items():
                 system = f"{name}, {training}"
-                learned[system] = learn(dev, parts)
-                values[system] = scores(test, learned[system])
+                learned_weights[system] = learn(dev, components)
+                system_scores[system] = score_queries(test, learned_weights[system])
+            # Only one build fits into memory.
             del build
-    first, *others = values
-    columns = np.column_stack([values[name] - values[first] for name in others])
-    low, high = bootstrap_interval(columns, 2000, 0.95, 0)
-    p = holm(paired_randomisation_test(columns, 10_000, 0))
-    rows = zip(others, columns.mean(axis=0), low, high, p, strict=True)
+
+    unchanged, *others = system_scores
+    differences = {system: system_scores[system] - system_scores[unchanged] for system in others}
     return {
         "dev": len(dev),
         "test": len(test),
-        "weights": learned,
-        METRIC: {system: round(float(own.mean()), 4) for system, own in values.items()},
-        "less the first": {name: [round(float(one), 4) for one in row] for name, *row in rows},
+        "weights": learned_weights,
+        METRIC: {
+            system: round(float(scores.mean()), 4) for system, scores in system_scores.items()
+        },
+        "less the first": compare_systems(differences),
     }
 
 
-def scores(queries: Sequence[Query], weights: Mapping[str, float]) -> np.ndarray:
+def score_queries(queries: Sequence[Query], weights: Mapping[str, float]) -> np.ndarray:
     """Return nDCG@10 (q,) of each query."""
-    run = {
-        str(number): [
-            (query.documents[row], float(-rank))
-            for rank, row in enumerate(ranked(query, weights)[:100])
-        ]
-        for number, query in enumerate(queries)
-    }
-    qrels = {str(number): query.relevant for number, query in enumerate(queries)}
-    found = evaluate_run(run, qrels, [METRIC])[METRIC]
-    return np.array([found[name] for name in qrels])
+    run = {}
+    qrels = {}
+    for number, query in enumerate(queries):
+        ranking = []
+        for rank, row in enumerate(ranked(query, weights)[:DEPTH]):
+            ranking.append((query.documents[row], float(-rank)))
+        run[str(number)] = ranking
+        qrels[str(number)] = query.relevant
+    scores = evaluate_run(run, qrels, [METRIC])[METRIC]
+    return np.array([scores[name] for name in qrels])
 
 
 def tables(result: Mapping[str, Any]) -> str:
     """Return the page's table of each corpus."""
-    return "\n".join(_table(corpus, own) for corpus, own in sorted(result.items()))
+    return "\n".join(_table(corpus, result[corpus]) for corpus in sorted(result))
 
 
-def _table(corpus: str, own: Mapping[str, Any]) -> str:
+def _table(corpus: str, result: Mapping[str, Any]) -> str:
     lines = [
-        f"**{corpus}**, {own['test']:,} test queries, weights from {own['dev']:,} dev queries",
+        f"**{corpus}**, {result['test']:,} test queries, "
+        f"weights from {result['dev']:,} dev queries",
         "",
         f"| system | {METRIC} | less the first | p (Holm) |",
         "|---|---|---|---|",
     ]
-    for system, value in own[METRIC].items():
-        difference, low, high, p = own["less the first"].get(system, [None] * 4)
-        cells = (
-            "| | |"
-            if difference is None
-            else f"| {difference:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} |"
-        )
-        lines.append(f"| {system} | {value:.4f} {cells}")
+    for system, mean in result[METRIC].items():
+        cells = comparison_cells(result["less the first"].get(system))
+        lines.append(f"| {system} | {mean:.4f} {cells}")
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    measure_projects(HERE, sys.argv[1:], measured, tables)
+    measure_projects(HERE, sys.argv[1:], measure, tables)

@@ -10,8 +10,8 @@ weights, as if no query were judged. Vectors and tokens of passages come from th
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from experiments.comparison import compare_systems
 from experiments.late_interaction.run import HERE, METRIC
+from experiments.tables import measure_into, write_tables
 from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.token_signs import SIGNS_FILE
 from model_code.evaluation.metrics import evaluate_run
-from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
-from model_code.files import read_json, write_json, write_text
+from model_code.files import read_json
 from model_code.retrieval import bm25
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch
@@ -40,120 +41,181 @@ from model_code.stages.evaluation_set import EvaluationSet
 from model_code.stages.fusion import MIN_LEARNING_QUERIES, FusionBuilder
 from orchestration import parameters
 
-LATER = ", late"
-# Systems that are compared.
-PLAIN, DEFAULT = "untrained, default, no feedback", "untrained, default" + LATER
-START, END = "<!-- signs -->\n", "<!-- end of signs -->\n"
+UNTRAINED_NAME = "untrained"
+# Ending of the names of systems with late interaction.
+LATE_ENDING = ", late"
+# Systems whose difference is the gain of late interaction and feedback together.
+PLAIN_SYSTEM = "untrained, default, no feedback"
+DEFAULT_SYSTEM = "untrained, default, late"
+# Documents between two lines of progress.
+PROGRESS_STEP = 1000
+START = "<!-- signs -->\n"
+END = "<!-- end of signs -->\n"
+
+
+@dataclass(frozen=True)
+class FusionPlan:
+    """A fusion of an encoder with BM25.
+
+    Attributes:
+        system: Name of the system.
+        learns: Learn weights from dev queries instead of taking the default ones.
+        feedback: Share of feedback.
+        late: Add late interaction as a component.
+    """
+
+    system: str
+    learns: bool
+    feedback: float
+    late: bool
+
+
+@dataclass(frozen=True)
+class SystemResult:
+    """Scores (q,) of the test queries, and weights of the fusion."""
+
+    scores: np.ndarray
+    weights: dict[str, float]
 
 
 class Corpus:
-    """A project's corpus, with its passages indexed by encoders and by BM25 in `aside`."""
+    """A project's corpus, with its passages indexed by encoders and by BM25 in `folder`."""
 
-    def __init__(self, root: Path, aside: Path) -> None:
+    def __init__(self, root: Path, folder: Path) -> None:
         settings = parameters.load(root / "params.yaml")
-        own = {
+        stage_settings = {
             "encoder": settings.encoder,
             "evaluation": settings.evaluation.replace(max_queries=None),
         }
-        self.context = StageContext(root, {"corpus": root / "artifacts/corpus"}, aside, own, aside)
-        self.bench = EvaluationSet.load(self.context)
-        passages = load_corpus(root / "artifacts/corpus").passages
+        corpus_folder = root / "artifacts/corpus"
+        self.context = StageContext(root, {"corpus": corpus_folder}, folder, stage_settings, folder)
+        self.evaluation_set = EvaluationSet.load(self.context)
+        passages = load_corpus(corpus_folder).passages
         self.texts = passage_texts(passages, settings.encoder.include_title)
         self.ids = passages["document_id"].tolist()
-        self.aside = aside
-        self.sizes: dict[str, int] = {}
-        folders = aside / "bm25" / "encoder", aside / "bm25" / "index"
-        bm25.build_folders(NewPassages(self.texts, self.ids), settings.bm25, *folders)
-        self.bm25 = open_retriever(*folders)
-        trained = root / "artifacts/train/hce/encoder"
-        self.encoders = {"untrained": None} | ({"hce": trained} if trained.is_dir() else {})
-        self.built = {
-            "untrained": root / "artifacts/base_index/index",
+        self.folder = folder
+
+        bm25_folders = (folder / "bm25" / "encoder", folder / "bm25" / "index")
+        bm25.build_folders(NewPassages(self.texts, self.ids), settings.bm25, *bm25_folders)
+        self.bm25 = open_retriever(*bm25_folders)
+
+        # Folder of each trained encoder; None is the base encoder.
+        self.encoders: dict[str, Path | None] = {UNTRAINED_NAME: None}
+        trained_encoder = root / "artifacts/train/hce/encoder"
+        if trained_encoder.is_dir():
+            self.encoders["hce"] = trained_encoder
+        self.built_indexes = {
+            UNTRAINED_NAME: root / "artifacts/base_index/index",
             "hce": root / "artifacts/index/hce",
         }
 
-    def encoded(self, name: str) -> IndexedRetriever:
+    def open_encoded(self, name: str) -> IndexedRetriever:
         """Return the passages encoded with tokens, from the project if it has them."""
-        settings, folder, built = (
-            self.context.settings["encoder"],
-            self.aside / name,
-            self.built[name],
-        )
-        Encoder.from_settings(settings, self.encoders[name]).save(folder / "encoder")
-        if (built / SIGNS_FILE).is_file():
-            return open_retriever(folder / "encoder", built)
-        encoder = Encoder.load(folder / "encoder", for_search=True)
-        vectors, tokens = encoder.encode_passages_with_tokens(self.texts, partial(told, name))
+        encoder_folder = self.folder / name / "encoder"
+        encoder_settings = self.context.settings["encoder"]
+        Encoder.from_settings(encoder_settings, self.encoders[name]).save(encoder_folder)
+
+        built_index = self.built_indexes[name]
+        if (built_index / SIGNS_FILE).is_file():
+            return open_retriever(encoder_folder, built_index)
+
+        encoder = Encoder.load(encoder_folder, for_search=True)
+        progress = partial(print_progress, name)
+        vectors, tokens = encoder.encode_passages_with_tokens(self.texts, progress)
         exact = IndexSettings(flat_below=ALWAYS_EXACT)
-        DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens).save(
-            folder / "index"
-        )
-        return open_retriever(folder / "encoder", folder / "index")
+        index = DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens)
+        index_folder = self.folder / name / "index"
+        index.save(index_folder)
+        return open_retriever(encoder_folder, index_folder)
 
-    def judged(self, dev: bool) -> EvaluationSet:
-        """Return the data that systems are compared on; `dev` has known queries."""
-        none = Judgements({}, {}, None)
-        return (
-            self.bench
-            if dev
-            else replace(self.bench, judgements=dict(self.bench.judgements) | {"dev": none})
-        )
+    def plans(self, name: str) -> list[FusionPlan]:
+        """Return the fusions that are measured with one encoder."""
+        is_untrained = name == UNTRAINED_NAME
+        feedback = UNTRAINED.feedback if is_untrained else 0.0
+        dev_queries = len(self.evaluation_set.judgements["dev"].queries)
+        plans = []
+        if dev_queries >= MIN_LEARNING_QUERIES:
+            plans.append(FusionPlan(f"{name}, dev", True, feedback, late=False))
+            plans.append(FusionPlan(f"{name}, dev{LATE_ENDING}", True, feedback, late=True))
+        if is_untrained:
+            plans.append(FusionPlan(f"{name}, default", False, feedback, late=False))
+            plans.append(FusionPlan(f"{name}, default{LATE_ENDING}", False, feedback, late=True))
+            plans.append(FusionPlan(PLAIN_SYSTEM, False, 0.0, late=False))
+        return plans
 
-    def systems(self) -> Iterator[tuple[str, np.ndarray, dict[str, float]]]:
-        """Return each system's name, its scores (q,) of the test queries, and its weights."""
-        for name in self.encoders:
-            opened = {name: self.encoded(name), "bm25": self.bm25}
-            held = {part: self.bench.strip_query_lines(own) for part, own in opened.items()}
-            tokens = opened[name].dense.index.tokens
-            self.sizes[name] = tokens.bits.nbytes + tokens.starts.nbytes
-            feedback = UNTRAINED.feedback if name == "untrained" else 0.0
-            ways = ["dev"] * (len(self.bench.judgements["dev"].queries) >= MIN_LEARNING_QUERIES)
-            ways += ["default"] * (name == "untrained")
-            asked = [
-                (f"{name}, {by}{late}", by, feedback, late) for by in ways for late in ("", LATER)
-            ]
-            asked += [(PLAIN, "default", 0.0, "")] * (name == "untrained")
-            for system, by, share, late in asked:
-                names = [name, "bm25", *([name + LATE_SUFFIX] if late else [])]
-                settings = FusionSettings(of=(name, "bm25"), feedback=share)
-                builder = FusionBuilder(self.judged(by == "dev"), opened, settings, held)
-                fusion, _ = builder.fuse(names)
-                yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
+    def measure(self, name: str) -> tuple[dict[str, SystemResult], int]:
+        """Return the result of each fusion with one encoder, and the bytes of its token signs."""
+        opened = {name: self.open_encoded(name), "bm25": self.bm25}
+        stripped = {
+            component: self.evaluation_set.strip_query_lines(retriever)
+            for component, retriever in opened.items()
+        }
+        results = {}
+        for plan in self.plans(name):
+            components = [name, "bm25"]
+            if plan.late:
+                components.append(name + LATE_SUFFIX)
+            evaluation_set = self.evaluation_set
+            if not plan.learns:
+                evaluation_set = without_dev_queries(evaluation_set)
+            settings = FusionSettings(of=(name, "bm25"), feedback=plan.feedback)
+            builder = FusionBuilder(evaluation_set, opened, settings, stripped)
+            fusion, _ = builder.fuse(components)
+            scores = self.score(FusedSearch(stripped, fusion))
+            results[plan.system] = SystemResult(scores, dict(fusion.weights))
 
-    def scores(self, search: FusedSearch) -> np.ndarray:
+        tokens = opened[name].dense.index.tokens
+        return results, tokens.bits.nbytes + tokens.starts.nbytes
+
+    def score(self, search: FusedSearch) -> np.ndarray:
         """Return the main metric of each test query."""
-        test = self.bench.judgements["test"]
-        runs = dict(zip(test.queries, search.search(list(test.queries.values()), 100), strict=True))
-        found = evaluate_run(runs, test.qrels, [METRIC])[METRIC]
-        return np.array([found[query] for query in test.queries])
+        test = self.evaluation_set.judgements["test"]
+        rankings = search.search(list(test.queries.values()), 100)
+        run = dict(zip(test.queries, rankings, strict=True))
+        scores = evaluate_run(run, test.qrels, [METRIC])[METRIC]
+        return np.array([scores[query] for query in test.queries])
 
 
-def told(name: str, done: int, total: int, _: str = "") -> None:
-    """Print the progress of the encoding."""
-    if done % 1000 < 8 or done == total:
+def without_dev_queries(evaluation_set: EvaluationSet) -> EvaluationSet:
+    """Return the evaluation set as if no dev query were judged."""
+    judgements = dict(evaluation_set.judgements)
+    judgements["dev"] = Judgements({}, {}, None)
+    return replace(evaluation_set, judgements=judgements)
+
+
+def print_progress(name: str, done: int, total: int, _: str = "") -> None:
+    """Print the progress of the encoding, about every `PROGRESS_STEP` passages."""
+    # The numbers of finished passages rise in steps of up to 8.
+    if done % PROGRESS_STEP < 8 or done == total:
         print(f"{name}: {done:,}/{total:,}", file=sys.stderr, flush=True)
 
 
-def measured(root: Path) -> dict[str, Any]:
+def measure(root: Path) -> dict[str, Any]:
     """Measure all systems, and the gain of late interaction in each, over queries."""
-    with TemporaryDirectory() as aside:
-        corpus = Corpus(root, Path(aside))
-        found = {name: (values, weights) for name, values, weights in corpus.systems()}
-        sizes = {name: size / len(set(corpus.ids)) for name, size in corpus.sizes.items()}
-    pairs = {
-        name: (found[name + LATER][0] - found[name][0]) for name in found if name + LATER in found
-    }
-    pairs[PLAIN] = found[DEFAULT][0] - found[PLAIN][0]
-    columns = np.column_stack(list(pairs.values()))
-    low, high = bootstrap_interval(columns, 2000, 0.95, 0)
-    p = holm(paired_randomisation_test(columns, 10_000, 0))
-    gains = zip(pairs, columns.mean(axis=0), low, high, p, strict=True)
+    results: dict[str, SystemResult] = {}
+    bytes_per_document = {}
+    with TemporaryDirectory() as folder:
+        corpus = Corpus(root, Path(folder))
+        documents = len(set(corpus.ids))
+        for name in corpus.encoders:
+            encoder_results, token_bytes = corpus.measure(name)
+            results.update(encoder_results)
+            bytes_per_document[name] = round(token_bytes / documents)
+
+    gains = {}
+    for system, result in results.items():
+        late_result = results.get(system + LATE_ENDING)
+        if late_result is not None:
+            gains[system] = late_result.scores - result.scores
+    gains[PLAIN_SYSTEM] = results[DEFAULT_SYSTEM].scores - results[PLAIN_SYSTEM].scores
     return {
-        "test": len(columns),
-        "bytes a document": {name: round(size) for name, size in sizes.items()},
-        METRIC: {name: round(float(values.mean()), 4) for name, (values, _) in found.items()},
-        "weights": {name: weights for name, (_, weights) in found.items()},
-        "gain": {name: [round(float(one), 4) for one in row] for name, *row in gains},
+        "test": len(gains[PLAIN_SYSTEM]),
+        "bytes a document": bytes_per_document,
+        METRIC: {
+            system: round(float(result.scores.mean()), 4) for system, result in results.items()
+        },
+        "weights": {system: result.weights for system, result in results.items()},
+        "gain": compare_systems(gains),
     }
 
 
@@ -161,28 +223,29 @@ def table(result: Mapping[str, Any]) -> str:
     """Return the page's third table."""
     lines = [
         f"| corpus, test queries | encoder, weights by | {METRIC} | late | gain | p (Holm) | "
-        "bytes a document |"
+        "bytes a document |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|---|---|---|")
-    for corpus, own in sorted(result.items()):
-        for name, (gain, low, high, p) in own["gain"].items():
-            means = " | ".join(
-                f"{own[METRIC][one]:.4f}"
-                for one in (name, DEFAULT if name == PLAIN else name + LATER)
+    for corpus, corpus_result in sorted(result.items()):
+        means = corpus_result[METRIC]
+        for system, (gain, low, high, p) in corpus_result["gain"].items():
+            late_system = DEFAULT_SYSTEM if system == PLAIN_SYSTEM else system + LATE_ENDING
+            encoder, _, _ = system.partition(",")
+            size = corpus_result["bytes a document"][encoder]
+            lines.append(
+                f"| {corpus}, {corpus_result['test']:,} | {system} | "
+                f"{means[system]:.4f} | {means[late_system]:.4f} | "
+                f"{gain:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} | {size:,} |"
             )
-            size = own["bytes a document"][name.partition(",")[0]]
-            change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f}"
-            lines.append(f"| {corpus}, {own['test']:,} | {name} | {means} | {change} | {size:,} |")
     return "\n".join(lines) + "\n"
 
 
+def main() -> None:
+    """Measure the projects of the command line, and write the result and the table."""
+    path = HERE / "signs.json"
+    measure_into(path, sys.argv[1:], measure)
+    write_tables(HERE, table(read_json(path)), START, END)
+
+
 if __name__ == "__main__":
-    path, page = HERE / "signs.json", HERE / "README.md"
-    for argument in sys.argv[1:]:
-        corpus, _, project = argument.partition("=")
-        known = read_json(path) if path.is_file() else {}
-        write_json(path, known | {corpus: measured(Path(project).resolve())})
-    before, _, rest = page.read_text().partition(START)
-    write_text(
-        page, before + START + "\n" + table(read_json(path)) + "\n" + END + rest.partition(END)[2]
-    )
+    main()

@@ -2,9 +2,8 @@
 
 `python -m experiments.parts.run NAME=PROJECT ...` needs `freshet run` in each PROJECT with the
 settings of that name here. It writes `result.json` and the tables of `README.md`. It computes two
-signals that
-are not retrievers: late interaction (MaxSim over the token vectors of `hce`; Khattab and Zaharia,
-2020) and the similarity of a query to the ancestors of a document in the hierarchy.
+signals that are not retrievers: late interaction (MaxSim over the token vectors of `hce`; Khattab
+and Zaharia, 2020) and the similarity of a query to the ancestors of a document in the hierarchy.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.comparison import compare_systems, comparison_cells
 from experiments.tables import measure_projects
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus, passage_texts, strip_query_lines
 from model_code.encoding.encoder import Encoder, token_batches
 from model_code.evaluation.metrics import evaluate_run
-from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.indexed import IndexedRetriever
@@ -34,24 +32,40 @@ from model_code.stages.evaluation_set import EvaluationSet
 from model_code.stages.fusion import WEIGHT_GRID
 from orchestration import parameters
 
-HERE, METRIC = Path(__file__).parent, "nDCG@10"
-TRAINED, BUILT = ("hce", "contrastive", "mlr", "svdr", "dsi"), ("bm25", "zero_shot")
+HERE = Path(__file__).parent
+METRIC = "nDCG@10"
+# Retrievers that the build trained, and baselines that it built without training.
+TRAINED = ("hce", "contrastive", "mlr", "svdr", "dsi")
+BUILT = ("bm25", "zero_shot")
 ALL = ("hce", "bm25", "mlr", "svdr", "dsi", "late", "levels")
+# Components of each system.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "untrained": ("zero_shot", "bm25"),
     "contrastive": ("contrastive", "bm25"),
     "hce": ("hce", "bm25"),
     "all": ALL,
     "all, contrastive for hce": ("contrastive", *ALL[1:]),
-    **{f"all but {part}": tuple(name for name in ALL if name != part) for part in ALL[1:]},
 }
-# TIMES scales cosines to about the scale of the other components.
-DEPTH, BATCH_TOKENS, TIMES = 100, 4096, 10.0
+for left_out in ALL[1:]:
+    SYSTEMS[f"all but {left_out}"] = tuple(name for name in ALL if name != left_out)
+# Candidates of a query.
+DEPTH = 100
+BATCH_TOKENS = 4096
+# Factor that brings cosines to about the scale of the other components.
+COSINE_SCALE = 10.0
+# BM25's weight before the others are learned.
+START_WEIGHT_BM25 = 3.0
 
 
 @dataclass(frozen=True)
 class Query:
-    """A judged query, its candidates in ascending order, and each component's scores (n,)."""
+    """A judged query with its candidates.
+
+    Attributes:
+        relevant: Grades of the relevant documents.
+        documents: Ids of the candidates in ascending order (n).
+        scores: Scores (n,) of the candidates by component.
+    """
 
     relevant: Mapping[str, int]
     documents: list[str]
@@ -61,228 +75,292 @@ class Query:
 class Build:
     """A built project: retrievers, the corpus's passages, and the hierarchy."""
 
-    def __init__(self, root: Path, aside: Path, names: Sequence[str] = (*TRAINED, *BUILT)) -> None:
-        """Load the build; `names` are the retrievers, among them `hce` and `zero_shot`."""
-        self.artifacts, settings = root / "artifacts", parameters.load(root / "params.yaml")
-        own = {
+    def __init__(self, root: Path, folder: Path, names: Sequence[str] = (*TRAINED, *BUILT)) -> None:
+        """Load a build.
+
+        Args:
+            root: Folder of the project.
+            folder: Folder for temporary files.
+            names: Retrievers to open, among them `hce` and `zero_shot`.
+        """
+        self.artifacts = root / "artifacts"
+        settings = parameters.load(root / "params.yaml")
+        self.encoder_settings = settings.encoder
+        stage_settings = {
             "encoder": settings.encoder,
             "evaluation": settings.evaluation.replace(max_queries=None),
         }
         context = StageContext(
             root=root,
             inputs={"corpus": self.artifacts / "corpus"},
-            output=aside,
-            settings=own,
-            checkpoints=aside,
+            output=folder,
+            settings=stage_settings,
+            checkpoints=folder,
         )
-        self.bench, self.encoder_settings = EvaluationSet.load(context), settings.encoder
+        self.evaluation_set = EvaluationSet.load(context)
         self.corpus = load_corpus(self.artifacts / "corpus")
+
         opened = {name: self._open(name) for name in names}
-        scales = {
-            name: ScoreNormalizer.fit(one.dense.index.vectors)
-            for name, one in opened.items()
-            if one.dense is not None
+        normalizers = {}
+        for name, retriever in opened.items():
+            if retriever.dense is not None:
+                normalizers[name] = ScoreNormalizer.fit(retriever.dense.index.vectors)
+        components = {
+            name: self.evaluation_set.strip_query_lines(retriever)
+            for name, retriever in opened.items()
         }
-        parts = {name: self.bench.strip_query_lines(one) for name, one in opened.items()}
-        self.fused = FusedSearch(parts, Fusion(dict.fromkeys(parts, 1.0), scales, DEPTH))
-        self.late, self.base = opened["hce"].dense.encoder, opened["zero_shot"].dense.encoder
+        equal_weights = dict.fromkeys(components, 1.0)
+        self.fused = FusedSearch(components, Fusion(equal_weights, normalizers, DEPTH))
+        self.late_encoder = opened["hce"].dense.encoder
+        self.base_encoder = opened["zero_shot"].dense.encoder
 
     def _open(self, name: str) -> IndexedRetriever:
-        build = self.artifacts / "baselines" / name / "build"
-        folders = (
-            (build / "encoder", build / "index")
-            if name in BUILT
-            else (
-                self.artifacts / "train" / name / "encoder",
-                self.artifacts / "index" / name / "index",
-            )
-        )
-        return open_retriever(*folders, settings=self.encoder_settings)
+        if name in BUILT:
+            build = self.artifacts / "baselines" / name / "build"
+            encoder = build / "encoder"
+            index = build / "index"
+        else:
+            encoder = self.artifacts / "train" / name / "encoder"
+            index = self.artifacts / "index" / name / "index"
+        return open_retriever(encoder, index, settings=self.encoder_settings)
 
     def queries(self, split: str) -> list[Query]:
         """Return the judged queries of a split, each scored by all components."""
-        judged = self.bench.judgements[split]
-        texts = list(judged.queries.values())
+        judgements = self.evaluation_set.judgements[split]
+        texts = list(judgements.queries.values())
         encoded = self.fused.encode_queries(texts)
-        documents = self.fused.candidates(encoded, DEPTH)
-        late, levels = self._late(texts, documents), self._levels(texts, documents)
+        candidates = self.fused.candidates(encoded, DEPTH)
         scored = zip(
-            judged.queries,
-            documents,
-            self.fused.component_scores(encoded, documents),
-            late,
-            levels,
+            judgements.queries,
+            candidates,
+            self.fused.component_scores(encoded, candidates),
+            self._late_scores(texts, candidates),
+            self._level_scores(texts, candidates),
             strict=True,
         )
-        return [
-            Query(judged.qrels[name], found, own | {"late": near, "levels": below})
-            for name, found, own, near, below in scored
-        ]
+        queries = []
+        for query, documents, component_scores, late_scores, level_scores in scored:
+            scores = {**component_scores, "late": late_scores, "levels": level_scores}
+            queries.append(Query(judgements.qrels[query], documents, scores))
+        return queries
 
-    def _passages(self, corpus: Corpus) -> list[str]:
+    def stripped_passages(self) -> list[str]:
+        """Return the texts of the passages without the lines that are queries."""
+        return self._passage_texts(strip_query_lines(self.corpus))
+
+    def passage_rows(self) -> dict[str, list[int]]:
+        """Return the rows of each document's passages."""
+        by_document = self.corpus.passages.reset_index().groupby("document_id")["index"].unique()
+        return {str(document_id): rows.tolist() for document_id, rows in by_document.items()}
+
+    def _passage_texts(self, corpus: Corpus) -> list[str]:
         return passage_texts(corpus.passages, self.encoder_settings.include_title)
 
-    def _late(self, texts: Sequence[str], documents: Sequence[list[str]]) -> Iterable[np.ndarray]:
-        """Return MaxSim: mean over query tokens of the cosine with a passage's nearest token."""
-        passages, rows = self._passages(strip_query_lines(self.corpus)), self._rows()
-        wanted = sorted({row for found in documents for name in found for row in rows[name]})
-        held = dict(zip(wanted, tokens(self.late, [passages[row] for row in wanted]), strict=True))
-        for asked, found in zip(tokens(self.late, texts), documents, strict=True):
-            own = [row for name in found for row in rows[name]]
-            lengths = [len(held[row]) for row in own]
-            products = (
-                np.concatenate([held[row] for row in own]).astype(np.float32)
-                @ asked.astype(np.float32).T
-            )
-            nearest = np.maximum.reduceat(products, np.cumsum([0, *lengths[:-1]]), axis=0).mean(
-                axis=1
-            )
-            yield TIMES * self._best(nearest, [len(rows[name]) for name in found])
+    def _late_scores(
+        self, texts: Sequence[str], candidates: Sequence[list[str]]
+    ) -> Iterable[np.ndarray]:
+        """Yield MaxSim: mean over query tokens of the cosine with a passage's nearest token."""
+        passages = self.stripped_passages()
+        rows_of = self.passage_rows()
+        candidate_ids = set().union(*candidates)
+        rows = sorted(row for document_id in candidate_ids for row in rows_of[document_id])
+        passage_tokens = tokens(self.late_encoder, [passages[row] for row in rows])
+        tokens_of_row = dict(zip(rows, passage_tokens, strict=True))
 
-    def _levels(self, texts: Sequence[str], documents: Sequence[list[str]]) -> Iterable[np.ndarray]:
-        """Return the mean cosine of queries with a passage's ancestors in the hierarchy."""
+        for query_tokens, documents in zip(
+            tokens(self.late_encoder, texts), candidates, strict=True
+        ):
+            candidate_rows = [row for document_id in documents for row in rows_of[document_id]]
+            candidate_tokens = [tokens_of_row[row] for row in candidate_rows]
+            cosines = (
+                np.concatenate(candidate_tokens).astype(np.float32)
+                @ query_tokens.astype(np.float32).T
+            )
+            nearest = max_of_groups(cosines, [len(row_tokens) for row_tokens in candidate_tokens])
+            passage_scores = nearest.mean(axis=1)
+            yield COSINE_SCALE * best_passages(passage_scores, documents, rows_of)
+
+    def _level_scores(
+        self, texts: Sequence[str], candidates: Sequence[list[str]]
+    ) -> Iterable[np.ndarray]:
+        """Yield the mean cosine of queries with a passage's ancestors in the hierarchy."""
         tree = Hierarchy.load(self.artifacts / "hierarchy")
-        rows = self._rows()
-        whole = self._passages(self.corpus)
-        vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy").astype(
-            np.float32
-        )
-        judged = self._passages(strip_query_lines(self.corpus))
-        changed = [row for row, text in enumerate(judged) if text != whole[row]]
-        if changed:
-            vectors[changed] = self.base.encode_passages([judged[row] for row in changed])
-        paths = tree.place(vectors)
-        for asked, found in zip(self.base.encode(texts), documents, strict=True):
-            own = [row for name in found for row in rows[name]]
-            near = np.mean(
-                [(nodes @ asked)[paths[own, level]] for level, nodes in enumerate(tree.centroids)],
-                axis=0,
-            )
-            yield TIMES * self._best(near, [len(rows[name]) for name in found])
+        rows_of = self.passage_rows()
+        vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy")
+        vectors = vectors.astype(np.float32)
 
-    def _rows(self) -> dict[str, list[int]]:
-        return {
-            str(name): rows.tolist()
-            for name, rows in self.corpus.passages.reset_index()
-            .groupby("document_id")["index"]
-            .unique()
-            .items()
-        }
+        # Passages that lose a query line need another vector.
+        whole = self._passage_texts(self.corpus)
+        stripped = self.stripped_passages()
+        changed_rows = [row for row, text in enumerate(stripped) if text != whole[row]]
+        if changed_rows:
+            changed_texts = [stripped[row] for row in changed_rows]
+            vectors[changed_rows] = self.base_encoder.encode_passages(changed_texts)
+        # The node of each passage at each level.
+        nodes = tree.place(vectors)
 
-    def _best(self, scores: np.ndarray, passages: Sequence[int]) -> np.ndarray:
-        return np.maximum.reduceat(scores, np.cumsum([0, *passages[:-1]])).astype(np.float64)
+        for query, documents in zip(self.base_encoder.encode(texts), candidates, strict=True):
+            candidate_rows = [row for document_id in documents for row in rows_of[document_id]]
+            cosines = []
+            for level, centroids in enumerate(tree.centroids):
+                cosines.append((centroids @ query)[nodes[candidate_rows, level]])
+            passage_scores = np.mean(cosines, axis=0)
+            yield COSINE_SCALE * best_passages(passage_scores, documents, rows_of)
+
+
+def max_of_groups(values: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Return the maximum of each group of consecutive rows.
+
+    Args:
+        values: Values (n, ...).
+        sizes: Number of rows of each group (g), all positive, with sum n.
+
+    Returns:
+        Maxima (g, ...).
+    """
+    starts = np.cumsum([0, *sizes[:-1]])
+    return np.maximum.reduceat(values, starts, axis=0)
+
+
+def best_passages(
+    passage_scores: np.ndarray, documents: Sequence[str], rows_of: Mapping[str, Sequence[int]]
+) -> np.ndarray:
+    """Reduce scores of the documents' passages to each document's best score, float64."""
+    sizes = [len(rows_of[document_id]) for document_id in documents]
+    return max_of_groups(passage_scores, sizes).astype(np.float64)
 
 
 def tokens(encoder: Encoder, texts: Sequence[str]) -> list[np.ndarray]:
     """Return the unit vectors (tokens, H) of each text's tokens, float16."""
-    found: list[np.ndarray] = [np.empty(0)] * len(texts)
-    ids = encoder.token_ids(texts)
+    vectors: list[np.ndarray] = [np.empty(0)] * len(texts)
+    token_counts = [len(token_ids) for token_ids in encoder.token_ids(texts)]
     with torch.no_grad():
-        for group in token_batches([len(row) for row in ids], BATCH_TOKENS):
-            features = encoder.tokenize([texts[row] for row in group])
+        for batch in token_batches(token_counts, BATCH_TOKENS):
+            features = encoder.tokenize([texts[number] for number in batch])
             states = encoder.backbone(**features).last_hidden_state.float()
             units = torch.nn.functional.normalize(states, dim=-1).half().numpy()
-            for place, row in enumerate(group):
-                found[row] = units[place, : len(ids[row])]
-    return found
+            for position, number in enumerate(batch):
+                vectors[number] = units[position, : token_counts[number]]
+    return vectors
 
 
 def ranked(query: Query, weights: Mapping[str, float]) -> np.ndarray:
     """Return the candidates, best first; ties are broken by id."""
-    total = sum(weight * query.scores[part] for part, weight in weights.items())
+    total = sum(weight * query.scores[component] for component, weight in weights.items())
     return np.argsort(-np.asarray(total), kind="stable")
 
 
 def mean_ndcg(queries: Sequence[Query], weights: Mapping[str, float]) -> float:
     """Return the mean of nDCG@10, as trec_eval computes it."""
     discounts = 1 / np.log2(np.arange(2, 12))
-    values = []
+    scores = []
     for query in queries:
-        gains = [query.relevant.get(query.documents[row], 0) for row in ranked(query, weights)[:10]]
-        ideal = sorted(query.relevant.values(), reverse=True)[:10]
-        values.append(
-            np.dot(gains, discounts[: len(gains)]) / np.dot(ideal, discounts[: len(ideal)])
-        )
-    return float(np.mean(values))
+        best_rows = ranked(query, weights)[:10]
+        gains = [query.relevant.get(query.documents[row], 0) for row in best_rows]
+        ideal_gains = sorted(query.relevant.values(), reverse=True)[:10]
+        dcg = np.dot(gains, discounts[: len(gains)])
+        ideal_dcg = np.dot(ideal_gains, discounts[: len(ideal_gains)])
+        scores.append(dcg / ideal_dcg)
+    return float(np.mean(scores))
 
 
-def learn(dev: Sequence[Query], parts: Sequence[str]) -> dict[str, float]:
+def learn(dev: Sequence[Query], components: Sequence[str]) -> dict[str, float]:
     """Learn weights from the grid of the stage `fuse`, one component after the other, twice.
 
     The first component keeps 1. The others start at 0, except BM25.
+
+    Args:
+        dev: Queries that the weights are learned from.
+        components: Names of the components.
     """
-    weights = {part: {parts[0]: 1.0, "bm25": 3.0}.get(part, 0.0) for part in parts}
-    for part in [*parts[1:]] * 2:
-        tried = {weight: mean_ndcg(dev, weights | {part: weight}) for weight in WEIGHT_GRID}
-        weights[part] = max(
-            tried,
-            key=lambda weight: (round(tried[weight], 4), -abs(weight - weights[part]), -weight),
-        )
+    first, *others = components
+    weights = dict.fromkeys(components, 0.0)
+    if "bm25" in weights:
+        weights["bm25"] = START_WEIGHT_BM25
+    weights[first] = 1.0
+    for component in others * 2:
+        weights[component] = _best_weight(dev, weights, component)
     return weights
 
 
-def measured(project: Path) -> dict[str, Any]:
+def _best_weight(dev: Sequence[Query], weights: Mapping[str, float], component: str) -> float:
+    """Return the component's best weight beside the present weights of the others.
+
+    Of equal weights, it is the one nearest to the present weight, then the smallest.
+    """
+    means = {}
+    for weight in WEIGHT_GRID:
+        means[weight] = mean_ndcg(dev, {**weights, component: weight})
+
+    def preference(weight: float) -> tuple[float, float, float]:
+        """Return the key by which weights are compared; the largest wins."""
+        return round(means[weight], 4), -abs(weight - weights[component]), -weight
+
+    return max(means, key=preference)
+
+
+def measure(project: Path) -> dict[str, Any]:
     """Measure each system on test, with weights from dev.
 
     Test is used once. Also return each system's difference to all components.
     """
-    with TemporaryDirectory() as aside:
-        build = Build(project, Path(aside))
-        dev, test = build.queries("dev"), build.queries("test")
-        names = list(build.bench.judgements["test"].queries)
-    qrels, values, learned = (
-        dict(zip(names, (query.relevant for query in test), strict=True)),
-        {},
-        {},
-    )
-    for system, parts in SYSTEMS.items():
-        learned[system] = weights = learn(dev, parts)
-        run = {
-            name: [
-                (query.documents[row], float(-rank))
-                for rank, row in enumerate(ranked(query, weights)[:DEPTH])
-            ]
-            for name, query in zip(names, test, strict=True)
-        }
+    with TemporaryDirectory() as folder:
+        build = Build(project, Path(folder))
+        dev = build.queries("dev")
+        test = build.queries("test")
+        query_ids = list(build.evaluation_set.judgements["test"].queries)
+
+    qrels = {}
+    for query_id, query in zip(query_ids, test, strict=True):
+        qrels[query_id] = query.relevant
+
+    learned_weights = {}
+    system_scores = {}
+    for system, components in SYSTEMS.items():
+        weights = learn(dev, components)
+        learned_weights[system] = weights
+        run = {}
+        for query_id, query in zip(query_ids, test, strict=True):
+            ranking = []
+            for rank, row in enumerate(ranked(query, weights)[:DEPTH]):
+                ranking.append((query.documents[row], float(-rank)))
+            run[query_id] = ranking
         scores = evaluate_run(run, qrels, [METRIC])[METRIC]
-        values[system] = np.array([scores[name] for name in names])
-    others = {system: values["all"] - own for system, own in values.items() if system != "all"}
-    columns = np.column_stack(list(others.values()))
-    low, high = bootstrap_interval(columns, 2000, 0.95, 0)
-    adjusted = holm(paired_randomisation_test(columns, 10_000, 0))
-    rows = zip(others, columns.mean(axis=0), low, high, adjusted, strict=True)
+        system_scores[system] = np.array([scores[query_id] for query_id in query_ids])
+
+    differences = {}
+    for system, scores in system_scores.items():
+        if system != "all":
+            differences[system] = system_scores["all"] - scores
     return {
         "dev": len(dev),
         "test": len(test),
-        "weights": learned,
-        METRIC: {system: round(float(own.mean()), 4) for system, own in values.items()},
-        "all less": {name: [round(float(one), 4) for one in row] for name, *row in rows},
+        "weights": learned_weights,
+        METRIC: {
+            system: round(float(scores.mean()), 4) for system, scores in system_scores.items()
+        },
+        "all less": compare_systems(differences),
     }
 
 
 def tables(result: Mapping[str, Any]) -> str:
     """Return the page's table of each corpus."""
-    return "\n".join(map(partial(_table, result), sorted(result)))
+    return "\n".join(_table(corpus, result[corpus]) for corpus in sorted(result))
 
 
-def _table(result: Mapping[str, Any], corpus: str) -> str:
-    own = result[corpus]
+def _table(corpus: str, result: Mapping[str, Any]) -> str:
     lines = [
-        f"**{corpus}**, {own['test']:,} test queries, weights from {own['dev']:,} dev queries",
+        f"**{corpus}**, {result['test']:,} test queries, "
+        f"weights from {result['dev']:,} dev queries",
         "",
         f"| system | {METRIC} | all less this | p (Holm) |",
         "|---|---|---|---|",
     ]
-    for system, value in own[METRIC].items():
-        difference, low, high, p = own["all less"].get(system, [None] * 4)
-        cells = (
-            "| | |"
-            if difference is None
-            else f"| {difference:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} |"
-        )
-        lines.append(f"| {system} | {value:.4f} {cells}")
+    for system, mean in result[METRIC].items():
+        cells = comparison_cells(result["all less"].get(system))
+        lines.append(f"| {system} | {mean:.4f} {cells}")
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    measure_projects(HERE, sys.argv[1:], measured, tables)
+    measure_projects(HERE, sys.argv[1:], measure, tables)

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.comparison import compare_systems
 from experiments.tables import measure_projects
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.metrics import evaluate_run
-from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.retrieval import bm25
@@ -42,146 +42,174 @@ from model_code.stages.fusion import (
 from model_code.text.words import split_first_sentence, split_words
 from orchestration import parameters
 
-HERE, METRIC = Path(__file__).parent, "nDCG@10"
-# Queries, documents that are searched by titles, and number of dev queries that is too small.
-JUDGED, MOST, FEW = 500, 1000, 200
-DENSE, WORDS = "zero_shot", "bm25"
+HERE = Path(__file__).parent
+METRIC = "nDCG@10"
+# Most queries of people that weights are compared on.
+MAX_PEOPLE_QUERIES = 500
+# Most documents whose titles are queries.
+MAX_TITLES = 1000
+# Number of dev queries below which the train queries are used.
+MIN_DEV_QUERIES = 200
+# Names of the components.
+DENSE = "zero_shot"
+WORDS = "bm25"
 # Words of the shortest title that is used as a query.
-SHORTEST = 2
+MIN_TITLE_WORDS = 2
 # Weight that a column shows, because it was the default before.
-SHOWN = 3.0
+FORMER_DEFAULT_WEIGHT = 3.0
+# Key of the numbers on test in the result.
+TEST_NUMBERS = "plain, default, gain, low, high, p"
 
 
-def measured(root: Path) -> dict[str, Any]:
+def measure(root: Path) -> dict[str, Any]:
     """Return the mean metric of people's queries and of titles for each weight of BM25."""
-    with TemporaryDirectory() as aside:
-        return _measured(root, Path(aside))
+    with TemporaryDirectory() as folder:
+        return _measure_in(root, Path(folder))
 
 
-def _measured(root: Path, aside: Path) -> dict[str, Any]:
-    settings, corpus = (
-        parameters.load(root / "params.yaml"),
-        load_corpus(root / "artifacts" / "corpus"),
-    )
-    own = {"encoder": settings.encoder, "evaluation": settings.evaluation}
-    bench = EvaluationSet.load(
-        StageContext(root, {"corpus": root / "artifacts" / "corpus"}, aside, own, aside)
-    )
-    texts = passage_texts(corpus.passages, settings.encoder.include_title)
-    encoder, index, by_words = (
-        aside / "encoder",
-        root / "artifacts" / "base_index" / "index",
-        aside / "words",
-    )
+def _measure_in(root: Path, folder: Path) -> dict[str, Any]:
+    """Measure the project `root` with temporary files in `folder`."""
+    settings = parameters.load(root / "params.yaml")
+    include_title = settings.encoder.include_title
+    corpus_folder = root / "artifacts" / "corpus"
+    corpus = load_corpus(corpus_folder)
+    stage_settings = {"encoder": settings.encoder, "evaluation": settings.evaluation}
+    context = StageContext(root, {"corpus": corpus_folder}, folder, stage_settings, folder)
+    evaluation_set = EvaluationSet.load(context)
+
+    encoder = folder / "encoder"
     Encoder.from_settings(settings.encoder).save(encoder)
+    texts = passage_texts(corpus.passages, include_title)
     ids = corpus.passages["document_id"].tolist()
-    bm25.build_folders(
-        NewPassages(texts, ids), settings.bm25, by_words / "encoder", by_words / "index"
-    )
-    parts = {
-        DENSE: open_retriever(encoder, index),
-        WORDS: open_retriever(by_words / "encoder", by_words / "index"),
+    bm25_folders = (folder / "words" / "encoder", folder / "words" / "index")
+    bm25.build_folders(NewPassages(texts, ids), settings.bm25, *bm25_folders)
+    components = {
+        DENSE: open_retriever(encoder, root / "artifacts" / "base_index" / "index"),
+        WORDS: open_retriever(*bm25_folders),
     }
+
     weights = {
         DENSE: DEFAULT_TOTAL_WEIGHT["dense"],
         WORDS: DEFAULT_TOTAL_WEIGHT["words"],
         DENSE + LATE_SUFFIX: DEFAULT_TOTAL_WEIGHT["late"],
     }
-    fusion = Fusion(
-        weights,
-        {DENSE: ScoreNormalizer.fit(parts[DENSE].index.vectors)},
-        feedback=UNTRAINED.feedback,
-    )
-    few = len(bench.judgements["dev"].queries) < FEW
-    people = sample_queries(corpus.judgements("train") if few else bench.judgements["dev"], JUDGED)
-    titles, passages = held_out_titles(corpus, settings.encoder.include_title)
-    held = StrippedDocuments(passages, frozenset(), aside / "titles")
-    without = {
-        name: held.search_over([RetrieverSegment(part, bench.documents)])
-        for name, part in parts.items()
-    }
-    whole = {name: bench.strip_query_lines(part) for name, part in parts.items()}
-    plain = Fusion({name: weights[name] for name in parts}, fusion.normalizers)
+    normalizers = {DENSE: ScoreNormalizer.fit(components[DENSE].index.vectors)}
+    default_fusion = Fusion(weights, normalizers, feedback=UNTRAINED.feedback)
+    plain_weights = {name: weights[name] for name in components}
+    plain_fusion = Fusion(plain_weights, normalizers)
+
+    people_judgements = evaluation_set.judgements["dev"]
+    if len(people_judgements.queries) < MIN_DEV_QUERIES:
+        people_judgements = corpus.judgements("train")
+    people = sample_queries(people_judgements, MAX_PEOPLE_QUERIES)
+    whole = {name: evaluation_set.strip_query_lines(part) for name, part in components.items()}
+
+    titles, passages_without_titles = held_out_titles(corpus, include_title)
+    stripped = StrippedDocuments(passages_without_titles, frozenset(), folder / "titles")
+    without_titles = {}
+    for name, component in components.items():
+        segment = RetrieverSegment(component, evaluation_set.documents)
+        without_titles[name] = stripped.search_over([segment])
+
+    plain = FusedSearch(whole, plain_fusion)
+    default = FusedSearch(whole, default_fusion)
     return {
-        "people": _by_weight(whole, fusion, people),
-        "titles": _by_weight(without, fusion, titles),
-        "test": _beside(bench, FusedSearch(whole, plain), FusedSearch(whole, fusion)),
+        "people": _means_by_weight(whole, default_fusion, people),
+        "titles": _means_by_weight(without_titles, default_fusion, titles),
+        "test": _compare_on_test(evaluation_set, plain, default),
     }
 
 
-def _beside(bench: EvaluationSet, plain: FusedSearch, default: FusedSearch) -> dict[str, Any]:
+def _compare_on_test(
+    evaluation_set: EvaluationSet, plain: FusedSearch, default: FusedSearch
+) -> dict[str, Any]:
     """Return the means of both on test, their difference with its interval over queries, and p."""
-    test, found = bench.judgements["test"], []
-    for search in (plain, default):
-        runs = dict(zip(test.queries, search.search(list(test.queries.values()), 100), strict=True))
-        scores = evaluate_run(runs, test.qrels, [METRIC])[METRIC]
-        found.append(np.array([scores[query] for query in test.queries]))
-    gains = (found[1] - found[0])[:, None]
-    low, high = bootstrap_interval(gains, 2000, 0.95, 0)
-    numbers = [
-        *map(np.mean, found),
-        gains.mean(),
-        low[0],
-        high[0],
-        paired_randomisation_test(gains, 10_000, 0)[0],
-    ]
-    return {
-        "queries": len(gains),
-        "plain, default, gain, low, high, p": [round(float(one), 4) for one in numbers],
-    }
+    plain_scores = _score_on_test(evaluation_set, plain)
+    default_scores = _score_on_test(evaluation_set, default)
+    gains = default_scores - plain_scores
+    comparison = compare_systems({"default": gains})["default"]
+    means = [round(float(scores.mean()), 4) for scores in (plain_scores, default_scores)]
+    return {"queries": len(gains), TEST_NUMBERS: [*means, *comparison]}
 
 
-def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements) -> dict[str, Any]:
-    if not asked.queries:
+def _score_on_test(evaluation_set: EvaluationSet, search: FusedSearch) -> np.ndarray:
+    test = evaluation_set.judgements["test"]
+    rankings = search.search(list(test.queries.values()), 100)
+    run = dict(zip(test.queries, rankings, strict=True))
+    scores = evaluate_run(run, test.qrels, [METRIC])[METRIC]
+    return np.array([scores[query] for query in test.queries])
+
+
+def _means_by_weight(
+    components: Mapping[str, Retriever], fusion: Fusion, judgements: Judgements
+) -> dict[str, Any]:
+    """Return the number of queries, and the mean metric for each weight of BM25."""
+    if not judgements.queries:
         return {"queries": 0, METRIC: {}}
-    search = FusedSearch(parts, fusion)
-    queries = search.encode_queries(list(asked.queries.values()))
-    scores = search.component_scores(queries, queries.candidates)
-    scored = [
-        ScoredQuery(*row) for row in zip(asked.queries, queries.candidates, scores, strict=True)
-    ]
-    means = {
-        weight: float(
-            metric_values(scored, dict(fusion.weights) | {WORDS: weight}, asked, METRIC).mean()
-        )
-        for weight in WEIGHT_GRID
-    }
-    return {
-        "queries": len(asked.queries),
-        METRIC: {str(weight): round(mean, 4) for weight, mean in means.items()},
-    }
+
+    search = FusedSearch(components, fusion)
+    queries = search.encode_queries(list(judgements.queries.values()))
+    component_scores = search.component_scores(queries, queries.candidates)
+    scored_queries = []
+    for query, candidates, scores in zip(
+        judgements.queries, queries.candidates, component_scores, strict=True
+    ):
+        scored_queries.append(ScoredQuery(query, candidates, scores))
+
+    means = {}
+    for weight in WEIGHT_GRID:
+        weights = {**fusion.weights, WORDS: weight}
+        values = metric_values(scored_queries, weights, judgements, METRIC)
+        means[str(weight)] = round(float(values.mean()), 4)
+    return {"queries": len(judgements.queries), METRIC: means}
 
 
 def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
-    """Return at most `MOST` documents as answers to their titles, and passages without these.
+    """Return documents as answers to their titles, and their passages without the titles.
 
-    Documents are chosen by hash of the id. If a title is short or several documents share it, the
-    query is the first sentence. A document that has nothing else is left out.
+    At most `MAX_TITLES` documents are chosen by hash of the id. If a title is short or several
+    documents share it, the query is the first sentence. A document that has nothing else is left
+    out.
     """
     rows = corpus.passages.sort_values(["document_id", "ordinal"])
-    by_document = dict(iter(rows.groupby("document_id", sort=False)))
-    times = Counter(own["title"].iloc[0].casefold() for own in by_document.values())
+    rows_by_document = dict(iter(rows.groupby("document_id", sort=False)))
+    title_counts = Counter(
+        document_rows["title"].iloc[0].casefold() for document_rows in rows_by_document.values()
+    )
+
     queries: dict[str, str] = {}
     texts: list[str] = []
-    documents: list[str] = []
-    for document in sorted(by_document, key=lambda name: hash_text(f"title {name}")):
-        own = by_document[document].copy()
-        query = own["title"].iloc[0]
-        if times[query.casefold()] == 1 and len(split_words(query)) >= SHORTEST:
-            own["title"], start = "", own["text"].iloc[0]
-            if start.casefold().startswith(query.casefold()):
-                own["text"] = [start[len(query) :], *own["text"].iloc[1:]]
+    owners: list[str] = []
+    for document_id in sorted(rows_by_document, key=_title_hash):
+        document_rows = rows_by_document[document_id].copy()
+        title = document_rows["title"].iloc[0]
+        first_text = document_rows["text"].iloc[0]
+        later_texts = document_rows["text"].iloc[1:]
+
+        is_unique = title_counts[title.casefold()] == 1
+        if is_unique and len(split_words(title)) >= MIN_TITLE_WORDS:
+            query = title
+            document_rows["title"] = ""
+            if first_text.casefold().startswith(title.casefold()):
+                document_rows["text"] = [first_text[len(title) :], *later_texts]
         else:
-            query, rest = split_first_sentence(own["text"].iloc[0])
-            own["text"] = [rest, *own["text"].iloc[1:]]
-        if len(split_words(query)) >= SHORTEST and own["text"].str.strip().any():
-            queries[document] = query
-            texts += passage_texts(own, include_title)
-            documents += own["document_id"].tolist()
-        if len(queries) == MOST:
+            query, rest = split_first_sentence(first_text)
+            document_rows["text"] = [rest, *later_texts]
+
+        has_text = document_rows["text"].str.strip().any()
+        if has_text and len(split_words(query)) >= MIN_TITLE_WORDS:
+            queries[document_id] = query
+            texts.extend(passage_texts(document_rows, include_title))
+            owners.extend(document_rows["document_id"].tolist())
+        if len(queries) == MAX_TITLES:
             break
-    answers = {document: {document: 1} for document in queries}
-    return Judgements(queries, answers, "titles"), NewPassages(texts, documents)
+
+    qrels = {document_id: {document_id: 1} for document_id in queries}
+    return Judgements(queries, qrels, "titles"), NewPassages(texts, owners)
+
+
+def _title_hash(document_id: str) -> str:
+    return hash_text(f"title {document_id}")
 
 
 def tables(result: Mapping[str, Any]) -> str:
@@ -191,47 +219,62 @@ def tables(result: Mapping[str, Any]) -> str:
     """
     default = DEFAULT_TOTAL_WEIGHT["words"]
     lines = [
-        f"| corpus, queries | best weight | {METRIC} | by {SHOWN:g} | "
+        f"| corpus, queries | best weight | {METRIC} | by {FORMER_DEFAULT_WEIGHT:g} | "
         f"by the default {default:g} | by titles | gives |",
         "|---|---|---|---|---|---|---|",
     ]
-    rows, losses = [], []
-    for corpus, own in sorted(
-        (corpus, own) for corpus, own in result.items() if own["people"]["queries"]
-    ):
-        people, titles = (
-            {float(w): mean for w, mean in own[by][METRIC].items()} for by in ("people", "titles")
+    losses = []
+    for corpus, corpus_result in sorted(result.items()):
+        query_count = corpus_result["people"]["queries"]
+        if query_count == 0:
+            continue
+        people = _read_means(corpus_result["people"])
+        titles = _read_means(corpus_result["titles"])
+        best_weight = max(people, key=people.__getitem__)
+        title_weight = max(titles, key=titles.__getitem__)
+
+        best = people[best_weight]
+        by_former = people[FORMER_DEFAULT_WEIGHT]
+        by_default = people[default]
+        by_titles = people[title_weight]
+        lines.append(
+            f"| {corpus}, {query_count} | {best_weight:g} | "
+            f"{best:.4f} | {by_former:.4f} | {by_default:.4f} | "
+            f"{title_weight:g} | {by_titles:.4f} |"
         )
-        best, chosen = (max(means, key=means.__getitem__) for means in (people, titles))
-        shown = [people[weight] for weight in (SHOWN, default, chosen)]
-        means = " | ".join(f"{mean:.4f}" for mean in (people[best], *shown[:2]))
-        rows.append(
-            f"| {corpus}, {own['people']['queries']} | {best:g} | {means} | "
-            f"{chosen:g} | {shown[2]:.4f} |"
-        )
-        losses.append([one - people[best] for one in shown])
-    mean = np.mean(losses, axis=0)
-    rows.append(f"| mean loss | | | {mean[0]:+.4f} | {mean[1]:+.4f} | | {mean[2]:+.4f} |")
-    return "\n".join(lines + rows) + "\n\n" + _gains(result)
+        losses.append([by_former - best, by_default - best, by_titles - best])
+
+    former_loss, default_loss, title_loss = np.mean(losses, axis=0)
+    lines.append(
+        f"| mean loss | | | {former_loss:+.4f} | {default_loss:+.4f} | | {title_loss:+.4f} |"
+    )
+    return "\n".join(lines) + "\n\n" + _test_table(result)
 
 
-def _gains(result: Mapping[str, Any]) -> str:
+def _read_means(result: Mapping[str, Any]) -> dict[float, float]:
+    return {float(weight): mean for weight, mean in result[METRIC].items()}
+
+
+def _test_table(result: Mapping[str, Any]) -> str:
     """Compare the default fusion with a plain one on test."""
     lines = [
         f"| corpus, test queries | plain, {METRIC} | default | gain | p |",
         "|---|---|---|---|---|",
     ]
     gains = []
-    for corpus, own in sorted((corpus, own) for corpus, own in result.items() if "test" in own):
-        plain, default, gain, low, high, p = own["test"]["plain, default, gain, low, high, p"]
-        change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}]"
+    for corpus, corpus_result in sorted(result.items()):
+        if "test" not in corpus_result:
+            continue
+        test = corpus_result["test"]
+        plain, default, gain, low, high, p = test[TEST_NUMBERS]
         lines.append(
-            f"| {corpus}, {own['test']['queries']:,} | {plain:.4f} | "
-            f"{default:.4f} | {change} | {p:.4f} |"
+            f"| {corpus}, {test['queries']:,} | {plain:.4f} | {default:.4f} | "
+            f"{gain:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} |"
         )
         gains.append(gain)
-    return "\n".join([*lines, f"| mean | | | {np.mean(gains):+.4f} | |"]) + "\n"
+    lines.append(f"| mean | | | {np.mean(gains):+.4f} | |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    measure_projects(HERE, sys.argv[1:], measured, tables)
+    measure_projects(HERE, sys.argv[1:], measure, tables)
