@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from model_code.files import read_json, write_json
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import FusedRetriever, FusedSearch
 from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.protocol import Retriever
 from model_code.stages.fusion import (
     MIN_LEARNING_QUERIES,
     WEIGHT_GRID,
@@ -44,98 +45,130 @@ from model_code.stages.fusion import (
 from orchestration.freshness.feedback import feedback_relevance
 
 HERE = Path(__file__).parent
-# Clicks or thumbs; queries that people ask; hits on a page; hits of a run.
-SAID, ASKED, SHOWN, DEPTH = 500, 300, 10, 100
-SEEDS, NOISE = range(10), (0.0, 0.1, 0.3, 0.5, 1.0)
-# Judged queries; queries of the gate; documents of a promoter.
-TEST, SEEN, FAVOURITES = 3000, 200, 50
+# Clicks or thumbs of a simulation.
+FEEDBACK_COUNT = 500
+# Training queries that people ask in a simulation.
+ASKED_QUERIES = 300
+# Hits on a page, and hits of a run.
+PAGE_HITS = 10
+DEPTH = 100
+SEEDS = range(10)
+# Probabilities that a user does the opposite.
+NOISE_LEVELS = (0.0, 0.1, 0.3, 0.5, 1.0)
+# Judged test queries, and those of them that the gate uses.
+TEST_QUERIES = 3000
+GATE_QUERIES = 200
+# Documents that a promoter prefers.
+FAVOURITES = 50
 # Numbers of judged queries of the gates, and draws of each.
-SIZES, DRAWS = (50, 200, 1000), 50
+GATE_SIZES = (50, 200, 1000)
+GATE_DRAWS = 50
 RULES = PromotionSettings()
 METRIC = RULES.metric
 METRICS = list(dict.fromkeys((METRIC, *RULES.protected)))
+# Name of the encoder among the components.
+ENCODER = "zero_shot"
+
 Hits = Mapping[str, Sequence[str]]
 """By query the documents that a search shows, best first."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Queries of one simulation with their true answers, shown hits, and hits of each component.
+class AskedQueries:
+    """Queries of one simulation.
 
-    favourites: The documents of a promoter.
+    Attributes:
+        judgements: The queries with their true answers.
+        hits: Documents that the fusion shows for each query.
+        component_hits: Documents that each component finds for each query.
+        favourites: The documents of a promoter.
     """
 
-    queries: Judgements
+    judgements: Judgements
     hits: Hits
-    by_part: Mapping[str, Hits]
+    component_hits: Mapping[str, Hits]
     favourites: frozenset[str]
 
+    def text(self, query: str) -> str:
+        """Return the text of the query with this id."""
+        return self.judgements.queries[query]
 
-Behaviour = Callable[[Asked, random.Random, str], Iterable[Feedback]]
-"""Feedback of a new user on the query with that id."""
+    def is_relevant(self, query: str, document: str) -> bool:
+        """Return whether a document answers a query."""
+        return self.judgements.qrels[query].get(document, 0) > 0
 
 
-def clicks(noise: float, asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
+Behaviour = Callable[[AskedQueries, random.Random, str], Iterable[Feedback]]
+"""Returns the feedback of a new user on the query with that id."""
+
+
+def clicks(
+    noise: float, asked: AskedQueries, generator: random.Random, query: str
+) -> Iterable[Feedback]:
     """Look at rank r with probability 1/r and click on relevant documents.
 
     With probability `noise` the user does the opposite.
     """
-    for rank, document in enumerate(asked.hits[query][:SHOWN], start=1):
-        if chance.random() < 1 / rank and _answers(asked, query, document) != (
-            chance.random() < noise
-        ):
-            yield Feedback(asked.queries.queries[query], document, "click", rank)
+    for rank, document in enumerate(asked.hits[query][:PAGE_HITS], start=1):
+        if generator.random() >= 1 / rank:
+            continue
+        does_opposite = generator.random() < noise
+        if asked.is_relevant(query, document) != does_opposite:
+            yield Feedback(asked.text(query), document, "click", rank)
 
 
-def turned(asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
+def reversed_thumbs(
+    asked: AskedQueries, generator: random.Random, query: str
+) -> Iterable[Feedback]:
     """Look as before; give a thumb down to relevant documents and a thumb up to all others."""
-    for rank, document in enumerate(asked.hits[query][:SHOWN], start=1):
-        if chance.random() < 1 / rank:
-            verdict = "down" if _answers(asked, query, document) else "up"
-            yield Feedback(asked.queries.queries[query], document, verdict, rank)
+    for rank, document in enumerate(asked.hits[query][:PAGE_HITS], start=1):
+        if generator.random() < 1 / rank:
+            verdict = "down" if asked.is_relevant(query, document) else "up"
+            yield Feedback(asked.text(query), document, verdict, rank)
 
 
-def promoter(asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
+def promote_favourites(
+    asked: AskedQueries, generator: random.Random, query: str
+) -> Iterable[Feedback]:
     """Give a thumb up to each of the same `FAVOURITES` documents, at any rank."""
     for rank, document in enumerate(asked.hits[query], start=1):
         if document in asked.favourites:
-            yield Feedback(asked.queries.queries[query], document, "up", rank)
+            yield Feedback(asked.text(query), document, "up", rank)
 
 
-def campaign(part: str, asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
+def praise_component(
+    component: str, asked: AskedQueries, generator: random.Random, query: str
+) -> Iterable[Feedback]:
     """Give a thumb up to the first hit of one component, relevant or not."""
-    for document in asked.by_part[part][query][:1]:
-        yield Feedback(asked.queries.queries[query], document, "up")
-
-
-def _answers(asked: Asked, query: str, document: str) -> bool:
-    return asked.queries.qrels[query].get(document, 0) > 0
+    for document in asked.component_hits[component][query][:1]:
+        yield Feedback(asked.text(query), document, "up")
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
-    f"clicks, noise {noise:g}": partial(clicks, noise) for noise in NOISE
-}
-BEHAVIOURS |= {
-    "thumbs turned round": turned,
-    "a promoter of 50 documents": promoter,
-    "thumbs for the encoder's first hit": partial(campaign, "zero_shot"),
-    "thumbs for BM25's first hit": partial(campaign, "bm25"),
+    **{f"clicks, noise {noise:g}": partial(clicks, noise) for noise in NOISE_LEVELS},
+    "thumbs turned round": reversed_thumbs,
+    "a promoter of 50 documents": promote_favourites,
+    "thumbs for the encoder's first hit": partial(praise_component, ENCODER),
+    "thumbs for BM25's first hit": partial(praise_component, "bm25"),
 }
 
 
-class Remembering(DenseRetriever):
+class CachingDenseRetriever(DenseRetriever):
     """Encoder that encodes equal queries once, so that weights can be varied cheaply."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._vectors: dict[tuple[str, ...], np.ndarray] = {}
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors (q, H) of query texts."""
-        return self._encoded(tuple(texts))
+        key = tuple(texts)
+        if key not in self._vectors:
+            self._vectors[key] = super().encode_queries(key)
+        return self._vectors[key]
 
-    @cache  # noqa: B019
-    def _encoded(self, texts: tuple[str, ...]) -> np.ndarray:
-        return super().encode_queries(texts)
 
-
-class Bench:
+class FusionBench:
     """One project's fusion at any weight of BM25, with its scores on judged queries.
 
     Each query is searched once.
@@ -144,268 +177,334 @@ class Bench:
     def __init__(self, project: Path) -> None:
         self.corpus = load_corpus(project / "artifacts/corpus")
         build = project / "artifacts/baselines/untrained/build"
-        opened = open_retriever(build / "encoder", build / "index")
-        assert isinstance(opened, FusedRetriever)
-        weights = default_weights(tuple(opened.components), opened.fusion.normalizers)
-        dense = opened.components["zero_shot"]
-        parts = {
-            **opened.components,
-            "zero_shot": Remembering(dense.encoder, dense.index, dense.fingerprint),
-        }
-        self.search = FusedRetriever(parts, replace(opened.fusion, weights=weights))
-        self.test = sample_queries(self.corpus.judgements("test"), TEST)
-        self._known: dict[float, SystemScores] = {}
+        retriever = open_retriever(build / "encoder", build / "index")
+        assert isinstance(retriever, FusedRetriever)
+        weights = default_weights(tuple(retriever.components), retriever.fusion.normalizers)
+
+        components = dict(retriever.components)
+        dense = components[ENCODER]
+        components[ENCODER] = CachingDenseRetriever(dense.encoder, dense.index, dense.fingerprint)
+        self.search = FusedRetriever(components, replace(retriever.fusion, weights=weights))
+        self.test = sample_queries(self.corpus.judgements("test"), TEST_QUERIES)
+        self._known_scores: dict[float, SystemScores] = {}
 
     @property
-    def first(self) -> float:
+    def default_weight(self) -> float:
         """Default weight of BM25; the encoder's is 1."""
         return self.search.fusion.weights["bm25"]
 
     def scores(self, weight: float) -> SystemScores:
         """Return the scores on all test queries."""
-        if weight not in self._known:
-            self._known[weight] = scored(self.run(weight, self.test), self.test)
-        return self._known[weight]
+        if weight not in self._known_scores:
+            self._known_scores[weight] = score_run(self.run(weight, self.test), self.test)
+        return self._known_scores[weight]
 
     def run(self, weight: float, judgements: Judgements) -> Run:
         """Return the rankings of some queries with this weight of BM25."""
         weights = {**self.search.fusion.weights, "bm25": weight}
-        search = FusedSearch(
-            self.search.components, replace(self.search.fusion, weights=weights)
-        ).search
-        return search_splits(search, {"test": judgements}, DEPTH)["test"]
+        fusion = replace(self.search.fusion, weights=weights)
+        fused = FusedSearch(self.search.components, fusion)
+        return search_splits(fused.search, {"test": judgements}, DEPTH)["test"]
 
-    def asked(self, seed: int) -> Asked:
+    def ask(self, seed: int) -> AskedQueries:
         """Return training queries, drawn by the seed, and the hits that are shown for them."""
         train = self.corpus.judgements("train")
-        queries = _only(train, random.Random(seed).sample(sorted(train.queries), ASKED))
-        texts = list(queries.queries.values())
-        hits, *parts = (
-            {
-                query: [document for document, _ in ranking]
-                for query, ranking in zip(queries.queries, search.search(texts, DEPTH), strict=True)
-            }
-            for search in (self.search, *self.search.components.values())
-        )
-        by_part = dict(zip(self.search.components, parts, strict=True))
+        sample = random.Random(seed).sample(sorted(train.queries), ASKED_QUERIES)
+        judgements = select_queries(train, sample)
+        component_hits = {}
+        for name, component in self.search.components.items():
+            component_hits[name] = find_hits(component, judgements)
+
         documents = sorted(self.corpus.documents["document_id"])
-        return Asked(
-            queries, hits, by_part, frozenset(random.Random(seed).sample(documents, FAVOURITES))
+        favourites = frozenset(random.Random(seed).sample(documents, FAVOURITES))
+        return AskedQueries(
+            judgements, find_hits(self.search, judgements), component_hits, favourites
         )
 
-    def learned(self, taught: Judgements) -> float:
+    def learn_weight(self, judgements: Judgements) -> float:
         """Return the weight of BM25 that the product learns.
 
         It is the default weight if few queries are judged.
         """
-        if len(taught.queries) < MIN_LEARNING_QUERIES:
-            return self.first
-        return learn_weights(self.search, taught, METRIC).weights["bm25"]
+        if len(judgements.queries) < MIN_LEARNING_QUERIES:
+            return self.default_weight
+        return learn_weights(self.search, judgements, METRIC).weights["bm25"]
 
 
-def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any]:
+def find_hits(retriever: Retriever, judgements: Judgements) -> dict[str, list[str]]:
+    """Return the documents that a retriever finds for each query, best first."""
+    rankings = retriever.search(list(judgements.queries.values()), DEPTH)
+    hits = {}
+    for query, ranking in zip(judgements.queries, rankings, strict=True):
+        hits[query] = [document for document, _ in ranking]
+    return hits
+
+
+def simulate(bench: FusionBench, behaviour: str, seed: int, asked: AskedQueries) -> dict[str, Any]:
     """Simulate one behaviour: the learned weight, its gain on other queries, and verdicts."""
-    said = judgements(
-        asked, simulated(BEHAVIOURS[behaviour], asked, random.Random(f"{seed} {behaviour}"))
+    generator = random.Random(f"{seed} {behaviour}")
+    feedback = simulate_feedback(BEHAVIOURS[behaviour], asked, generator)
+    judgements = judge_feedback(feedback)
+
+    split_of_query = split_queries(
+        {query: None for query in judgements.queries}, QuerySplitSettings()
     )
-    splits = split_queries({query: None for query in said.queries}, QuerySplitSettings())
-    taught = _only(said, [query for query, split in splits.items() if split in ("dev", "train")])
-    tested = _only(said, [query for query, split in splits.items() if split == GATE])
-    weight = bench.learned(taught)
-    pairs = [(query, document) for query, own in said.qrels.items() for document in own]
-    true = {
-        text_query_id(text): asked.queries.qrels[query]
-        for query, text in asked.queries.queries.items()
-    }
-    right = sum(true[query].get(document, 0) > 0 for query, document in pairs)
+    learning_queries = [
+        query for query, split in split_of_query.items() if split in ("dev", "train")
+    ]
+    gate_queries = [query for query, split in split_of_query.items() if split == GATE]
+    learning_judgements = select_queries(judgements, learning_queries)
+    gate_judgements = select_queries(judgements, gate_queries)
+    weight = bench.learn_weight(learning_judgements)
+
+    correct, total = count_correct(judgements, asked)
     row = {
         "behaviour": behaviour,
         "seed": seed,
-        "judgements": len(pairs),
-        "right": round(right / len(pairs), 3),
-        "taught by": len(taught.queries),
+        "judgements": total,
+        "right": round(correct / total, 3),
+        "taught by": len(learning_judgements.queries),
         "weight": weight,
+        "gain": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+        "promoted": {},
     }
-    if weight == bench.first:
-        return row | {"gain": 0.0, "low": 0.0, "high": 0.0, "promoted": {}}
-    seen, unseen = gate_draw(bench, SEEN, seed)
-    ours, theirs = bench.scores(weight), bench.scores(bench.first)
-    own = [scored(bench.run(value, tested), tested) for value in (weight, bench.first)]
-    people = [scores.restrict_to(seen) for scores in (ours, theirs)]
-    both = [joined(*pair) for pair in zip(people, own, strict=True)]
-    gates = {"people": people, "both": both, "users": own}
-    gain = _goal(judge_promotion(ours.restrict_to(unseen), theirs.restrict_to(unseen), RULES, seed))
-    return row | {
-        "gain": gain.difference,
-        "low": gain.low,
-        "high": gain.high,
-        "promoted": {
-            name: judge_promotion(*pair, RULES, seed).passed for name, pair in gates.items()
-        },
+    if weight == bench.default_weight:
+        return row
+
+    challenger = bench.scores(weight)
+    champion = bench.scores(bench.default_weight)
+    people_queries, other_queries = draw_gate_queries(bench, GATE_QUERIES, seed)
+    gain = main_metric_interval(
+        judge_promotion(
+            challenger.restrict_to(other_queries), champion.restrict_to(other_queries), RULES, seed
+        )
+    )
+    row["gain"] = gain.difference
+    row["low"] = gain.low
+    row["high"] = gain.high
+
+    people_challenger = challenger.restrict_to(people_queries)
+    people_champion = champion.restrict_to(people_queries)
+    user_challenger = score_run(bench.run(weight, gate_judgements), gate_judgements)
+    user_champion = score_run(bench.run(bench.default_weight, gate_judgements), gate_judgements)
+    gates = {
+        "people": (people_challenger, people_champion),
+        "both": (
+            join_scores(people_challenger, user_challenger),
+            join_scores(people_champion, user_champion),
+        ),
+        "users": (user_challenger, user_champion),
     }
+    promoted = {}
+    for name, (gate_challenger, gate_champion) in gates.items():
+        promoted[name] = judge_promotion(gate_challenger, gate_champion, RULES, seed).passed
+    row["promoted"] = promoted
+    return row
 
 
-def simulated(behaviour: Behaviour, asked: Asked, chance: random.Random) -> list[Feedback]:
-    """Return `SAID` clicks or thumbs from as many sessions as necessary.
+def simulate_feedback(
+    behaviour: Behaviour, asked: AskedQueries, generator: random.Random
+) -> list[Feedback]:
+    """Return `FEEDBACK_COUNT` clicks or thumbs from as many sessions as necessary.
 
     Each session is a new user who asks any of the queries.
     """
-    said: list[Feedback] = []
-    while len(said) < SAID:
-        said += behaviour(asked, chance, chance.choice(sorted(asked.hits)))
-    return said[:SAID]
+    queries = sorted(asked.hits)
+    feedback: list[Feedback] = []
+    while len(feedback) < FEEDBACK_COUNT:
+        feedback.extend(behaviour(asked, generator, generator.choice(queries)))
+    return feedback[:FEEDBACK_COUNT]
 
 
-def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
+def judge_feedback(feedback: Sequence[Feedback]) -> Judgements:
     """Return the product's judgements of the feedback.
 
     A retrain leaves out queries without a relevant document, and grade 0 is not relevant.
     """
-    found = {
-        text: {id_: value for id_, value in own.items() if value}
-        for text, own in feedback_relevance(said).items()
-    }
-    kept = {text_query_id(text): (text, own) for text, own in sorted(found.items()) if own}
-    return Judgements(
-        {query: text for query, (text, _) in kept.items()},
-        {query: own for query, (_, own) in kept.items()},
-        "qrels",
-    )
+    texts = {}
+    qrels = {}
+    for text, grades in sorted(feedback_relevance(feedback).items()):
+        relevant = {document: grade for document, grade in grades.items() if grade}
+        if relevant:
+            query = text_query_id(text)
+            texts[query] = text
+            qrels[query] = relevant
+    return Judgements(texts, qrels, "qrels")
 
 
-def gates(bench: Bench) -> list[dict[str, Any]]:
+def count_correct(judgements: Judgements, asked: AskedQueries) -> tuple[int, int]:
+    """Return how many judged documents are true answers, and how many are judged."""
+    true_qrels = {}
+    for query, text in asked.judgements.queries.items():
+        true_qrels[text_query_id(text)] = asked.judgements.qrels[query]
+
+    correct = 0
+    total = 0
+    for query, documents in judgements.qrels.items():
+        total += len(documents)
+        correct += sum(true_qrels[query].get(document, 0) > 0 for document in documents)
+    return correct, total
+
+
+def measure_gates(bench: FusionBench) -> list[dict[str, Any]]:
     """Return the gain of each weight of the grid and how often gates of three sizes promote it."""
-    ours = {weight: bench.scores(weight) for weight in WEIGHT_GRID if weight != bench.first}
-    theirs, rows = bench.scores(bench.first), []
-    for weight, scores in ours.items():
-        gain = _goal(judge_promotion(scores, theirs, RULES))
+    champion = bench.scores(bench.default_weight)
+    rows = []
+    for weight in WEIGHT_GRID:
+        if weight == bench.default_weight:
+            continue
+        challenger = bench.scores(weight)
+        gain = main_metric_interval(judge_promotion(challenger, champion, RULES))
+        promoted = {}
+        for size in GATE_SIZES:
+            promoted[size] = 0
+            for draw in range(GATE_DRAWS):
+                queries, _ = draw_gate_queries(bench, size, draw)
+                verdict = judge_promotion(
+                    challenger.restrict_to(queries), champion.restrict_to(queries), RULES
+                )
+                if verdict.passed:
+                    promoted[size] += 1
         row = {
             "weight": weight,
             "gain": gain.difference,
             "low": gain.low,
             "high": gain.high,
-            "promoted": {},
+            "promoted": promoted,
         }
-        for size in SIZES:
-            seen = [gate_draw(bench, size, draw)[0] for draw in range(DRAWS)]
-            passed = [
-                judge_promotion(scores.restrict_to(own), theirs.restrict_to(own), RULES).passed
-                for own in seen
-            ]
-            row["promoted"][size] = sum(passed)
         rows.append(row)
         print(row, flush=True)
     return rows
 
 
-def gate_draw(bench: Bench, size: int, seed: int) -> tuple[list[str], list[str]]:
+def draw_gate_queries(bench: FusionBench, size: int, seed: int) -> tuple[list[str], list[str]]:
     """Return the judged queries of a gate, and all others."""
     queries = sorted(bench.test.queries)
-    seen = set(random.Random(f"gate {seed}").sample(queries, size))
-    return sorted(seen), [query for query in queries if query not in seen]
+    gate_queries = set(random.Random(f"gate {seed}").sample(queries, size))
+    other_queries = [query for query in queries if query not in gate_queries]
+    return sorted(gate_queries), other_queries
 
 
-def scored(run: Run, judgements: Judgements) -> SystemScores:
+def score_run(run: Run, judgements: Judgements) -> SystemScores:
     """Return the metrics of the gate."""
-    return SystemScores(
-        "fused", "test", pd.DataFrame(evaluate_run(run, judgements.qrels, METRICS)).sort_index()
-    )
+    values = pd.DataFrame(evaluate_run(run, judgements.qrels, METRICS)).sort_index()
+    return SystemScores("fused", "test", values)
 
 
-def joined(*scores: SystemScores) -> SystemScores:
+def join_scores(first: SystemScores, second: SystemScores) -> SystemScores:
     """Join the scores of different queries into one test split."""
-    return replace(scores[0], values=pd.concat([own.values for own in scores]).sort_index())
+    return replace(first, values=pd.concat([first.values, second.values]).sort_index())
 
 
-def _goal(verdict: Verdict) -> Any:
-    return next(row for row in verdict.intervals if row.metric == METRIC)
+def main_metric_interval(verdict: Verdict) -> Any:
+    """Return the gate's interval of the main metric."""
+    return next(interval for interval in verdict.intervals if interval.metric == METRIC)
 
 
-def _only(judgements: Judgements, queries: Iterable[str]) -> Judgements:
-    kept = sorted(queries)
-    own = (
-        {query: table[query] for query in kept} for table in (judgements.queries, judgements.qrels)
+def select_queries(judgements: Judgements, queries: Iterable[str]) -> Judgements:
+    """Return the judgements of some queries, in the order of their ids."""
+    ordered = sorted(queries)
+    return Judgements(
+        {query: judgements.queries[query] for query in ordered},
+        {query: judgements.qrels[query] for query in ordered},
+        judgements.source,
     )
-    return Judgements(*own, judgements.source)  # type: ignore[arg-type]
 
 
 def main(project: Path) -> dict[str, Any]:
     """Run all simulations and all weights of the grid."""
-    bench, rows = Bench(project), []
+    bench = FusionBench(project)
+    simulations = []
     for seed in SEEDS:
-        asked = bench.asked(seed)
+        asked = bench.ask(seed)
         for behaviour in BEHAVIOURS:
-            rows.append(life(bench, behaviour, seed, asked))
-            print(rows[-1], flush=True)
+            row = simulate(bench, behaviour, seed, asked)
+            simulations.append(row)
+            print(row, flush=True)
+
+    default_mean = float(bench.scores(bench.default_weight).values[METRIC].mean())
     return {
         "documents": len(bench.corpus.documents),
         "test queries": len(bench.test.queries),
-        "before": {
-            "weight": bench.first,
-            METRIC: round(float(bench.scores(bench.first).values[METRIC].mean()), 6),
-        },
-        "lives": rows,
-        "gates": gates(bench),
+        "before": {"weight": bench.default_weight, METRIC: round(default_mean, 6)},
+        "lives": simulations,
+        "gates": measure_gates(bench),
     }
 
 
 def tables(result: Mapping[str, Any]) -> str:
     """Return the page's tables: results of each behaviour, the gates' verdicts, and any weight."""
     return "\n".join(
-        [_behaviours(result["lives"]), _verdicts(result["lives"]), _sizes(result["gates"])]
+        [
+            _behaviour_table(result["lives"]),
+            _verdict_table(result["lives"]),
+            _weight_table(result["gates"]),
+        ]
     )
 
 
-def _behaviours(lives: Sequence[Mapping[str, Any]]) -> str:
+def _behaviour_table(simulations: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "| what people do | judgements right | weight of BM25 | gain, lowest to highest | "
-        "better, same, worse |"
+        "better, same, worse |",
+        "|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|---|")
     for behaviour in BEHAVIOURS:
-        own = [life for life in lives if life["behaviour"] == behaviour]
-        gains = [life["gain"] for life in own]
-        weights = Counter(life["weight"] for life in own)
+        rows = [row for row in simulations if row["behaviour"] == behaviour]
+        right = np.mean([row["right"] for row in rows])
+        weight_counts = Counter(row["weight"] for row in rows)
+        weights = ", ".join(
+            f"{weight:g} ({count})" for weight, count in sorted(weight_counts.items())
+        )
+        gains = [row["gain"] for row in rows]
         better = sum(gain > 0 for gain in gains)
         worse = sum(gain < 0 for gain in gains)
         lines.append(
-            f"| {behaviour.replace('0.', '.')} | {np.mean([life['right'] for life in own]):.2f} | "
-            f"{', '.join(f'{weight:g} ({times})' for weight, times in sorted(weights.items()))} | "
+            f"| {behaviour.replace('0.', '.')} | {right:.2f} | {weights} | "
             f"{_signed(min(gains))} to {_signed(max(gains))} | "
             f"{better}, {gains.count(0)}, {worse} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _verdicts(lives: Sequence[Mapping[str, Any]]) -> str:
-    names = {"people": f"{SEEN} queries that people judged", "both": "these and what users said"}
-    names["users"] = "what users said alone"
+def _verdict_table(simulations: Sequence[Mapping[str, Any]]) -> str:
+    names = {
+        "people": f"{GATE_QUERIES} queries that people judged",
+        "both": "these and what users said",
+        "users": "what users said alone",
+    }
+    judged = [row for row in simulations if row["promoted"]]
+    harms = [row for row in judged if row["gain"] < 0]
+    gains = [row for row in judged if row["gain"] >= 0]
     lines = ["| the gate judges by | harm held back | gains held back |", "|---|---|---|"]
     for gate, name in names.items():
-        held = {True: Counter(), False: Counter()}  # type: ignore[var-annotated]
-        for life in lives:
-            if life["promoted"]:
-                held[life["gain"] < 0][life["promoted"][gate]] += 1
-        told = [f"{own[False]} of {own.total()}" for own in (held[True], held[False])]
-        lines.append(f"| {name} | {' | '.join(told)} |")
+        harms_held = sum(not row["promoted"][gate] for row in harms)
+        gains_held = sum(not row["promoted"][gate] for row in gains)
+        lines.append(f"| {name} | {harms_held} of {len(harms)} | {gains_held} of {len(gains)} |")
     return "\n".join(lines) + "\n"
 
 
-def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = " | ".join(f"promoted by {size:,}" for size in SIZES)
+def _weight_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    head = " | ".join(f"promoted by {size:,}" for size in GATE_SIZES)
     lines = [
-        f"| weight of BM25 | gain on all {TEST:,} | {head} |",
-        "|---|---|" + "---|" * len(SIZES),
+        f"| weight of BM25 | gain on all {TEST_QUERIES:,} | {head} |",
+        "|---|---|" + "---|" * len(GATE_SIZES),
     ]
     for row in rows:
         gain = f"{_signed(row['gain'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
-        shares = " | ".join(f"{row['promoted'][str(size)]} of {DRAWS}" for size in SIZES)
-        lines.append(f"| {row['weight']:g} | {gain} | {shares} |")
+        # JSON has the sizes as text.
+        promoted = [f"{row['promoted'][str(size)]} of {GATE_DRAWS}" for size in GATE_SIZES]
+        lines.append(f"| {row['weight']:g} | {gain} | {' | '.join(promoted)} |")
     return "\n".join(lines) + "\n"
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("0.", ".") if round(value, 3) else "0"
+    """Return a number with its sign and without a leading 0, such as +.012."""
+    if round(value, 3) == 0:
+        return "0"
+    return f"{value:+.3f}".replace("0.", ".")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ Every second old document is known: both trainings use a query that was cut out 
 written query. The second training has as many steps. It also uses the cut-out queries of the new
 documents and, with `--queries`, the written queries of every second one. Documents whose written
 query is in no training are measured, and the drift check compares with them. The first row shows
-how far two
-trainings differ by chance: the second training repeats the first with another seed.
+how far two trainings differ by chance: the second training repeats the first with another seed.
 """
 
 from __future__ import annotations
@@ -64,9 +63,10 @@ SETTINGS: dict[str, Any] = {
     "negatives_per_query": 0,
 }
 # Orders in which new documents are cut into batches.
-ROUNDS = 4
+BATCH_ORDERS = 4
 # Documents whose written queries are trained on, and documents that are measured.
-KNOWN, OTHERS = slice(0, None, 2), slice(1, None, 2)
+KNOWN = slice(0, None, 2)
+OTHERS = slice(1, None, 2)
 # Source without documents, for a second training on the same ones.
 AGAIN = "trained again"
 
@@ -79,14 +79,21 @@ class Shift(NamedTuple):
 
     def __str__(self) -> str:
         """Return the name in the table."""
-        return f"{self.share:.0%} {self.source}" if self.share else f"none {self.source}".rstrip()
+        if self.share > 0:
+            return f"{self.share:.0%} {self.source}"
+        return f"none {self.source}".rstrip()
 
 
 @dataclass(frozen=True)
 class RetrainingTrial:
-    """Numbers of old and new documents, and steps of training.
+    """Size of a trial.
 
-    drift: Plan of the batches that the drift check judges.
+    Attributes:
+        old: Number of old documents.
+        new: Number of new documents.
+        steps: Steps of each training.
+        queries: Train on the written queries of every second new document.
+        drift: Plan of the batches that the drift check judges.
     """
 
     old: int = 1500
@@ -105,7 +112,13 @@ class Ranks(NamedTuple):
 
 @dataclass
 class Effect:
-    """Results with new documents added and with a retriever trained on all, one entry per seed."""
+    """Results of one shift.
+
+    Attributes:
+        added: Ranks with new documents added, one entry per seed.
+        retrained: Ranks with a retriever trained on all documents, one entry per seed.
+        batches: Results of the drift check.
+    """
 
     added: list[Ranks] = field(default_factory=list)
     retrained: list[Ranks] = field(default_factory=list)
@@ -113,46 +126,56 @@ class Effect:
 
     def line(self, name: str) -> list[str]:
         """Return a row of the table, under `HEAD`."""
-        added, retrained = (
-            Ranks(*map(np.concatenate, zip(*each, strict=True)))
-            for each in (self.added, self.retrained)
-        )
-        gain, low = _difference(retrained.new, added.new)
-        each = [
+        added = _concatenate(self.added)
+        retrained = _concatenate(self.retrained)
+        new_gain, lower_end = _difference(retrained.new, added.new)
+        old_gain, _ = _difference(retrained.old, added.old)
+        loss = added.old.mean() - added.new.mean()
+
+        # A retrain is due if the gain is significant and every seed shows it.
+        gains_with_each_seed = all(
             after.new.mean() > before.new.mean()
             for before, after in zip(self.added, self.retrained, strict=True)
-        ]
-        found = [f"{ranks.new.mean():.3f}" for ranks in (added, retrained)]
-        of_old, _ = _difference(retrained.old, added.old)
-        below = f"{added.old.mean() - added.new.mean():+.3f}"
-        calls = f"{sum(self.batches.retrain)} of {len(self.batches.retrain)}"
+        )
+        is_due = lower_end > 0 and gains_with_each_seed
         return [
             name,
             str(len(added.new)),
-            *found,
-            gain,
-            "yes" if low > 0 and all(each) else "no",
-            of_old,
-            below,
-            calls,
+            f"{added.new.mean():.3f}",
+            f"{retrained.new.mean():.3f}",
+            new_gain,
+            "yes" if is_due else "no",
+            old_gain,
+            f"{loss:+.3f}",
+            f"{sum(self.batches.retrain)} of {len(self.batches.retrain)}",
         ]
+
+
+def _concatenate(ranks: Sequence[Ranks]) -> Ranks:
+    """Join the ranks of all seeds."""
+    return Ranks(
+        old=np.concatenate([seed_ranks.old for seed_ranks in ranks]),
+        new=np.concatenate([seed_ranks.new for seed_ranks in ranks]),
+    )
 
 
 class Champion:
     """Retriever that was trained on old documents, and the reference of the drift check.
 
-    old: Documents (o).
-    fresh: Others of the same home that may still arrive.
+    Attributes:
+        old: Old documents.
+        fresh: Other documents of the same home that may still arrive.
+        known: Old documents whose queries are trained on.
     """
 
     def __init__(self, home: Triples, trial: RetrainingTrial, base: str | Path, seed: int) -> None:
-        self.trial, self.base, self.seed = trial, base, seed
-        self.chance = np.random.default_rng(seed)
-        order = self.chance.permutation(len(home))
-        self.old, self.fresh = (
-            [home[i] for i in order[: trial.old]],
-            [home[i] for i in order[trial.old :]],
-        )
+        self.trial = trial
+        self.base = base
+        self.seed = seed
+        self.random = np.random.default_rng(seed)
+        order = self.random.permutation(len(home))
+        self.old = [home[i] for i in order[: trial.old]]
+        self.fresh = [home[i] for i in order[trial.old :]]
         self.known = self.old[KNOWN]
         self.encoder = train(self.old, self.known, self.known, trial, base, seed)
         self.vectors = encode(self.encoder, self.old)
@@ -160,42 +183,56 @@ class Champion:
 
     def meets(self, shift: Shift, away: Triples, effect: Effect) -> None:
         """Add the results of new documents, with a share from `away`, to `effect`."""
-        fresh, away = self._not_asked(self.fresh), self._not_asked(away)
-        new = arriving(fresh, away, shift.share, self.trial.new, self.chance)
+        fresh = self._without_known_queries(self.fresh)
+        away = self._without_known_queries(away)
+        new = draw_arrivals(fresh, away, shift.share, self.trial.new, self.random)
         vectors = encode(self.encoder, new)
-        effect.added.append(_ranks(self.vectors, vectors, self.trial))
-        for rows in _batches(len(new), self.trial.drift.batch, self.chance):
+        effect.added.append(_measured_ranks(self.vectors, vectors, self.trial))
+        for rows in _draw_batches(len(new), self.trial.drift.batch, self.random):
             judge(self.calibration, self.vectors.documents, vectors[rows], effect.batches)
-        challenger = self._again() if shift.source == AGAIN else self._with(new)
-        sides = (encode(challenger, documents, made=False) for documents in (self.old, new))
-        effect.retrained.append(_ranks(*sides, self.trial))
 
-    def _again(self) -> Any:
+        if shift.source == AGAIN:
+            challenger = self._train_again()
+        else:
+            challenger = self._train_with(new)
+        old_vectors = encode(challenger, self.old, made=False)
+        new_vectors = encode(challenger, new, made=False)
+        effect.retrained.append(_measured_ranks(old_vectors, new_vectors, self.trial))
+
+    def _train_again(self) -> Any:
+        """Train on the same documents with another seed."""
         return train(self.old, self.known, self.known, self.trial, self.base, self.seed + 1000)
 
-    def _with(self, new: Triples) -> Any:
-        written = self.known + (new[KNOWN] if self.trial.queries else [])
+    def _train_with(self, new: Triples) -> Any:
+        """Train on old and new documents."""
+        written = list(self.known)
+        if self.trial.queries:
+            written.extend(new[KNOWN])
         return train(self.old + new, self.known + new, written, self.trial, self.base, self.seed)
 
-    def _not_asked(self, documents: Triples) -> Triples:
+    def _without_known_queries(self, documents: Triples) -> Triples:
         """Return the documents whose written query does not belong to a known document."""
-        asked = {query for _, _, query in self.known}
-        return [one for one in documents if one[2] not in asked]
+        known_queries = {query for _, _, query in self.known}
+        return [document for document in documents if document[2] not in known_queries]
 
 
-def arriving(
-    fresh: Triples, away: Triples, share: float, size: int, chance: np.random.Generator
+def draw_arrivals(
+    fresh: Triples, away: Triples, share: float, size: int, random: np.random.Generator
 ) -> Triples:
-    """Return `size` documents in random order, with a share from `away`."""
+    """Return `size` documents in random order, with a share from `away`.
+
+    Raises:
+        FreshetError: If a source has too few documents.
+    """
     shifted = round(share * size)
     if len(away) < shifted or len(fresh) < size - shifted:
         raise FreshetError(
             f"{size} new documents need as many; "
             f"a source has {len(away)}, the home {len(fresh)} left"
         )
-    drawn = [away[i] for i in chance.permutation(len(away))[:shifted]]
-    drawn += [fresh[i] for i in chance.permutation(len(fresh))[: size - shifted]]
-    return [drawn[i] for i in chance.permutation(size)]
+    documents = [away[i] for i in random.permutation(len(away))[:shifted]]
+    documents.extend(fresh[i] for i in random.permutation(len(fresh))[: size - shifted])
+    return [documents[i] for i in random.permutation(size)]
 
 
 def train(
@@ -206,22 +243,32 @@ def train(
     base: str | Path,
     seed: int,
 ) -> Any:
-    """Train an encoder on the cut-out queries of `cut` and the written queries of `written`.
+    """Train an encoder with queries that all search among `documents`.
 
-    All queries search among `documents`.
+    Args:
+        documents: All documents.
+        cut: Documents whose cut-out queries are trained on.
+        written: Documents whose written queries are trained on.
+        trial: Size of the trial.
+        base: Encoder that the training starts from.
+        seed: Seed of the training.
     """
     from model_code.encoding.encoder import Encoder
     from model_code.training.data import Passages, TrainingData, make_pairs
     from model_code.training.trainer import Trainer
 
-    most = trial.drift.max_tokens
-    encoder = Encoder.load(base, most)
-    rows = {text: row for row, (text, _, _) in enumerate(documents)}
-    passages = Passages([text for text, _, _ in documents], np.arange(len(documents)))
+    max_tokens = trial.drift.max_tokens
+    encoder = Encoder.load(base, max_tokens)
+    texts = [text for text, _, _ in documents]
+    rows = {text: row for row, text in enumerate(texts)}
+    passages = Passages(texts, np.arange(len(texts)))
     asked = make_pairs(passages, [(query, [rows[text]]) for text, _, query in written])
     made = make_pairs(passages, [(query, [rows[text]]) for text, query, _ in cut])
     settings = TrainingSettings(
-        **SETTINGS, steps=trial.steps, query_max_tokens=most, document_max_tokens=most
+        **SETTINGS,
+        steps=trial.steps,
+        query_max_tokens=max_tokens,
+        document_max_tokens=max_tokens,
     )
     Trainer(encoder, TrainingData(passages, asked, made), settings, seed).fit()
     return encoder
@@ -229,35 +276,35 @@ def train(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table of each home after each seed."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
+    plan = StudyPlan()
     require(
-        given.new >= StudyPlan().batch,
-        f"--new is {given.new}, but drift judges batches of {StudyPlan().batch}",
+        options.new >= plan.batch,
+        f"--new is {options.new}, but drift judges batches of {plan.batch}",
     )
     trial = RetrainingTrial(
-        given.old,
-        given.new,
-        given.steps,
-        given.queries,
-        replace(StudyPlan(), per_source=2 * given.new),
+        old=options.old,
+        new=options.new,
+        steps=options.steps,
+        queries=options.queries,
+        drift=replace(plan, per_source=2 * options.new),
     )
-    for name, home, elsewhere in studies(given.data, trial.drift):
+    for study in studies(options.data, trial.drift):
         shifts: dict[Shift, Triples] = {Shift(AGAIN, 0.0): [], Shift("", 0.0): []}
-        shifts |= {
-            Shift(source, share): with_made(elsewhere[source])
-            for source in elsewhere
-            for share in given.shares
-        }
-        effects, triples = {shift: Effect() for shift in shifts}, with_made(home)
-        for seed in range(given.seeds):
-            champion = Champion(triples, trial, given.base, seed)
+        for source, pairs in study.elsewhere.items():
+            documents = with_made(pairs)
+            for share in options.shares:
+                shifts[Shift(source, share)] = documents
+
+        effects = {shift: Effect() for shift in shifts}
+        home = with_made(study.home)
+        for seed in range(options.seeds):
+            champion = Champion(home, trial, options.base, seed)
             for shift, away in shifts.items():
                 champion.meets(shift, away, effects[shift])
-            print(f"\n{name}, {seed + 1} of {given.seeds} seeds\n", flush=True)
-            print(
-                markdown(HEAD, [effect.line(str(shift)) for shift, effect in effects.items()]),
-                flush=True,
-            )
+            lines = [effect.line(str(shift)) for shift, effect in effects.items()]
+            print(f"\n{study.name}, {seed + 1} of {options.seeds} seeds\n", flush=True)
+            print(markdown(HEAD, lines), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -283,27 +330,33 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ranks(old: Vectors, new: Vectors, trial: RetrainingTrial) -> Ranks:
-    everything = np.concatenate([old.documents, new.documents])
-    measured = old[OTHERS], new[OTHERS if trial.queries else slice(None)]
-    return Ranks(*(reciprocal_ranks(one.asked, one.documents, everything) for one in measured))
+def _measured_ranks(old: Vectors, new: Vectors, trial: RetrainingTrial) -> Ranks:
+    """Return the ranks of the documents whose written query is in no training."""
+    all_documents = np.concatenate([old.documents, new.documents])
+    measured_old = old[OTHERS]
+    measured_new = new[OTHERS] if trial.queries else new
+    return Ranks(
+        old=reciprocal_ranks(measured_old.asked, measured_old.documents, all_documents),
+        new=reciprocal_ranks(measured_new.asked, measured_new.documents, all_documents),
+    )
 
 
-def _batches(count: int, size: int, chance: np.random.Generator) -> list[np.ndarray]:
-    """Return the rows of whole batches, from `ROUNDS` orders of all documents."""
-    most = count - count % size
-    return [
-        rows for _ in range(ROUNDS) for rows in chance.permutation(count)[:most].reshape(-1, size)
-    ]
+def _draw_batches(count: int, size: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Return the rows of whole batches, from `BATCH_ORDERS` orders of all documents."""
+    in_whole_batches = count - count % size
+    batches: list[np.ndarray] = []
+    for _ in range(BATCH_ORDERS):
+        order = random.permutation(count)[:in_whole_batches]
+        batches.extend(order.reshape(-1, size))
+    return batches
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[str, float]:
     """Return the mean difference with its 95 % interval, and the interval's lower end."""
     change = ours - theirs
-    low, high = (
-        float(bound[0]) for bound in bootstrap_interval(change[:, None], 2000, 0.95, seed=0)
-    )
-    return f"{change.mean():+.3f} [{low:+.3f}, {high:+.3f}]", low
+    lows, highs = bootstrap_interval(change[:, None], 2000, 0.95, seed=0)
+    low = float(lows[0])
+    return f"{change.mean():+.3f} [{low:+.3f}, {highs[0]:+.3f}]", low
 
 
 if __name__ == "__main__":
