@@ -18,8 +18,11 @@ from playwright.sync_api import Page, sync_playwright
 from model_code.files import read_json, write_json
 
 HERE = Path(__file__).parent
-# Questions, one of them a warm-up, and milliseconds between keys.
-QUESTIONS, DELAY = 11, 150
+# Questions, the first of which is a warm-up.
+QUESTIONS = 11
+KEY_DELAY_MILLISECONDS = 150
+# Pause after each question, so that its last hits are drawn.
+PAUSE_MILLISECONDS = 1000
 # Measures the time from a key until the hits of the full text in the box are drawn.
 CLOCK = """() => {
     let typed = 0;
@@ -35,23 +38,23 @@ CLOCK = """() => {
 }"""
 
 
-def typed(page: Page, questions: list[str]) -> list[float]:
+def type_questions(page: Page, questions: list[str]) -> list[float]:
     """Return the milliseconds from each key to the hits, for all questions but the first."""
     page.evaluate(CLOCK)
+    box = page.get_by_label("Search the documents")
     for number, question in enumerate(questions):
-        page.get_by_label("Search the documents").fill("")
-        page.get_by_label("Search the documents").press_sequentially(question, delay=DELAY)
-        page.wait_for_timeout(1000)
+        box.fill("")
+        box.press_sequentially(question, delay=KEY_DELAY_MILLISECONDS)
+        page.wait_for_timeout(PAUSE_MILLISECONDS)
         if number == 0:
             page.evaluate("waited.length = 0")
     return list(page.evaluate("waited"))
 
 
 def main(url: str) -> dict[str, Any]:
-    """Measure and write the latencies."""
-    questions = [text for text, _ in read_json(HERE.parent / "people_ask/questions.json")][
-        :QUESTIONS
-    ]
+    """Measure the latencies of a service."""
+    rows = read_json(HERE.parent / "people_ask/questions.json")
+    questions = [text for text, _ in rows[:QUESTIONS]]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox"]
@@ -59,17 +62,22 @@ def main(url: str) -> dict[str, Any]:
         page = browser.new_page()
         page.goto(url)
         page.get_by_text("Up to date").wait_for()
-        waited = typed(page, questions)
+        latencies = type_questions(page, questions)
         browser.close()
-    opened = httpx.get(f"{url}/status").json()
-    (live,) = [each for each in opened["open"] if each["retriever"] == opened["default_retriever"]]
-    p50, p90, p99 = np.percentile(waited, (50, 90, 99)).round(1).tolist()
+
+    status = httpx.get(f"{url}/status").json()
+    (retriever,) = [
+        retriever
+        for retriever in status["open"]
+        if retriever["retriever"] == status["default_retriever"]
+    ]
+    p50, p90, p99 = np.percentile(latencies, (50, 90, 99)).round(1).tolist()
     return {
-        "retriever": live["retriever"],
-        "documents": live["documents"],
-        "keys": sum(map(len, questions[1:])),
-        "answered": len(waited),
-        "ms": {"p50": p50, "p90": p90, "p99": p99, "max": round(max(waited), 1)},
+        "retriever": retriever["retriever"],
+        "documents": retriever["documents"],
+        "keys": sum(len(question) for question in questions[1:]),
+        "answered": len(latencies),
+        "ms": {"p50": p50, "p90": p90, "p99": p99, "max": round(max(latencies), 1)},
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,114 +20,150 @@ from model_code.project import Project
 from orchestration.cli.results import load_comparison
 
 HERE = Path(__file__).parent
-PAIR, DRAWS = ("fused", "hce"), 10_000
-METRICS = ("nDCG@10", "hit@1", "R@100")
+FUSION = "fused"
+# Trained component of the fusion.
+COMPONENT = "hce"
+UNTRAINED = "untrained"
+# Systems that the table of differences leaves out.
+WITHOUT_DIFFERENCES = ("bm25", "zero_shot")
+METRIC = "nDCG@10"
+OTHER_METRICS = ("hit@1", "R@100")
+RANDOMISATIONS = 10_000
 
 
-def measured(project: Path) -> dict[str, Any]:
+def measure(project: Path) -> dict[str, Any]:
     """Return the means of a build and the differences on the main metric, with intervals."""
-    found = load_comparison(Project(project))
-    systems = {
-        name: {metric: own[metric] for metric in METRICS} for name, own in found["systems"].items()
-    }
-    kept = [row for row in found["differences"] if row["metric"] == METRICS[0]]
-    kept.append(less_its_part(project / "artifacts" / "evaluate"))
+    comparison = load_comparison(Project(project))
+    systems = {}
+    for name, values in comparison["systems"].items():
+        systems[name] = {metric: values[metric] for metric in (METRIC, *OTHER_METRICS)}
+    differences = [row for row in comparison["differences"] if row["metric"] == METRIC]
+    differences.append(compare_with_component(project / "artifacts" / "evaluate"))
+
+    # Systems that the comparison does not list have one seed.
+    seeds = dict.fromkeys(systems, 1)
+    seeds.update(comparison["seeds"])
     return {
-        "queries": found["queries"],
-        "seeds": dict.fromkeys(systems, 1) | found["seeds"],
+        "queries": comparison["queries"],
+        "seeds": seeds,
         "systems": systems,
-        "differences": kept,
-        "groups": {name: _group(own) for name, own in found["groups"].items()},
+        "differences": differences,
+        "groups": {name: _summarise_group(group) for name, group in comparison["groups"].items()},
     }
 
 
-def _group(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return results of `seen` queries and of the others.
+def _summarise_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return results of `seen` queries or of the others.
 
     A `seen` query asks for a document of a training query.
     """
-    gains = {(row["system"], row["reference"], row["metric"]): row for row in found["differences"]}
-    means = {name: own[METRICS[0]]["value"] for name, own in found["systems"].items()}
-    queries = next(iter(found["systems"].values()))[METRICS[0]]["queries"]
+    systems = group["systems"]
+    first_system = next(iter(systems.values()))
+    differences = {
+        (row["system"], row["reference"], row["metric"]): row for row in group["differences"]
+    }
     return {
-        "queries": queries,
-        "systems": means,
-        "fused less untrained": gains["fused", "untrained", METRICS[0]],
+        "queries": first_system[METRIC]["queries"],
+        "systems": {name: values[METRIC]["value"] for name, values in systems.items()},
+        "fused less untrained": differences[FUSION, UNTRAINED, METRIC],
     }
 
 
-def less_its_part(evaluations: Path) -> dict[str, Any]:
+def compare_with_component(evaluations: Path) -> dict[str, Any]:
     """Compare `fused` with its trained component `hce`, paired over queries and seeds.
 
     No report makes this comparison.
     """
-    folders = [
-        folder for folder in sorted(evaluations.iterdir()) if strip_seed(folder.name) in PAIR
-    ]
-    systems = {
-        one.system: one
-        for one in average_over_seeds(load_scores(folder, "test") for folder in folders)
-    }
-    fused, part = (systems[name] for name in PAIR)
+    runs = []
+    for folder in sorted(evaluations.iterdir()):
+        if strip_seed(folder.name) in (FUSION, COMPONENT):
+            runs.append(load_scores(folder, "test"))
+    systems = {scores.system: scores for scores in average_over_seeds(runs)}
+    fusion = systems[FUSION]
+    component = systems[COMPONENT]
+
     low, high = interval_over_seeds(
-        fused.runs(METRICS[:1]), part.runs(METRICS[:1]), confidence=0.95, lowest=-1.0
+        fusion.runs((METRIC,)), component.runs((METRIC,)), confidence=0.95, lowest=-1.0
     )
-    gains = (fused.values - part.values)[[METRICS[0]]].to_numpy()
-    p = paired_randomisation_test(gains, DRAWS, 0)[0]
-    stated = {"difference": gains.mean(), "low": low[0], "high": high[0], "p": p, "p_holm": p}
-    rounded = {name: round(float(value), 6) for name, value in stated.items()}
-    return {"metric": METRICS[0], "system": PAIR[0], "reference": PAIR[1]} | rounded
+    gains = (fusion.values - component.values)[[METRIC]].to_numpy()
+    (p,) = paired_randomisation_test(gains, RANDOMISATIONS, 0)
+    numbers = {"difference": gains.mean(), "low": low[0], "high": high[0], "p": p, "p_holm": p}
+    row: dict[str, Any] = {"metric": METRIC, "system": FUSION, "reference": COMPONENT}
+    for name, number in numbers.items():
+        row[name] = round(float(number), 6)
+    return row
 
 
 def tables(result: Mapping[str, Any]) -> str:
     """Return the page's tables: one per corpus, then all differences from the untrained fusion."""
-    blocks = [_corpus(name, own) for name, own in sorted(result.items())]
-    rows = [
-        f"| {name} | {row['system']} | {row['reference']} | {_difference(row)} | "
-        f"{row['p']:.4f} | {row['p_holm']:.4f} |"
-        for name, own in sorted(result.items())
-        for row in sorted(own["differences"], key=lambda row: (row["reference"], row["difference"]))
-        if row["reference"] in ("untrained", PAIR[1]) and row["system"] not in ("bm25", "zero_shot")
+    blocks = [_system_table(corpus, result[corpus]) for corpus in sorted(result)]
+    blocks.append(_difference_table(result))
+    blocks.append(_group_table(result))
+    return "\n".join(blocks)
+
+
+def _system_table(corpus: str, result: Mapping[str, Any]) -> str:
+    columns = " | ".join(["system", "seeds", METRIC, *OTHER_METRICS])
+    lines = [
+        f"**{corpus}**, {result['queries']:,} test queries",
+        "",
+        f"| {columns} |",
+        "|---|---|---|---|---|",
     ]
-    head = "| corpus | system | less | nDCG@10 | p | p (Holm) |\n|---|---|---|---|---|---|\n"
-    return "\n".join([*blocks, head + "\n".join(rows) + "\n", _groups(result)])
+    systems = result["systems"]
+    for system in sorted(systems, key=lambda system: systems[system][METRIC]["value"]):
+        cells = [system, str(result["seeds"][system]), _format_interval(systems[system][METRIC])]
+        for metric in OTHER_METRICS:
+            cells.append(_format_value(systems[system][metric]["value"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
-def _groups(result: Mapping[str, Any]) -> str:
-    rows = [
-        f"| {name} | {group}, {own['queries']:,} | "
-        f"{_short(own['systems']['untrained'])} | {_short(own['systems']['fused'])} | "
-        f"{_difference(own['fused less untrained'])} | {own['fused less untrained']['p']:.4f} |"
-        for name, build in sorted(result.items())
-        for group, own in sorted(build.get("groups", {}).items())
+def _difference_table(result: Mapping[str, Any]) -> str:
+    lines = ["| corpus | system | less | nDCG@10 | p | p (Holm) |", "|---|---|---|---|---|---|"]
+    for corpus, build in sorted(result.items()):
+        for row in sorted(build["differences"], key=itemgetter("reference", "difference")):
+            has_reference = row["reference"] in (UNTRAINED, COMPONENT)
+            if has_reference and row["system"] not in WITHOUT_DIFFERENCES:
+                lines.append(
+                    f"| {corpus} | {row['system']} | {row['reference']} | "
+                    f"{_format_difference(row)} | {row['p']:.4f} | {row['p_holm']:.4f} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def _group_table(result: Mapping[str, Any]) -> str:
+    lines = [
+        "| corpus | queries | untrained | fused | difference | p |",
+        "|---|---|---|---|---|---|",
     ]
-    head = "| corpus | queries | untrained | fused | difference | p |\n|---|---|---|---|---|---|\n"
-    return head + "\n".join(rows) + "\n"
+    for corpus, build in sorted(result.items()):
+        for name, group in sorted(build.get("groups", {}).items()):
+            means = group["systems"]
+            difference = group["fused less untrained"]
+            lines.append(
+                f"| {corpus} | {name}, {group['queries']:,} | "
+                f"{_format_value(means[UNTRAINED])} | {_format_value(means[FUSION])} | "
+                f"{_format_difference(difference)} | {difference['p']:.4f} |"
+            )
+    return "\n".join(lines) + "\n"
 
 
-def _corpus(name: str, own: Mapping[str, Any]) -> str:
-    columns = " | ".join(["system", "seeds", *METRICS])
-    head = f"**{name}**, {own['queries']:,} test queries\n\n| {columns} |\n|---|---|---|---|---|\n"
-    return head + "".join(
-        f"| {system} | {own['seeds'][system]} | {_interval(values[METRICS[0]])} | "
-        f"{' | '.join(_short(values[metric]['value']) for metric in METRICS[1:])} |\n"
-        for system, values in sorted(
-            own["systems"].items(), key=lambda item: item[1][METRICS[0]]["value"]
-        )
-    )
+def _format_interval(cell: Mapping[str, float]) -> str:
+    value = _format_value(cell["value"])
+    low = _format_value(cell["low"])
+    high = _format_value(cell["high"])
+    return f"{value} [{low}, {high}]"
 
 
-def _interval(cell: Mapping[str, float]) -> str:
-    return f"{_short(cell['value'])} [{_short(cell['low'])}, {_short(cell['high'])}]"
+def _format_difference(row: Mapping[str, Any]) -> str:
+    text = f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+    return text.replace("0.", ".")
 
 
-def _difference(row: Mapping[str, Any]) -> str:
-    return f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]".replace("0.", ".")
-
-
-def _short(value: float) -> str:
+def _format_value(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
 
 if __name__ == "__main__":
-    measure_projects(HERE, sys.argv[1:], measured, tables)
+    measure_projects(HERE, sys.argv[1:], measure, tables)

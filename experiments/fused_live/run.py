@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -25,70 +25,95 @@ from model_code.files import write_json
 from model_code.project import Project
 
 HERE = Path(__file__).parent
-BASE, DOCUMENTS, FEEDBACK = "sentence-transformers/all-MiniLM-L6-v2", 10_000, 0.3
-# Number of rounds, and seconds of each kind in a round.
-ROUNDS, WARM, IDLE, ARRIVING = 8, 2.0, 5.0, 15.0
-# Documents of a request, seconds between requests, words of a document.
-TOGETHER, EVERY, WORDS = 5, 0.25, 40
+BASE = "sentence-transformers/all-MiniLM-L6-v2"
+DOCUMENTS = 10_000
+FEEDBACK = 0.3
+ROUNDS = 8
+# Seconds of each phase of a round.
+WARM_UP_SECONDS = 2.0
+IDLE_SECONDS = 5.0
+ARRIVING_SECONDS = 15.0
+# Documents of a request, and seconds between two requests.
+DOCUMENTS_PER_REQUEST = 5
+REQUEST_INTERVAL_SECONDS = 0.25
+WORDS_PER_DOCUMENT = 40
+QUERIES = 400
+WORDS_PER_QUERY = 8
+# Share of feedback of each kind of retriever. The dense one is no fusion.
 KINDS = {"dense": None, "fused": FEEDBACK}
-COLUMNS, QUANTILES = ("idle", "arriving", "added"), {"p50": 0.5, "p99": 0.99}
+COLUMNS = ("idle", "arriving", "added")
+QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 
-def read(client: Client, texts: Sequence[str], seconds: float) -> list[float]:
+def search_for(client: Client, texts: Sequence[str], seconds: float) -> list[float]:
     """Search one query after the other for some seconds; return the milliseconds of each search."""
-    took, end = [], time.monotonic() + seconds
+    milliseconds = []
+    deadline = time.monotonic() + seconds
     for text in cycle(texts):
         started = time.perf_counter()
         client.search(text, 10)
-        took.append(1000 * (time.perf_counter() - started))
-        if time.monotonic() > end:
-            return took
+        milliseconds.append(1000 * (time.perf_counter() - started))
+        if time.monotonic() > deadline:
+            return milliseconds
     raise ValueError("there is nothing to search for")
 
 
 class Arrivals(threading.Thread):
     """Thread that adds documents at a steady pace until `stop`.
 
-    took: Milliseconds of each request, after which all its documents are found.
+    Attributes:
+        stop: Event that ends the thread.
+        milliseconds: Duration of each request, after which all its documents are found.
     """
 
     def __init__(self, client: Client, texts: Sequence[str]) -> None:
         super().__init__()
-        self.client, self.texts, self.next, self.took = client, texts, 0, list[float]()
+        self.client = client
+        self.texts = texts
         self.stop = threading.Event()
+        self.milliseconds: list[float] = []
+        self._next_number = 0
 
     def run(self) -> None:
-        """Run the thread."""
-        due = time.monotonic()
-        while not self.stop.wait(max(0.0, due - time.monotonic())):
-            numbers = range(self.next, self.next + TOGETHER)
+        """Add documents until `stop` is set."""
+        next_time = time.monotonic()
+        while not self.stop.wait(max(0.0, next_time - time.monotonic())):
+            documents = self._next_documents()
             started = time.perf_counter()
-            self.client.add([self._document(number) for number in numbers])
-            self.took.append(1000 * (time.perf_counter() - started))
-            self.next, due = numbers.stop, due + EVERY
+            self.client.add(documents)
+            self.milliseconds.append(1000 * (time.perf_counter() - started))
+            next_time += REQUEST_INTERVAL_SECONDS
 
-    def _document(self, number: int) -> dict[str, str]:
-        text = " ".join(self.texts[number % len(self.texts)].split()[:WORDS])
-        return {"_id": f"new.{number}", "title": f"new {number}", "text": text}
+    def _next_documents(self) -> list[dict[str, str]]:
+        documents = []
+        for _ in range(DOCUMENTS_PER_REQUEST):
+            number = self._next_number
+            words = self.texts[number % len(self.texts)].split()[:WORDS_PER_DOCUMENT]
+            documents.append(
+                {"_id": f"new.{number}", "title": f"new {number}", "text": " ".join(words)}
+            )
+            self._next_number += 1
+        return documents
 
 
-def one_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
+def run_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
     """Search alone, then beside arrivals.
 
     The first addition of a process loads libraries and is excluded.
     """
-    asked = [" ".join(text.split()[:8]) for text in texts[:400]]
-    read(client, asked, WARM)
-    idle = read(client, asked, IDLE)
+    queries = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[:QUERIES]]
+    search_for(client, queries, WARM_UP_SECONDS)
+    idle = search_for(client, queries, IDLE_SECONDS)
+
     client.add([{"_id": "first", "title": "first", "text": texts[0]}])
     arrivals = Arrivals(client, texts)
     arrivals.start()
     try:
-        arriving = read(client, asked, ARRIVING)
+        arriving = search_for(client, queries, ARRIVING_SECONDS)
     finally:
         arrivals.stop.set()
         arrivals.join()
-    return {"idle": idle, "arriving": arriving, "added": arrivals.took}
+    return {"idle": idle, "arriving": arriving, "added": arrivals.milliseconds}
 
 
 def measure() -> dict[str, Any]:
@@ -100,37 +125,40 @@ def measure() -> dict[str, Any]:
     encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
     rounds: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
-        projects = {
-            kind: make_project(Path(folder) / kind, BASE, DOCUMENTS, texts, encoded, feedback)
-            for kind, feedback in KINDS.items()
-        }
+        projects = {}
+        for kind, feedback in KINDS.items():
+            root = Path(folder) / kind
+            projects[kind] = make_project(root, BASE, DOCUMENTS, texts, encoded, feedback)
         for _ in range(ROUNDS):
             for kind, project in projects.items():
-                with served(_copied(project, Path(folder) / "round")) as client:
-                    rounds[kind].append(one_round(client, texts))
-    return {
-        kind: {column: _stated(own, column) for column in COLUMNS} for kind, own in rounds.items()
-    }
+                with served(_copy_project(project, Path(folder) / "round")) as client:
+                    rounds[kind].append(run_round(client, texts))
+
+    result: dict[str, Any] = {}
+    for kind, kind_rounds in rounds.items():
+        result[kind] = {}
+        for column in COLUMNS:
+            result[kind][column] = _summarise([measured[column] for measured in kind_rounds])
+    return result
 
 
-def _copied(project: Project, folder: Path) -> Project:
+def _copy_project(project: Project, folder: Path) -> Project:
     """Copy the project as it was built, so that every round starts with equally many documents."""
     shutil.rmtree(folder, ignore_errors=True)
     return Project(shutil.copytree(project.root, folder))
 
 
-def _stated(rounds: Sequence[Mapping[str, list[float]]], column: str) -> dict[str, Any]:
-    """Return the quantiles of all rounds together, and of each round."""
-    together = [milliseconds for own in rounds for milliseconds in own[column]]
-    each = {
-        f"{name} of each round": [_quantile(own[column], q) for own in rounds]
-        for name, q in QUANTILES.items()
-    }
-    return (
-        {"n": len(together)}
-        | {name: _quantile(together, q) for name, q in QUANTILES.items()}
-        | each
-    )
+def _summarise(rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Return the quantiles of all rounds together, and of each round, in milliseconds."""
+    together = np.concatenate(rounds)
+    summary: dict[str, Any] = {"n": len(together)}
+    for name, quantile in QUANTILES.items():
+        summary[name] = _quantile(together, quantile)
+    for name, quantile in QUANTILES.items():
+        summary[f"{name} of each round"] = [
+            _quantile(milliseconds, quantile) for milliseconds in rounds
+        ]
+    return summary
 
 
 def _quantile(milliseconds: Sequence[float], quantile: float) -> float:
@@ -142,23 +170,30 @@ def tables(result: Mapping[str, Any]) -> str:
 
     The ratio has the smallest and the largest round's.
     """
-    rows = []
-    for column, quantile in [(column, quantile) for column in COLUMNS for quantile in QUANTILES]:
-        dense, fused = (result[kind][column] for kind in KINDS)
-        pairs = zip(
+    lines = ["| | | dense | fused | ratio (of rounds) |", "|---|---|---|---|---|"]
+    for column, quantile in product(COLUMNS, QUANTILES):
+        dense = result["dense"][column]
+        fused = result["fused"][column]
+        round_times = zip(
             fused[f"{quantile} of each round"], dense[f"{quantile} of each round"], strict=True
         )
-        ratios = [above / below for above, below in pairs]
-        rows.append(
+        ratios = [fused_time / dense_time for fused_time, dense_time in round_times]
+        ratio = fused[quantile] / dense[quantile]
+        lines.append(
             f"| {column} | {quantile} | {dense[quantile]} ms | {fused[quantile]} ms | "
-            f"{fused[quantile] / dense[quantile]:.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
+            f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
         )
-    head = "| | | dense | fused | ratio (of rounds) |\n|---|---|---|---|---|\n"
-    return head + "\n".join(rows) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, and write the result and the table."""
+    result = measure()
+    write_json(HERE / "result.json", result)
+    text = tables(result)
+    write_tables(HERE, text)
+    print(text)
 
 
 if __name__ == "__main__":
-    found = measure()
-    write_json(HERE / "result.json", found)
-    write_tables(HERE, tables(found))
-    print(tables(found))
+    main()

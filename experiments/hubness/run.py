@@ -1,7 +1,7 @@
 """Measure feedback and hubness in the untrained fusion, on dev and train queries.
 
 `python -m experiments.hubness.run NAME=PROJECT:SPLIT ...` needs the stage `base_index` in each
-PROJECT. It writes `result_500.json` and its table in the page.
+PROJECT. It writes `result_500.json`.
 """
 
 from __future__ import annotations
@@ -21,130 +21,188 @@ from model_code.files import hash_text, read_json, write_json
 from model_code.retrieval.bm25_index import Bm25Index
 
 HERE = Path(__file__).parent
-BASE, TOKENS = "sentence-transformers/all-MiniLM-L6-v2", 256
-QUERIES, BANK, NEAREST, DEPTH, BEST, FEEDBACK, WORDS = 1000, 500, 5, 100, 3, 0.3, 3.0
+BASE = "sentence-transformers/all-MiniLM-L6-v2"
+MAX_TOKENS = 256
+# Most queries that are searched.
+MAX_QUERIES = 1000
+# Pseudo-queries that hubness is measured with, and the nearest ones that count for a document.
+BANK_SIZE = 500
+NEAREST_QUERIES = 5
+# Candidates of each component.
+DEPTH = 100
+# Best documents that feedback moves a query to, and how far.
+FEEDBACK_DOCUMENTS = 3
+FEEDBACK_SHARE = 0.3
+BM25_WEIGHT = 3.0
 # Weights of the hubness correction.
-WEIGHTS = (0.2, 0.4)
+HUBNESS_WEIGHTS = (0.2, 0.4)
+BOOTSTRAP_SAMPLES = 1000
 
 
 class Collection:
-    """A built corpus: base encoder's passage vectors, BM25, and hubness of each document."""
+    """A built corpus: base encoder's passage vectors, BM25, and hubness of each document.
+
+    Attributes:
+        corpus: The corpus.
+        vectors: Passage vectors (passages, H) in float64.
+        ids: Ids of the documents in ascending order.
+        document: Number of each passage's document (passages,).
+        encoder: The base encoder.
+        hubness: Mean product (documents,) of a document with its nearest pseudo-queries.
+    """
 
     def __init__(self, artifacts: Path) -> None:
-        self.corpus, index = load_corpus(artifacts / "corpus"), artifacts / "base_index" / "index"
-        self.vectors = np.load(index / "vectors.npy").astype(np.float64)
-        rows = self.corpus.passages["document_id"].tolist()
-        self.ids, self.document = np.unique(rows, return_inverse=True)
+        self.corpus = load_corpus(artifacts / "corpus")
+        vectors = np.load(artifacts / "base_index" / "index" / "vectors.npy")
+        self.vectors = vectors.astype(np.float64)
+        self.mean = self.vectors.mean(axis=0)
+        self.covariance = np.cov(self.vectors.T, bias=True)
+
+        owners = self.corpus.passages["document_id"].tolist()
+        self.ids, self.document = np.unique(owners, return_inverse=True)
+        # Passages in order of their documents, and each document's first position in this order.
         self.order = np.argsort(self.document, kind="stable")
         self.starts = np.searchsorted(self.document[self.order], np.arange(len(self.ids)))
-        self.bm25 = Bm25Index.build(
-            passage_texts(self.corpus.passages, True), [str(row) for row in range(len(rows))]
-        )
-        self.encoder = Encoder.load(BASE, TOKENS, for_search=True)
-        self.mean, self.covariance = self.vectors.mean(axis=0), np.cov(self.vectors.T, bias=True)
-        self.hubness = self._hubness(
-            pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
-        )
 
-    def _hubness(self, made: pd.DataFrame) -> np.ndarray:
+        texts = passage_texts(self.corpus.passages, True)
+        self.bm25 = Bm25Index.build(texts, [str(row) for row in range(len(texts))])
+        self.encoder = Encoder.load(BASE, MAX_TOKENS, for_search=True)
+        pseudo_queries = pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+        self.hubness = self._measure_hubness(pseudo_queries)
+
+    def _measure_hubness(self, pseudo_queries: pd.DataFrame) -> np.ndarray:
         """Return the mean product (documents,) of each document with its nearest pseudo-queries.
 
         Its own pseudo-queries are left out.
         """
-        spans = made.groupby("document_id", sort=False)["text"].first()
-        chosen = sorted(spans.index, key=lambda name: hash_text(f"hub {name}"))[:BANK]
-        products = self.by_document(
-            self.encoder.encode([spans[name] for name in chosen]) @ self.vectors.T
-        )
-        products[np.arange(len(chosen)), np.searchsorted(self.ids, chosen)] = -1
-        return np.partition(products, len(chosen) - NEAREST, axis=0)[-NEAREST:].mean(axis=0)
+        query_of_document = pseudo_queries.groupby("document_id", sort=False)["text"].first()
+        document_ids = sorted(query_of_document.index, key=_bank_position)[:BANK_SIZE]
+        queries = self.encoder.encode([query_of_document[name] for name in document_ids])
+        products = self.best_passages(queries @ self.vectors.T)
+        # A pseudo-query's own document gets the lowest product.
+        products[np.arange(len(queries)), np.searchsorted(self.ids, document_ids)] = -1
+        partitioned = np.partition(products, len(queries) - NEAREST_QUERIES, axis=0)
+        return partitioned[-NEAREST_QUERIES:].mean(axis=0)
 
-    def by_document(self, scores: np.ndarray) -> np.ndarray:
+    def best_passages(self, scores: np.ndarray) -> np.ndarray:
         """Reduce scores (..., passages) to each document's best (..., documents)."""
         return np.maximum.reduceat(scores[..., self.order], self.starts, axis=-1)
 
     def rankings(self, text: str, vector: np.ndarray) -> Iterator[tuple[str, list[str]]]:
-        """Return each variant's best documents for a query."""
-        products = self.vectors @ vector
-        words = self.by_document(self.bm25.scores(text))
-        words = words / max(words.max(), 1e-9)
-        near = self.by_document(products)
-        found = np.union1d(
-            np.argsort(-near, kind="stable")[:DEPTH], np.argsort(-words, kind="stable")[:DEPTH]
-        )
-        for weight in (0.0, *WEIGHTS):
-            name = f"hubness {weight}" if weight else "plain"
-            ranked = self._ranked(vector, near, words, found, weight)
-            yield name, self.ids[ranked].tolist()
-            moved = vector + FEEDBACK * np.mean(
-                [self._vector(products, one) for one in ranked[:BEST]], axis=0
-            )
-            again = self._ranked(
-                moved, self.by_document(self.vectors @ moved), words, found, weight
-            )
-            yield f"feedback, {name}" if weight else "feedback", self.ids[again].tolist()
+        """Yield the name of each variant with its best documents for a query.
 
-    def _ranked(
+        Args:
+            text: Text of the query.
+            vector: Vector (H) of the query.
+        """
+        passage_products = self.vectors @ vector
+        products = self.best_passages(passage_products)
+        bm25_scores = self.best_passages(self.bm25.scores(text))
+        bm25_scores = bm25_scores / max(bm25_scores.max(), 1e-9)
+        candidates = np.union1d(_best_rows(products), _best_rows(bm25_scores))
+
+        for weight in (0.0, *HUBNESS_WEIGHTS):
+            ranking = self._rank(vector, products, bm25_scores, candidates, weight)
+            yield _variant(weight), self.ids[ranking].tolist()
+
+            feedback_vectors = [
+                self._best_vector(passage_products, document)
+                for document in ranking[:FEEDBACK_DOCUMENTS]
+            ]
+            moved = vector + FEEDBACK_SHARE * np.mean(feedback_vectors, axis=0)
+            moved_products = self.best_passages(self.vectors @ moved)
+            ranking = self._rank(moved, moved_products, bm25_scores, candidates, weight)
+            yield _variant(weight, feedback=True), self.ids[ranking].tolist()
+
+    def _rank(
         self,
         vector: np.ndarray,
-        near: np.ndarray,
-        words: np.ndarray,
-        found: np.ndarray,
+        products: np.ndarray,
+        bm25_scores: np.ndarray,
+        candidates: np.ndarray,
         weight: float,
     ) -> np.ndarray:
-        dense = near[found] - weight * self.hubness[found] - self.mean @ vector
-        total = dense / np.sqrt(vector @ self.covariance @ vector) + WORDS * words[found]
-        return found[np.argsort(-total, kind="stable")]
+        """Return the candidates, best first, with this weight of the hubness correction."""
+        centred = products[candidates] - weight * self.hubness[candidates] - self.mean @ vector
+        deviation = np.sqrt(vector @ self.covariance @ vector)
+        scores = centred / deviation + BM25_WEIGHT * bm25_scores[candidates]
+        return candidates[np.argsort(-scores, kind="stable")]
 
-    def _vector(self, products: np.ndarray, document: int) -> np.ndarray:
+    def _best_vector(self, passage_products: np.ndarray, document: int) -> np.ndarray:
+        """Return the vector of the document's best passage."""
         rows = np.flatnonzero(self.document == document)
-        return self.vectors[rows[np.argmax(products[rows])]]
+        return self.vectors[rows[np.argmax(passage_products[rows])]]
 
 
-def measured(project: Path, split: str) -> dict[str, Any]:
+def _bank_position(document_id: str) -> str:
+    return hash_text(f"hub {document_id}")
+
+
+def _best_rows(scores: np.ndarray) -> np.ndarray:
+    return np.argsort(-scores, kind="stable")[:DEPTH]
+
+
+def _variant(weight: float, feedback: bool = False) -> str:
+    """Return the name of a variant."""
+    if weight == 0:
+        return "feedback" if feedback else "plain"
+    if feedback:
+        return f"feedback, hubness {weight}"
+    return f"hubness {weight}"
+
+
+def measure(project: Path, split: str) -> dict[str, Any]:
     """Return means of nDCG@10 less the plain fusion's.
 
-    Intervals are the middle 95 % of 1,000 draws of the queries.
+    Intervals are the middle 95 % of `BOOTSTRAP_SAMPLES` draws of the queries.
     """
-    collection, draw = Collection(project / "artifacts"), np.random.default_rng(0)
-    asked = collection.corpus.judgements(split)
-    names = sorted(asked.queries, key=hash_text)[:QUERIES]
+    collection = Collection(project / "artifacts")
+    judgements = collection.corpus.judgements(split)
+    query_ids = sorted(judgements.queries, key=hash_text)[:MAX_QUERIES]
+    vectors = collection.encoder.encode([judgements.queries[query] for query in query_ids])
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {}
-    for name, vector in zip(
-        names, collection.encoder.encode([asked.queries[name] for name in names]), strict=True
-    ):
-        for variant, ids in collection.rankings(asked.queries[name], vector.astype(np.float64)):
-            runs.setdefault(variant, {})[name] = [
-                (document, float(-rank)) for rank, document in enumerate(ids)
-            ]
-    qrels = {name: asked.qrels[name] for name in names}
-    values = {
-        variant: np.array(
-            [evaluate_run(run, qrels, ["nDCG@10"])["nDCG@10"][name] for name in names]
-        )
-        for variant, run in runs.items()
-    }
-    plain, found = values.pop("plain"), {}
-    for variant, own in values.items():
-        means = [
-            (own - plain)[draw.integers(len(plain), size=len(plain))].mean() for _ in range(1000)
-        ]
-        found[variant] = [
-            round(float(one), 4)
-            for one in ((own - plain).mean(), *np.percentile(means, [2.5, 97.5]))
-        ]
+    for query, vector in zip(query_ids, vectors, strict=True):
+        text = judgements.queries[query]
+        for variant, document_ids in collection.rankings(text, vector.astype(np.float64)):
+            run = runs.setdefault(variant, {})
+            run[query] = [(name, float(-rank)) for rank, name in enumerate(document_ids)]
+
+    qrels = {query: judgements.qrels[query] for query in query_ids}
+    variant_scores = {}
+    for variant, run in runs.items():
+        scores = evaluate_run(run, qrels, ["nDCG@10"])["nDCG@10"]
+        variant_scores[variant] = np.array([scores[query] for query in query_ids])
+
+    random = np.random.default_rng(0)
+    plain = variant_scores.pop("plain")
+    differences = {}
+    for variant, scores in variant_scores.items():
+        difference = scores - plain
+        sampled_means = []
+        for _ in range(BOOTSTRAP_SAMPLES):
+            sample = random.integers(len(difference), size=len(difference))
+            sampled_means.append(difference[sample].mean())
+        low, high = np.percentile(sampled_means, [2.5, 97.5])
+        numbers = (difference.mean(), low, high)
+        differences[variant] = [round(float(number), 4) for number in numbers]
     return {
         "split": split,
-        "queries": len(names),
+        "queries": len(query_ids),
         "plain": round(float(plain.mean()), 4),
-        "less plain": found,
+        "less plain": differences,
     }
+
+
+def main() -> None:
+    """Measure the projects of the command line, and write the result."""
+    path = HERE / "result_500.json"
+    result = read_json(path) if path.is_file() else {}
+    for argument in sys.argv[1:]:
+        corpus, _, place = argument.partition("=")
+        project, _, split = place.partition(":")
+        result[corpus] = measure(Path(project).resolve(), split)
+    write_json(path, result)
 
 
 if __name__ == "__main__":
-    result = read_json(HERE / "result_500.json") if (HERE / "result_500.json").is_file() else {}
-    for argument in sys.argv[1:]:
-        corpus, _, place = argument.partition("=")
-        folder, _, part = place.partition(":")
-        result[corpus] = measured(Path(folder).resolve(), part)
-    write_json(HERE / "result_500.json", result)
+    main()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.corpus.tables import load_corpus
 from model_code.files import read_json, write_json
 from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.protocol import Retriever
 
 HERE = Path(__file__).parent
 ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")
@@ -25,48 +27,72 @@ UNTRAINED = ("bm25", "zero_shot", "untrained")
 
 
 def main(project: Path) -> dict[str, Any]:
-    """Write the share of questions with an answer in the first 1 and 3.
+    """Return the share of questions with an answer in the first 1 and 3.
 
-    Also write each system's first three documents.
+    Also return each system's first three documents.
     """
     questions = json.loads((HERE / "questions.json").read_text())
-    names = _names(project)
-    accepted = [{names[name] for name in answers if name in names} for _, answers in questions]
-    builds = {name: project / "artifacts" / "baselines" / name / "build" for name in UNTRAINED}
-    systems = {
-        name: open_retriever(folder / "encoder", folder / "index")
-        for name, folder in builds.items()
-    }
-    live = Searcher.open(project / "live")
-    systems[f"promoted ({live.generation.retriever})"] = live.retriever
-    texts, report = [text for text, _ in questions], {}
-    for name, retriever in systems.items():
-        found = [[document for document, _ in ranking] for ranking in retriever.search(texts, 3)]
-        shares = {
-            f"first {k}": sum(
-                bool(right & set(own[:k])) for right, own in zip(accepted, found, strict=True)
-            )
-            / len(texts)
-            for k in (1, 3)
+    texts = [text for text, _ in questions]
+    documents_by_name = _documents_by_name(project)
+    answers = []
+    for _, names in questions:
+        answers.append({documents_by_name[name] for name in names if name in documents_by_name})
+
+    report = {}
+    for system, retriever in _open_systems(project).items():
+        hits = []
+        for ranking in retriever.search(texts, 3):
+            hits.append([document_id for document_id, _ in ranking])
+        report[system] = {
+            "first 1": _share_answered(answers, hits, 1),
+            "first 3": _share_answered(answers, hits, 3),
+            "found": dict(zip(texts, hits, strict=True)),
         }
-        report[name] = shares | {"found": dict(zip(texts, found, strict=True))}
+
     lock = read_json(project / "corpus.lock.json")
     return {
         "questions": len(texts),
-        "documents": len(set(names.values())),
+        "documents": len(set(documents_by_name.values())),
         "corpus": lock["versions"],
         "systems": report,
     }
 
 
-def _names(project: Path) -> dict[str, str]:
+def _open_systems(project: Path) -> dict[str, Retriever]:
+    """Open the baselines and the retriever of the live collection."""
+    systems: dict[str, Retriever] = {}
+    for name in UNTRAINED:
+        build = project / "artifacts" / "baselines" / name / "build"
+        systems[name] = open_retriever(build / "encoder", build / "index")
+    live = Searcher.open(project / "live")
+    systems[f"promoted ({live.generation.retriever})"] = live.retriever
+    return systems
+
+
+def _share_answered(
+    answers: Sequence[set[str]], hits: Sequence[Sequence[str]], count: int
+) -> float:
+    """Return the share of questions with an answer among the first `count` hits."""
+    answered = 0
+    for question_answers, question_hits in zip(answers, hits, strict=True):
+        if not question_answers.isdisjoint(question_hits[:count]):
+            answered += 1
+    return answered / len(answers)
+
+
+def _documents_by_name(project: Path) -> dict[str, str]:
     """Return the id of the document of every name."""
     documents = load_corpus(project / "artifacts" / "corpus").documents
-    names = {}
-    for document, text in zip(documents["document_id"], documents["text"], strict=True):
-        also = ALIASES.search(text)
-        names |= dict.fromkeys(also[1].split(", ") if also else (), document)
-    return names | {document: document for document in documents["document_id"]}
+    document_of_name = {}
+    for document_id, text in zip(documents["document_id"], documents["text"], strict=True):
+        aliases = ALIASES.search(text)
+        if aliases is not None:
+            for alias in aliases[1].split(", "):
+                document_of_name[alias] = document_id
+    # An id names its own document, even if another document has it as an alias.
+    for document_id in documents["document_id"]:
+        document_of_name[document_id] = document_id
+    return document_of_name
 
 
 if __name__ == "__main__":
