@@ -1,4 +1,4 @@
-"""Guards that passages cover every word, never exceed their length, and overlap as stated."""
+"""Test passages: they cover every word, keep their length, and overlap by the settings."""
 
 from __future__ import annotations
 
@@ -14,50 +14,77 @@ from model_code.text.settings import PassageSettings
 @pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 8, 9, 10, 23])
 @pytest.mark.parametrize(("words", "stride"), [(1, 1), (4, 4), (5, 3), (6, 1), (7, 6)])
 def test_windows_cover_all_words_without_excess(length, words, stride):
-    text = [f"w{i}" for i in range(length)]
-    found = [window.split() for window in cut_passages(" ".join(text), words, stride)]
-    assert {word for window in found for word in window} == set(text)
-    assert all(len(window) <= words for window in found)
-    assert [window[0] for window in found] == [f"w{stride * i}" for i in range(len(found))]
-    if len(found) > 1:  # without the last window the last word would be missing
-        assert text[-1] not in found[-2]
+    text_words = [f"w{i}" for i in range(length)]
+
+    windows = [window.split() for window in cut_passages(" ".join(text_words), words, stride)]
+
+    assert {word for window in windows for word in window} == set(text_words)
+    assert all(len(window) <= words for window in windows)
+    assert [window[0] for window in windows] == [f"w{stride * i}" for i in range(len(windows))]
+    # The last window is needed for the last word.
+    if len(windows) > 1:
+        assert text_words[-1] not in windows[-2]
 
 
-def test_short_documents_are_not_cut():
-    text = "one  two\nthree"
-    assert cut_passages(text, 3, 1) == cut_passages(text, 0, 1) == [text]
-    assert cut_passages("", 3, 1) == cut_passages("", 0, 1) == [""]
+@pytest.mark.parametrize("text", ["one  two\nthree", ""])
+@pytest.mark.parametrize(("words", "stride"), [(3, 1), (0, 1)])
+def test_short_documents_are_not_cut(text, words, stride):
+    assert cut_passages(text, words, stride) == [text]
 
 
 def test_passage_rows_have_numbers_and_titles():
     documents = [Document("a", "A", "one two three"), Document("b", "B", "one")]
+
     rows = passage_rows(documents, PassageSettings(words=2, stride=1))
-    assert [(row["document_id"], row["ordinal"], row["title"], row["text"]) for row in rows] == [
-        ("a", 0, "A", "one two"),
-        ("a", 1, "A", "two three"),
-        ("b", 0, "B", "one"),
-    ]
+
+    assert [row["document_id"] for row in rows] == ["a", "a", "b"]
+    assert [row["ordinal"] for row in rows] == [0, 1, 0]
+    assert [row["title"] for row in rows] == ["A", "A", "B"]
+    assert [row["text"] for row in rows] == ["one two", "two three", "one"]
 
 
-@pytest.mark.parametrize("by", get_args(Cut))
-def test_passage_is_prefix_and_text_slice(by):
-    text = "One two three.\n\n# A\n\nfour five six\nseven eight\n\n## B\n\nnine ten eleven"
-    found = passage_spans(text, 2, 2, by)
-    assert found
-    assert all(place.read(text) == place.prefix + text[place.start : place.end] for place in found)
-    read = " ".join(text[place.start : place.end] for place in found).split()
-    headings = {"lines": ["One", "two", "three."], "sections": ["#", "A", "##", "B"], "words": []}[
-        by
-    ]
-    assert sorted([*read, *headings]) == sorted(text.split())
+TEXT = "One two three.\n\n# A\n\nfour five six\nseven eight\n\n## B\n\nnine ten eleven"
+
+# Headings of `TEXT`. They are prefixes of passages, and no parts of spans.
+WORDS_OUTSIDE_SPANS = {
+    "lines": ["One", "two", "three."],
+    "sections": ["#", "A", "##", "B"],
+    "words": [],
+}
 
 
-def test_what_makes_many_tokens_counts_as_many_words():
-    """Half of the passages of package documentation ran past 256 tokens where addresses and code
-    counted as prose.
-    """
-    address = "https://example.org/a/long/path"
+@pytest.mark.parametrize("cut", get_args(Cut))
+def test_passage_is_prefix_and_text_slice(cut):
+    spans = passage_spans(TEXT, 2, 2, cut)
+
+    assert spans
+    for span in spans:
+        assert span.read(TEXT) == span.prefix + TEXT[span.start : span.end]
+
+
+@pytest.mark.parametrize("cut", get_args(Cut))
+def test_spans_and_headings_cover_the_text(cut):
+    spans = passage_spans(TEXT, 2, 2, cut)
+
+    span_words = " ".join(TEXT[span.start : span.end] for span in spans).split()
+    assert sorted(span_words + WORDS_OUTSIDE_SPANS[cut]) == sorted(TEXT.split())
+
+
+def test_prose_counts_one_word_per_word():
     assert len(cut_passages("plain words of prose that are short", 7, 7)) == 1
+
+
+def test_addresses_count_as_many_words():
+    """If they counted as one word, half of the passages of documentation would be too long."""
+    address = "https://example.org/a/long/path"
+
     assert len(cut_passages(f"{address} and {address}", 7, 7)) == 3
-    assert max(map(len, cut_passages("=" * 1_000, 60, 60))) == 80
-    assert "".join(cut_passages("=" * 1_000, 60, 60)) == "=" * 1_000
+
+
+def test_long_words_are_cut():
+    line = "=" * 1_000
+
+    passages = cut_passages(line, 60, 60)
+
+    assert max(len(passage) for passage in passages) == 80
+    assert "".join(passages) == line

@@ -1,6 +1,4 @@
-"""Guards that texts with blanks are cut as by `str.split`, and that a text without blanks has words
-at all.
-"""
+"""Test words: texts with blanks are cut as by `str.split`, and texts without blanks have words."""
 
 from __future__ import annotations
 
@@ -13,16 +11,26 @@ from model_code.text.words import word_spans
 CHINESE = "排序算法把列表中的元素按照从小到大的顺序排列。"
 
 
-def test_with_blanks_words_are_as_split_has_them() -> None:
+def test_words_between_blanks_are_those_of_split() -> None:
     text = " Sort\ta list, (naïve) Ελλάδα हिन्दी\n\nкнига! 한국어 텍스트 a1_b "
-    assert [text[start:end] for start, end in word_spans(text)] == text.split()
+
+    words = [text[start:end] for start, end in word_spans(text)]
+
+    assert words == text.split()
 
 
-def test_text_without_blanks_is_split_into_words() -> None:
-    assert "".join(cut_passages(CHINESE, 5, 5)) == CHINESE
-    assert len(cut_passages(CHINESE, 5, 5)) == 5
+def test_text_without_blanks_is_cut_into_passages() -> None:
+    passages = cut_passages(CHINESE, 5, 5)
+
+    assert "".join(passages) == CHINESE
+    assert len(passages) == 5
+
+
+def test_text_without_blanks_has_cloze_queries() -> None:
     cloze = InverseCloze("short_cloze", ClozeSettings(per_document=3, min_words=3, max_words=6))
-    found = cloze.spans("d", CHINESE, seed=1)
-    assert len(found) == 3
-    assert all(span in CHINESE for span in found)
-    assert f" {normalize_phrase(found[0])} " in f" {normalize_phrase(CHINESE)} "
+
+    spans = cloze.spans("d", CHINESE, seed=1)
+
+    assert len(spans) == 3
+    assert all(span in CHINESE for span in spans)
+    assert f" {normalize_phrase(spans[0])} " in f" {normalize_phrase(CHINESE)} "
