@@ -1,6 +1,7 @@
-"""Guards the laws of approximate indexes at their default depth of search: they find what exact
-search finds, up to a measured share; nothing depends on the batch, hardly anything on the order of
-insertion, and ties break by id.
+"""Test approximate indexes at their default depth of search.
+
+They find what exact search finds, up to a measured share. Rankings do not depend on the batch,
+hardly depend on the order of insertion, and ties break by id.
 """
 
 from __future__ import annotations
@@ -14,59 +15,105 @@ from model_code.retrieval.protocol import Ranking
 
 pytest.importorskip("faiss")
 
-PASSAGES, TWINS = 8000, 400
-APPROXIMATE, EXACT = IndexSettings(flat_below=1), IndexSettings()
-IDS = [f"d{(7919 * row) % PASSAGES:04d}" for row in range(PASSAGES)]  # not in row order
+PASSAGES = 8000
+# Number of passages that have an equal passage.
+TWINS = 400
+APPROXIMATE = IndexSettings(flat_below=1)
+EXACT = IndexSettings()
+# The order of ids is not the order of rows.
+IDS = [f"d{(7919 * row) % PASSAGES:04d}" for row in range(PASSAGES)]
 
 
-def make_vectors() -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (8000, 32) around 80 topics, 400 of them copies of others, and 100 queries near
-    some of them.
-    """
-    chance = np.random.default_rng(0)
-    topics, own = chance.standard_normal((80, 32)), chance.integers(80, size=PASSAGES)
-    vectors = topics[own] + 0.5 * chance.standard_normal((PASSAGES, 32))
+@pytest.fixture(scope="module")
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def vectors(rng: np.random.Generator) -> np.ndarray:
+    """Return unit vectors (8000, 32) around 80 topics; 400 of them are copies of others."""
+    topics = rng.standard_normal((80, 32))
+    topic_numbers = rng.integers(80, size=PASSAGES)
+    vectors = topics[topic_numbers] + 0.5 * rng.standard_normal((PASSAGES, 32))
     vectors[PASSAGES // 2 : PASSAGES // 2 + TWINS] = vectors[:TWINS]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    queries = vectors[chance.integers(PASSAGES, size=100)] + 0.1 * chance.standard_normal((100, 32))
-    return vectors.astype(np.float32), queries.astype(np.float32)
+    return vectors.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def queries(rng: np.random.Generator, vectors: np.ndarray) -> np.ndarray:
+    """Return 100 queries near passages."""
+    rows = rng.integers(PASSAGES, size=100)
+    noise = 0.1 * rng.standard_normal((100, 32))
+    return (vectors[rows] + noise).astype(np.float32)
 
 
 def build(vectors: np.ndarray, rows: np.ndarray, settings: IndexSettings) -> DenseIndex:
     return DenseIndex.build(vectors[rows], [IDS[row] for row in rows], "f", settings)
 
 
-def overlap(found: list[Ranking], expected: list[Ranking]) -> float:
-    """Share of the expected documents among those found, mean over queries."""
-    return float(
-        np.mean(
-            [len(dict(a).keys() & dict(b)) / len(b) for a, b in zip(found, expected, strict=True)]
-        )
-    )
+def overlap(rankings: list[Ranking], expected_rankings: list[Ranking]) -> float:
+    """Return the share of expected documents in the rankings, averaged over queries."""
+    shares = []
+    for ranking, expected in zip(rankings, expected_rankings, strict=True):
+        common = dict(ranking).keys() & dict(expected).keys()
+        shares.append(len(common) / len(expected))
+    return float(np.mean(shares))
 
 
-def test_approximate_rankings_nearly_equal_exact_search() -> None:
-    """An inverted file has other centroids where the order of insertion is another."""
-    vectors, queries = make_vectors()
-    rows, chance = np.arange(PASSAGES), np.random.default_rng(1)
-    index, exact = build(vectors, rows, APPROXIMATE), build(vectors, rows, EXACT)
-    together = index.search(queries, 10, "f")
-    assert overlap(together, exact.search(queries, 10, "f")) >= 0.99
-    assert [index.search(query[None], 10, "f")[0] for query in queries] == together
-    assert [ranking[:3] for ranking in together] == index.search(queries, 3, "f")
-    assert (
-        overlap(
-            build(vectors, chance.permutation(PASSAGES), APPROXIMATE).search(queries, 10, "f"),
-            together,
-        )
-        >= 0.99
-    )
+@pytest.fixture(scope="module")
+def index(vectors: np.ndarray) -> DenseIndex:
+    return build(vectors, np.arange(PASSAGES), APPROXIMATE)
 
 
-def test_equal_passages_tie_by_document_id() -> None:
-    vectors, _ = make_vectors()
-    index = build(vectors, np.random.default_rng(2).permutation(PASSAGES), APPROXIMATE)
+@pytest.fixture(scope="module")
+def rankings(index: DenseIndex, queries: np.ndarray) -> list[Ranking]:
+    return index.search(queries, 10, "f")
+
+
+def test_approximate_rankings_nearly_equal_exact_search(
+    vectors: np.ndarray, queries: np.ndarray, rankings: list[Ranking]
+) -> None:
+    exact_index = build(vectors, np.arange(PASSAGES), EXACT)
+
+    assert overlap(rankings, exact_index.search(queries, 10, "f")) >= 0.99
+
+
+def test_rankings_do_not_depend_on_the_batch(
+    index: DenseIndex, queries: np.ndarray, rankings: list[Ranking]
+) -> None:
+    single_rankings = [index.search(query[None], 10, "f")[0] for query in queries]
+
+    assert single_rankings == rankings
+
+
+def test_short_rankings_begin_long_ones(
+    index: DenseIndex, queries: np.ndarray, rankings: list[Ranking]
+) -> None:
+    assert index.search(queries, 3, "f") == [ranking[:3] for ranking in rankings]
+
+
+def test_rankings_hardly_depend_on_the_order_of_insertion(
+    vectors: np.ndarray, queries: np.ndarray, rankings: list[Ranking]
+) -> None:
+    """An inverted file has other centroids if rows are inserted in another order."""
+    order = np.random.default_rng(1).permutation(PASSAGES)
+    shuffled_index = build(vectors, order, APPROXIMATE)
+
+    assert overlap(shuffled_index.search(queries, 10, "f"), rankings) >= 0.99
+
+
+def test_equal_passages_tie_by_document_id(vectors: np.ndarray) -> None:
+    order = np.random.default_rng(2).permutation(PASSAGES)
+    index = build(vectors, order, APPROXIMATE)
+
     for row, ranking in enumerate(index.search(vectors[:TWINS], 10, "f")):
-        assert [name for name, _ in ranking[:2]] == sorted([IDS[row], IDS[PASSAGES // 2 + row]])
-        assert ranking == sorted(ranking, key=lambda hit: (-hit[1], hit[0]))
+        twin_ids = sorted([IDS[row], IDS[PASSAGES // 2 + row]])
+        assert [document_id for document_id, _ in ranking[:2]] == twin_ids
+        assert ranking == sorted(ranking, key=rank_key)
         assert ranking[0][1] == ranking[1][1]
+
+
+def rank_key(hit: tuple[str, float]) -> tuple[float, str]:
+    document_id, score = hit
+    return -score, document_id

@@ -1,5 +1,6 @@
-"""Guards that every kind of retriever takes an empty list of candidates, alone or beside a full
-one: BM25 may find nothing to rerank, and a filter may let no document through.
+"""Test that every kind of retriever accepts an empty list of candidates.
+
+BM25 may find nothing to rerank, and a filter may allow no document.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from model_code.retrieval.protocol import Retriever
 from tests.model_code.collection.laws import reranked
 from tests.model_code.lexical.example import SETTINGS, TEXTS, make_encoder
 
-IDS = [f"d{i // 2:02}" for i in range(len(TEXTS))]  # two passages each
+# Each document has two passages.
+IDS = [f"d{i // 2:02}" for i in range(len(TEXTS))]
 KINDS = ["dense", "multi_vector", "dsi", *NAMES, "beta_on_the_fly"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder, and lexical indexes with and without embeddings."""
+    """Return a folder with an encoder, and lexical indexes with and without embeddings."""
     folder = tmp_path_factory.mktemp("kinds")
     encoder = make_encoder(folder / "base")
     for name, search in (("stored", "full"), ("flying", "beta_rerank")):
@@ -36,30 +38,66 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def open_lexical(index: Path, search: str) -> LexicalRetriever:
+    encoder = make_encoder(index.parent / "base")
+    return LexicalRetriever.open(index, encoder).by(search)  # type: ignore[arg-type]
+
+
 def make_retriever(kind: str, folder: Path) -> Retriever:
-    if kind in NAMES or kind == "beta_on_the_fly":
-        index, search = ("stored", kind) if kind in NAMES else ("flying", "beta_rerank")
-        return LexicalRetriever.open(folder / index, make_encoder(folder / "base")).by(search)  # type: ignore[arg-type]
+    if kind in NAMES:
+        return open_lexical(folder / "stored", kind)
+    if kind == "beta_on_the_fly":
+        return open_lexical(folder / "flying", "beta_rerank")
+
     encoder = Encoder.load(folder / "base", 16, precision="float32", device="cpu")
     if kind == "multi_vector":
         set_indexed_layers(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))
-    vectors, each, ids = encoder.encode_documents(TEXTS), encoder.vectors_per_passage, IDS
+    vectors = encoder.encode_documents(TEXTS)
+    ids = IDS
     if kind == "dsi":
-        vectors, ids = 3 * vectors[::2], IDS[::2]
-    ids = np.repeat(ids, each).tolist()
-    return DenseRetriever(
-        encoder, DenseIndex.build(vectors, ids, encoder.fingerprint(), vectors_per_passage=each)
+        vectors = 3 * vectors[::2]
+        ids = IDS[::2]
+
+    vectors_per_passage = encoder.vectors_per_passage
+    index = DenseIndex.build(
+        vectors,
+        np.repeat(ids, vectors_per_passage).tolist(),
+        encoder.fingerprint(),
+        vectors_per_passage=vectors_per_passage,
     )
+    return DenseRetriever(encoder, index)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_candidates_and_no_allowed_documents_give_none(kind: str, folder: Path) -> None:
-    retriever = make_retriever(kind, folder)
-    some = ["d03", "d01"]
-    alone = reranked(retriever, [TEXTS[2]], [some])
-    assert {document for document, _ in alone[0]} == set(some)
+CANDIDATES = ["d03", "d01"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def retriever(request: pytest.FixtureRequest, folder: Path) -> Retriever:
+    return make_retriever(request.param, folder)
+
+
+def test_candidates_are_reranked(retriever: Retriever) -> None:
+    (ranking,) = reranked(retriever, [TEXTS[2]], [CANDIDATES])
+
+    assert {document for document, _ in ranking} == set(CANDIDATES)
+
+
+def test_no_candidates_have_no_ranking(retriever: Retriever) -> None:
     assert reranked(retriever, [TEXTS[2]], [[]]) == [[]]
-    assert reranked(retriever, [TEXTS[0], TEXTS[2], TEXTS[4]], [[], some, []]) == [[], alone[0], []]
+
+
+def test_empty_candidates_do_not_affect_others(retriever: Retriever) -> None:
+    (ranking,) = reranked(retriever, [TEXTS[2]], [CANDIDATES])
+
+    rankings = reranked(retriever, [TEXTS[0], TEXTS[2], TEXTS[4]], [[], CANDIDATES, []])
+
+    assert rankings == [[], ranking, []]
+
+
+def test_no_queries_have_no_rankings(retriever: Retriever) -> None:
     assert reranked(retriever, [], []) == []
+
+
+def test_no_allowed_documents_have_no_ranking(retriever: Retriever) -> None:
     assert retriever.search([TEXTS[2]], 3, allowed=[]) == [[]]
     assert len(retriever.search([TEXTS[2]], 3)[0]) == 3
