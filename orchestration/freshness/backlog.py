@@ -19,22 +19,23 @@ from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.drift.settings import DriftSettings
 from model_code.project import Project
 
-# Latest drift check tasks that are read to find the last one with too few documents.
+# Number of drift check tasks to read from the ledger, newest first, to find the last check that was
+# closed because too few documents had arrived.
 MAX_PAST_CHECKS = 9
 
 
 @dataclass(frozen=True)
 class IngestBacklog:
-    """The changes between arrival and a drift check, for the default retriever.
+    """Counts of the changes that the default retriever still has to index or to check for drift.
 
     Attributes:
-        generation: The number of the current generation.
-        documents: Searchable documents.
-        waiting: Events that are recorded and not searchable yet.
-        oldest_seconds: How long the oldest of them has waited.
-        last_measured: The last event that needs no drift check: a report covers it, a check found
-            too few documents up to it, or the retriever was trained with it.
-        unmeasured: Searchable events after `last_measured`.
+        generation: The number of the current generation, a snapshot of the index.
+        documents: Number of searchable documents.
+        waiting: Number of events in the ledger that are not searchable yet.
+        oldest_seconds: Seconds that the oldest waiting event has waited.
+        last_measured: Id of the last event that needs no drift check: a drift report covers it, a
+            drift check found too few documents up to it, or the retriever was trained with it.
+        unmeasured: Number of searchable events after `last_measured`.
     """
 
     generation: int
@@ -76,10 +77,11 @@ def ingest_backlog(project: Project) -> IngestBacklog | None:
 
 
 def events_to_check(backlog: IngestBacklog | None, settings: DriftSettings) -> EventRange | None:
-    """Return the events that a drift check is due for, or None if too few are unmeasured.
+    """Return the events that the next drift check covers, or None if too few are unmeasured.
 
-    The range is rounded down to whole batches of `settings.minimum_batch`. It therefore stays the
-    same until another full batch has arrived.
+    The number of events is rounded down to a multiple of `settings.minimum_batch`. The range
+    therefore stays the same until another full batch has arrived, and so does the task that is
+    requested for the range.
     """
     if backlog is None or backlog.unmeasured < settings.minimum_batch:
         return None

@@ -1,8 +1,9 @@
 """Check drift: compare new documents with old ones, decide, and write the report to the ledger.
 
-A drift check covers the documents that were added since the last report. They are compared with the
-drift reference of the live retriever (`drift_reference`), and the policy (`policy`) decides what
-follows. The check does not train: it only requests a pilot or a retrain as a task.
+A drift check covers the documents that were added since the last drift report. It compares these
+documents with the drift reference (module `drift_reference`), which describes the documents that
+the retriever was trained with. The policy (module `policy`) then decides the next step. The check
+does not train: it only requests a pilot or a retrain as a task in the ledger.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ from orchestration.freshness.judged_pairs import retrain_obstacle
 from orchestration.freshness.policy import Action, Decision, PastDecision, decide
 from orchestration.parameters import Parameters
 
-# A lock file in the project's state: two checks at the same time would report the same events
-# twice.
+# Name of a lock file in the project's state folder. Without it, two checks at the same time would
+# report the same events twice.
 LOCK = "drift.lock"
 
 
@@ -63,9 +64,9 @@ class DriftCheck:
     """A drift report and the decision that follows from it.
 
     Attributes:
-        report: The measures of the newest batch and of the window.
+        report: The measures of the newest batch, and of the window of the last batches.
         decision: The decision of the policy.
-        events: The events that no report covered before.
+        events: The events of the newest batch, which no earlier report covers.
     """
 
     report: DriftReport
@@ -74,7 +75,7 @@ class DriftCheck:
 
     @property
     def exceeded(self) -> tuple[str, ...]:
-        """Labels of the measures beyond their thresholds."""
+        """Labels of the measures whose values are beyond their thresholds."""
         return tuple(measure.label for measure in self.report.exceeded)
 
     @property
@@ -83,7 +84,7 @@ class DriftCheck:
         return self.report.text + self.decision.text
 
     def as_dict(self) -> dict[str, Any]:
-        """Return report and decision as plain values."""
+        """Return the report and the decision as values that JSON can hold."""
         return {"report": self.report.to_dict(), "decision": asdict(self.decision)}
 
 
@@ -98,8 +99,8 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
             False is a dry run, which measures even a single document.
 
     Returns:
-        The check, or None if fewer than `drift.minimum_batch` documents were added since the last
-        report (in a dry run: none).
+        The check. None if fewer than `drift.minimum_batch` documents were added since the last
+        report; in a dry run, None only if no document was added.
     """
     with file_lock(project.state / LOCK):
         searcher = Searcher.open(project.live)
@@ -115,8 +116,8 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
             if check is None:
                 _close_checks_without_documents(ledger, searcher.generation.watermark)
             else:
-                # The task comes before the report. If this process is killed in between, the next
-                # check covers the same events and finds the task.
+                # The task is written before the report. If this process is killed in between, the
+                # next check covers the same events and finds the task.
                 _request_task(ledger, check)
                 ledger.record_drift_report(check.as_dict(), (check.events.first, check.events.last))
             return check
@@ -139,7 +140,7 @@ def _measure_and_decide(
     min_documents = 1 if dry_run else settings.drift.minimum_batch
     if newest_arrivals.documents < min_documents:
         return None
-    # The newest batch completes the window.
+    # The window consists of the newest batch and up to `window - 1` earlier ones.
     earlier = earlier[-(settings.drift.window - 1) :] if settings.drift.window > 1 else []
     batches = []
     for events in earlier:
@@ -162,7 +163,7 @@ def _measure_and_decide(
 
 
 def _request_task(ledger: Ledger, check: DriftCheck) -> None:
-    """Request the pilot or retrain that was decided."""
+    """Request the pilot or retrain that the policy decided on, if any."""
     if check.decision.action == Action.RETRAIN:
         kind = TaskKind.RETRAIN
     elif check.decision.action == Action.PILOT:
@@ -174,9 +175,14 @@ def _request_task(ledger: Ledger, check: DriftCheck) -> None:
 
 
 def _close_checks_without_documents(ledger: Ledger, watermark: int) -> None:
-    """Close the requested checks of events up to `watermark`, which brought too few documents.
+    """Close the requested drift checks of a batch that is too small to measure.
 
-    These documents are measured together with the next ones.
+    The documents of the batch are measured later, together with the next ones.
+
+    Args:
+        ledger: The ledger, opened for the retriever.
+        watermark: Id of the last searchable event. Checks whose events end here or earlier are
+            closed.
     """
     for task in ledger.tasks.open(ledger.retriever, TaskKind.DRIFT_CHECK):
         if task.event_range is not None and task.event_range.last <= watermark:
@@ -187,18 +193,20 @@ def _close_checks_without_documents(ledger: Ledger, watermark: int) -> None:
 def batches_to_measure(
     ledger: Ledger, window: int, watermark: int, last_trained: int = 0
 ) -> list[EventRange]:
-    """Return the events of the last reports, and the events that no report covers.
+    """Return the event ranges of the last drift reports and of the newest batch.
+
+    The newest batch consists of the searchable events that no report covers.
 
     Args:
         ledger: The ledger, opened for the retriever.
-        window: The number of reports to go back.
-        watermark: The last searchable event.
-        last_trained: The last event whose document the retriever may have been trained with.
-            Events up to this one are not measured.
+        window: The number of earlier reports to return.
+        watermark: Id of the last searchable event.
+        last_trained: Id of the last event whose document the retriever may have been trained with.
+            Events up to this id are not measured.
 
     Returns:
-        Event ranges, oldest first. The last one is unreported, and is empty (`last` before `first`)
-        if nothing new is searchable.
+        Event ranges, oldest first. The last range is the newest batch. It is empty (`last` is
+        smaller than `first`) if nothing new is searchable.
     """
     reported = []
     for report in reversed(ledger.recent_drift_reports(window + 1)):
@@ -213,13 +221,13 @@ def batches_to_measure(
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Reads the arrivals of event ranges from a live collection.
+    """Reads and scores the documents that arrived in a range of events.
 
     Attributes:
-        searcher: The live collection.
+        searcher: Searcher of the live collection.
         settings: All settings of the project.
-        ledger_view: The ledger at the generation of the collection.
-        unscored: Kinds of scores that are not measured, with the reason, see `Arrivals.unscored`.
+        ledger_view: The ledger as of the searcher's generation; later events are not visible.
+        unscored: The reason for each kind of score that is not measured; see `Arrivals.unscored`.
     """
 
     searcher: Searcher
@@ -230,14 +238,14 @@ class BatchReader:
     def read_arrivals(self, events: EventRange, max_scored: int) -> Arrivals:
         """Read the new and changed documents of an event range, and score how well they are found.
 
-        Documents that were removed or replaced since then are left out, and so are documents that
-        are live as the retriever was trained with them. New documents are compared with old ones,
-        and changed documents with their former versions.
+        Documents that were removed or replaced later are left out. Documents whose live version is
+        the one that the retriever was trained with are left out as well. New documents are compared
+        with old ones, and changed documents with their former versions.
 
         Args:
             events: The event range.
-            max_scored: Number of documents to score, of each kind of score. A larger batch is
-                sampled.
+            max_scored: The largest number of documents to score, for each kind of score. More
+                documents are sampled.
         """
         arrivals = self._new_arrivals(events)
         ids = [event.document_id for event in arrivals]
@@ -266,17 +274,20 @@ class BatchReader:
 
     @cached_property
     def arrived_answers(self) -> dict[str, frozenset[str]]:
-        """The live documents that arrived with a query, by its text."""
+        """Ids of the live documents that arrived with a query, by the text of the query."""
         return probes.documents_by_query(self.ledger_view.snapshot())
 
     @cached_property
     def _statuses(self) -> dict[str, str]:
-        """The name of the IncDSI `Status` of each document that was added by refinement."""
+        """Name of the IncDSI `Status` of each refined document, by document id.
+
+        The vector of a refined document was solved by IncDSI instead of being its plain encoding.
+        """
         return refinement_statuses(self.searcher.generation)
 
     @cached_property
     def _trained(self) -> set[str]:
-        """The documents that training has seen, in their present or in a former version."""
+        """Ids of the documents that training has seen, in their present or in a former version."""
         return trained_documents(self.searcher.generation)
 
     def _new_arrivals(self, events: EventRange) -> list[Event]:
@@ -284,7 +295,8 @@ class BatchReader:
 
         arrivals = []
         for event in self.ledger_view.arrivals(events.first, events.last):
-            # A trained document can arrive again unchanged, for example after it was deleted.
+            # A document that was trained with can arrive again unchanged, for example after it was
+            # deleted. The base segment then holds its live version.
             is_as_trained = event.document_id in self._trained and event.document_id in base
             if not is_as_trained:
                 arrivals.append(event)
@@ -298,8 +310,13 @@ class BatchReader:
     def _score_changed(self, document_ids: Sequence[str], max_scored: int) -> PairedScores:
         """Score changed documents by pseudo-queries of their former and of their present version.
 
-        The former version is searched for among the documents that were trained with, where it was.
-        A document counts if both versions are long enough for a query.
+        The former version is searched for in the base segment, because this segment still holds
+        it. The present version is searched for in the whole collection. A document counts only if
+        both versions are long enough for a pseudo-query.
+
+        Returns:
+            Reciprocal ranks of the former and the present versions, and the loss to expect from
+            growth alone.
         """
         sample = self._sample_ids(document_ids, max_scored)
         seed = self.settings.drift.seed
@@ -339,11 +356,16 @@ class BatchReader:
     ) -> np.ndarray | None:
         """Score documents by the queries that they arrived with.
 
-        As with judged queries, any document that arrived with a query answers it. A vector that was
-        solved for these very queries says nothing about documents like it, so such documents are
-        searched by their encodings. The rank that the solver recorded is not used: there were fewer
-        documents then, and it knows no late interaction. Documents with learned vectors have no
-        encodings that are searched, and are left out.
+        Every document that arrived with a query counts as an answer to this query.
+
+        The score must tell how well other documents of this kind are found. A vector that IncDSI
+        solved for the arrived queries does not tell this, so these documents are searched by their
+        plain encodings instead. The rank that the solver recorded is not used either: the
+        collection was smaller then, and the solver ignores late interaction. Documents that were
+        refined beside learned vectors have no searchable encodings and are left out.
+
+        Returns:
+            One score per document, (n,) float32. None if no document has a query to score.
         """
         queries: dict[str, Sequence[str]] = {}
         for event in arrivals:
@@ -367,19 +389,22 @@ class BatchReader:
 
     @cached_property
     def _solved_ids(self) -> frozenset[str]:
-        """The documents whose vectors were solved for the fused score."""
+        """Ids of the documents whose vectors IncDSI solved for the score of a fusion."""
         solved = solved_documents(self.searcher.generation)
         return frozenset(document.document_id for document in solved)
 
     def _has_learned_vector(self, document_id: str) -> bool:
-        """Return whether a document was refined beside vectors that training learned."""
+        """Return whether a document was refined in an index whose vectors training has learned.
+
+        Such an index holds one learned vector per document instead of encodings of its passages.
+        """
         status = self._statuses.get(document_id)
         if status is None or document_id in self._solved_ids:
             return False
         return bool(refined_statuses([status]))
 
     def _sample_ids(self, document_ids: Iterable[str], limit: int) -> list[str]:
-        """Sample as many documents as are scored. Searching for more would be wasted."""
+        """Sample at most as many documents as a report uses, because each one costs a search."""
         drift = self.settings.drift
         return probes.sample_texts(document_ids, min(limit, drift.largest_batch), drift.seed)
 
@@ -391,10 +416,13 @@ class BatchReader:
     def _read_vectors_and_texts(
         self, document_ids: Sequence[str]
     ) -> tuple[np.ndarray, dict[str, str]]:
-        """Read the vectors (m, H) and the texts of documents, segment by segment."""
+        """Read the first passage vectors (m, H) and the texts of documents.
+
+        The vectors are in the order of the segments. The texts are sorted by document id.
+        """
         segments = self._ids_by_segment(document_ids)
-        # If no segment contains any of them, one is kept so that the empty result has the right
-        # number of columns. The last segment is small.
+        # If no segment contains any of the documents, one segment is still read, so that the empty
+        # array has H columns. The last segment is taken because it is small.
         with_documents = [(segment, ids) for segment, ids in segments if ids] or segments[-1:]
 
         texts: dict[str, str] = {}
@@ -405,7 +433,7 @@ class BatchReader:
         return np.concatenate(vectors), dict(sorted(texts.items()))
 
     def _ids_by_segment(self, document_ids: Sequence[str]) -> list[tuple[LoadedSegment, list[str]]]:
-        """Return every segment with the documents that are live in it."""
+        """Return every segment, each with those of the given documents that are live in it."""
         segments = []
         for view in self.searcher.views:
             segments.append((view.segment, [id_ for id_ in document_ids if id_ in view]))
@@ -413,7 +441,7 @@ class BatchReader:
 
 
 def _read_texts(documents: Path, document_ids: Sequence[str]) -> dict[str, str]:
-    """Read the texts of documents of a documents file, by document id."""
+    """Read the texts of some documents from a documents file, by document id."""
     rows = DocumentFile(documents).read(document_ids, ["text"])
     return {document_id: row["text"] for document_id, row in rows.items()}
 
@@ -421,18 +449,20 @@ def _read_texts(documents: Path, document_ids: Sequence[str]) -> dict[str, str]:
 def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
     """Read the decisions for the last batches, and the outcomes of retrains, from the ledger.
 
-    A retrain that was carried out counts from the time it ended, that is after the batches that
-    were measured until then. Otherwise it takes the place of the report that requested it, or that
-    requested the pilot before it. A person's retrain counts only if it was promoted.
+    The order matters because the cooldown counts batches. A retrain that was carried out is
+    ordered by the time when it ended, so it follows the batches that were measured until then. Any
+    other retrain takes the place of the drift report that requested it, directly or by a pilot. A
+    retrain that a person started counts only if it was promoted.
 
     Args:
         ledger: The ledger, opened for the retriever.
         batches: The number of reports to go back.
 
     Returns:
-        One entry per decision, oldest first, as the cooldown counts them.
+        One entry per decision, oldest first.
     """
-    # Time and decision, by the events that they are about, or by the task of a person.
+    # The time and the decision. The key is the event range that a decision covers, or the task id
+    # for a retrain that a person started.
     entries: dict[EventRange | str, tuple[float, PastDecision]] = {}
 
     for row in ledger.recent_drift_reports(batches):

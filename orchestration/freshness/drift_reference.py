@@ -1,7 +1,8 @@
 """The drift reference: the old documents and queries that new documents are compared with.
 
-It is made from the base segment of the live retriever when a drift check first needs it, and kept
-with its null distributions below `.freshet/drift`. That folder may be deleted at any time.
+The first drift check of a build makes the reference from the base segment, which holds the
+documents that the retriever was trained with. The reference and its null distributions are cached
+below `.freshet/drift`. That folder may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from orchestration import parameters
 from orchestration.freshness import probes
 from orchestration.parameters import Parameters
 
-# Old documents whose queries are searched for each report, per kind of query.
+# Number of old documents that a report scores, for each kind of query. It limits the time of a
+# drift check, because the queries of each document are searched.
 MAX_SCORED_DOCUMENTS = 600
-# New documents that are scored for each report, per kind of query: the most that can be compared
-# with the scored old ones.
+# Number of new documents that a report scores, for each kind of query. A comparison needs
+# `MIN_REFERENCE_RATIO` scored old documents for each new one, so more could not be compared.
 MAX_SCORED_ARRIVALS = MAX_SCORED_DOCUMENTS // MIN_REFERENCE_RATIO
-# Protected queries, which are searched for each report.
+# Number of protected queries that a report searches. A protected query is a dev query for an old
+# document; it shows whether additions push old documents down.
 MAX_PROTECTED_QUERIES = 300
-# The depth of the rankings of protected queries. Growth also moves documents at ranks beyond those
-# that count, and its expected cost depends on these ranks.
+# Number of documents in the rankings of protected queries. It is larger than the number of ranks
+# that count for a score, because the expected loss from growth depends on the lower ranks too.
 PROTECTED_DEPTH = 100
 
 
@@ -45,17 +48,18 @@ def load_calibration(
     batches: Sequence[Arrivals],
     arrived_answers: Mapping[str, frozenset[str]],
 ) -> Calibration:
-    """Load the calibration of the live retriever for a report, and make its reference if needed.
+    """Load what a drift report compares new documents with, and make the reference if needed.
 
-    Old documents are scored only for those kinds of queries that the report compares, because this
-    takes a while.
+    Old documents are scored only for the kinds of queries that the report compares, because their
+    queries have to be searched.
 
     Args:
         project: The project.
-        searcher: The live collection.
+        searcher: Searcher of the live collection.
         settings: All settings of the project.
-        batches: The batches that are reported.
-        arrived_answers: See `probes.old_document_scores`.
+        batches: The batches that the report covers.
+        arrived_answers: Ids of the documents that arrived with a query, by the text of the query;
+            see `probes.old_document_scores`.
     """
     folder = _calibration_folder(project, searcher, settings)
     reference = load_reference(project, searcher, settings)
@@ -78,7 +82,7 @@ def load_calibration(
 
 
 def load_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
-    """Load the reference of the live retriever, and make it if there is none."""
+    """Load the drift reference of the live retriever, and make it if there is none."""
     folder = _calibration_folder(project, searcher, settings) / "reference"
     if not (folder / MANIFEST).is_file():
         build_reference(project, searcher, settings).save(folder)
@@ -88,12 +92,12 @@ def load_reference(project: Project, searcher: Searcher, settings: Parameters) -
 def reasons_not_to_score(
     searcher: Searcher, reference: DriftReference, settings: Parameters
 ) -> dict[str, str]:
-    """Return the kinds of scores for which too few old documents have queries, with the reason.
+    """Return the kinds of scores that are not measured because too few old documents have queries.
 
-    Scores of new documents could not be compared then, and searching for them takes a while.
+    Without scores of old documents there is nothing to compare, so new documents are not searched.
 
     Returns:
-        Reasons by names of attributes of `Arrivals`.
+        The reason for each kind of score. The keys are names of attributes of `Arrivals`.
     """
     needed = MIN_REFERENCE_RATIO * settings.drift.minimum_batch
     questions_by_input = {"quality": reference.questions.made, "asked": reference.questions.asked}
@@ -117,10 +121,12 @@ def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> b
 
 
 def _calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
-    """Return the folder of this base segment and these settings.
+    """Return the cache folder for the present base segment and drift settings.
 
-    A base segment never changes under its number and fingerprint. A reference that was made before
-    the corpus was built protects no queries, so it is not used once the corpus is there.
+    The name of the folder is a hash of everything that the reference depends on. The number and
+    the fingerprint identify a base segment, because segments are immutable. The name also tells
+    whether the corpus is built: a reference that was made without a corpus has no protected
+    queries.
     """
     generation = searcher.generation
     facts = {
@@ -135,7 +141,7 @@ def _calibration_folder(project: Project, searcher: Searcher, settings: Paramete
 
 
 def build_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
-    """Build the reference from documents that the live retriever was trained with."""
+    """Build the drift reference from documents that the live retriever was trained with."""
     base = searcher.base
     seed = settings.drift.seed
     min_documents = MIN_REFERENCE_RATIO * settings.drift.largest_batch
@@ -166,19 +172,20 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
 def select_reference_documents(
     project: Project, generation: Generation, min_documents: int
 ) -> tuple[set[str], str]:
-    """Select the documents that new ones are compared with.
+    """Select the old documents that new ones are compared with.
 
-    Training moves the documents that training queries ask for, so a classifier could tell them from
-    new ones. They are left out unless fewer than `min_documents` others remain. A baseline is not
-    trained, so all its documents are used.
+    Training moves the vectors of the documents that training queries ask for. A classifier could
+    tell such documents from new ones although their texts are alike. They are therefore left out,
+    unless fewer than `min_documents` others remain. A baseline is not trained, so all its documents
+    are used.
 
     Args:
         project: The project.
         generation: The live generation.
-        min_documents: The documents that a reference needs.
+        min_documents: Number of documents that a reference needs.
 
     Returns:
-        Document ids, and a note for the reader of reports; empty if there is nothing to note.
+        Document ids, and a note that reports show. The note is empty if there is nothing to note.
     """
     trained = trained_documents(generation)
     if generation.retriever in parameters.BASELINES:
@@ -197,9 +204,9 @@ def select_reference_documents(
 
 
 def documents_without_training_queries(artifacts: Path) -> set[str]:
-    """Return the documents that neither a judged training query nor a pseudo-query asks for.
+    """Return the ids of the documents that no training query and no pseudo-query asks for.
 
-    Empty if the corpus is not built.
+    The result is empty if the stage `pseudo_queries` has not run.
     """
     corpus = artifacts / "corpus"
     pseudo_queries = artifacts / "pseudo_queries" / "pseudo_queries.parquet"
@@ -218,7 +225,7 @@ def documents_without_training_queries(artifacts: Path) -> set[str]:
 
 
 def _pseudo_questions(searcher: Searcher, documents: set[str], seed: int) -> list[Question]:
-    """Generate questions for a sample of the old documents that are still live."""
+    """Generate pseudo-queries for a sample of the old documents that are still live."""
     candidates = documents.intersection(searcher.views[0].document_ids())
     sample = set(probes.sample_texts(candidates, MAX_SCORED_DOCUMENTS, seed))
 
@@ -228,10 +235,11 @@ def _pseudo_questions(searcher: Searcher, documents: set[str], seed: int) -> lis
 
 
 def _judged_questions(project: Project, searcher: Searcher, seed: int) -> list[Question]:
-    """Return the corpus's queries for a sample of the old documents.
+    """Return the corpus's judged queries for a sample of the old documents.
 
-    Only the splits dev and test are used, because training moves queries too. The documents were
-    trained with and are live and unchanged.
+    Only queries of the splits dev and test are used: training fits the train queries, so they find
+    their documents better than new queries do. Only documents that are live and unchanged since the
+    training are sampled.
     """
     trained = trained_documents(searcher.generation)
     documents = trained.intersection(searcher.views[0].document_ids())
@@ -248,10 +256,10 @@ def _judged_questions(project: Project, searcher: Searcher, seed: int) -> list[Q
 
 
 def select_protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Question]:
-    """Select dev queries for old documents, with the rank of the answer before any addition.
+    """Select dev queries for old documents, and measure the rank of the answer before additions.
 
-    The rank is among the documents that the retriever was trained with. Queries of the split
-    `gate` are not used: they judge a retrain, so they must not be what called for it.
+    The rank is measured in the base segment, which holds the documents of the training. Queries of
+    the split `gate` are not used: they judge a retrain, so they must not be its cause as well.
 
     Returns:
         At most `MAX_PROTECTED_QUERIES` questions; none if the corpus is not built.
@@ -281,15 +289,16 @@ def select_protected_queries(project: Project, searcher: Searcher, seed: int) ->
 def score_protected_queries(
     searcher: Searcher, reference: DriftReference, arrived_answers: Mapping[str, frozenset[str]]
 ) -> PairedScores:
-    """Score the protected queries before any addition and now.
+    """Score the protected queries as they were answered before any addition, and as they are now.
 
-    Only queries whose answers are all live and unchanged are scored.
+    The difference shows how far additions push old documents down. Only queries whose answers are
+    all live and unchanged are scored.
 
     Args:
-        searcher: The live collection.
+        searcher: Searcher of the live collection.
         reference: The drift reference, which holds the queries and their earlier ranks.
-        arrived_answers: The documents that arrived with a query, by its text. They answer a
-            protected query with this text as well.
+        arrived_answers: Ids of the documents that arrived with a query, by the text of the query.
+            They also count as answers to a protected query with the same text.
 
     Returns:
         The scores before and now, (q,) each, and the loss to expect from growth alone: the loss if
@@ -320,10 +329,10 @@ def score_protected_queries(
 
 
 def remaining_share(searcher: Searcher, trained: int) -> float:
-    """Return the size of the collection at its training, as a share of its size now, at most 1.
+    """Return the number of documents at the training as a share of the live documents, at most 1.
 
     Args:
-        searcher: The live collection.
+        searcher: Searcher of the live collection.
         trained: Number of documents that the retriever was trained with.
     """
     live_documents = sum(view.documents for view in searcher.views)

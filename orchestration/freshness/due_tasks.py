@@ -1,6 +1,7 @@
 """Request the tasks that are due, and record how their runs end.
 
-The ledger alone says which tasks are due. The sensor can therefore be stopped at any time.
+Which tasks are due follows from the ledger alone. The Dagster sensor that calls this module keeps
+no state of its own and can be stopped at any time.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from orchestration.freshness.backlog import events_to_check, ingest_backlog
 
 
 def request_due_tasks(project: Project) -> list[Task]:
-    """Request what is due for the project, and return all open tasks that may run now.
+    """Request the tasks that are due for the project, and return the open tasks that may run now.
 
-    An addition is requested if changes are waiting. A drift check is requested only if nothing else
-    is due. Pilots and retrains are requested by a drift check and are only listed here. Tasks of a
-    retriever that is no longer searched by default are not due.
+    An addition, which makes recorded changes searchable, is requested if changes are waiting. A
+    drift check is requested only if nothing else is due. Pilots and retrains are requested by a
+    drift check; this function only lists them. Pilots, retrains and drift checks of a retriever
+    that is no longer searched by default are not due.
 
     Calling this again returns the same tasks until they end.
 
@@ -48,9 +50,9 @@ def request_due_tasks(project: Project) -> list[Task]:
 
 
 def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
-    """Request an addition for the first retriever for which changes are waiting.
+    """Request an addition for the first live retriever for which changes are waiting.
 
-    The default retriever comes first. The others follow it once it has the changes.
+    The default retriever comes first. The other live retrievers get the changes after it.
     """
     default = default_retriever(project.live)
     for retriever in live_retrievers(project):
@@ -71,7 +73,7 @@ def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
 
 
 def _describe_backlog(ledger: Ledger, retriever: str, project: Project, waiting: int) -> str:
-    """Say how many changes wait, and how many of them bring queries that IncDSI solves for."""
+    """Describe in words how many changes wait, and how many of them bring queries for IncDSI."""
     cursor = GenerationStore(project.live, retriever).current().cursor
     with_queries = ledger.view_at(cursor).count_pending_with_queries()
     reason = f"{waiting} changes are waiting"
@@ -81,9 +83,9 @@ def _describe_backlog(ledger: Ledger, retriever: str, project: Project, waiting:
 
 
 def _request_drift_check(project: Project, ledger: Ledger, retriever: str) -> list[Task]:
-    """Request a drift check of the default `retriever` if enough events are unmeasured.
+    """Request a drift check of the default retriever if enough events are unmeasured.
 
-    Open checks of other events or other retrievers are closed.
+    Open drift checks of other event ranges or other retrievers are closed.
     """
     settings = parameters.load(project.params_file).drift
     events = events_to_check(ingest_backlog(project), settings)
@@ -106,11 +108,11 @@ def _request_drift_check(project: Project, ledger: Ledger, retriever: str) -> li
 def record_run_end(
     project: Project, run_key: str, run_id: str, outcome: str, canceled: bool
 ) -> None:
-    """Record that the Dagster run of a task failed or was canceled by a person.
+    """Record that the Dagster run of a task failed, or that a person canceled it.
 
-    A failed task is tried again. A canceled one is not, except for an addition, because recorded
-    changes must become searchable. Runs without an open task are ignored, for example runs of a
-    retrain that the gate already rejected.
+    A failed task is tried again. A canceled task is not tried again, unless it is an addition:
+    recorded changes must become searchable. Runs without an open task are ignored, for example runs
+    of a retrain that the gate already rejected.
 
     Args:
         project: The project of the task.

@@ -8,21 +8,27 @@ from collections.abc import Iterable
 
 from model_code.collection.ledger.events import Feedback, Opinion
 
-# The sum of click weights from which a document counts as relevant, see `feedback_relevance`.
+# Smallest sum of click weights for which a document counts as relevant to a query. The weight of a
+# click depends on the rank; see `feedback_relevance`.
 MIN_CLICK_WEIGHT = 2.0
 
 
 def feedback_relevance(feedback: Iterable[Feedback]) -> dict[str, dict[str, int]]:
-    """Turn feedback into judgements.
+    """Turn thumbs and clicks on hits into judgements of query and document.
 
-    Thumbs decide if more of them point one way. Otherwise clicks decide, once their weights sum to
-    `MIN_CLICK_WEIGHT`. A click at rank r weighs log2(1 + r), the inverse of how likely a hit at
-    that rank is looked at. This is the discount of DCG, used as inverse propensity weighting
-    (Joachims et al., 2017). One click on the first hit is therefore not enough, and one on the
-    third is.
+    If a pair has more thumbs up than down, the document is relevant; if it has more down, it is
+    not. With as many up as down, clicks decide: the document is relevant if their weights sum to at
+    least `MIN_CLICK_WEIGHT`. A click at rank r weighs log2(1 + r). This is the inverse of the
+    discount of DCG, which estimates how likely a person looks at rank r (inverse propensity
+    weighting, Joachims et al., 2017). One click on the first hit is therefore not enough, and one
+    click on the third hit is.
+
+    Args:
+        feedback: Thumbs and clicks, in any order.
 
     Returns:
-        Relevance, 1 or 0, by query text and document.
+        Relevance by query text and document id: 1 for relevant, 0 for not relevant. A pair that is
+        left undecided is missing.
 
     >>> up = Feedback("how?", "a", "up")
     >>> first_click = Feedback("how?", "b", "click")

@@ -1,7 +1,8 @@
-"""The judgements that a retrain trains on and is judged by, and whether they are enough.
+"""Collect the judgements that a retrain trains on and is judged by, and count them.
 
-Judgements come from four places: the queries of the built corpus, the project's own judgements
-(`judgements.jsonl`), the queries that documents bring, and feedback.
+A judgement states that a document is relevant, or not relevant, to a query. Judgements come from
+four origins: the qrels of the built corpus, the project's own judgements (`judgements.jsonl`), the
+queries that documents arrived with, and feedback on hits.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class JudgedPairs:
 
     Attributes:
         texts: Text by query id.
-        splits: Split by query id; None if it is drawn by hash.
-        answers: Known answers as JSON, by the ids of the queries that have any.
-        relevance: Grade by (query id, document id); 0 or less means not relevant.
+        splits: Split by query id. None means that the build assigns a split by a hash.
+        answers: Known answer texts as JSON, by query id. Queries without answer texts are missing.
+        relevance: Grade by (query id, document id). A grade of 0 or less means not relevant.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class JudgedPairs:
     relevance: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def query_rows(self) -> list[Row]:
-        """Return a row of a snapshot for each query that has a pair."""
+        """Return the rows of a snapshot's queries table: one for each query that has a pair."""
         judged = {query_id for query_id, _ in self.relevance}
         rows = []
         for query_id, text in self.texts.items():
@@ -72,7 +73,7 @@ class JudgedPairs:
         return rows
 
     def qrel_rows(self) -> list[Row]:
-        """Return a row of a snapshot for each pair."""
+        """Return the rows of a snapshot's qrels table: one for each judged pair."""
         rows = []
         for (query_id, document_id), grade in self.relevance.items():
             rows.append(
@@ -98,12 +99,13 @@ class JudgedPairs:
 
 @dataclass(frozen=True)
 class JudgementCounts:
-    """The number of judged questions, and how many are needed for a training.
+    """The number of judged questions, and the number that a training needs.
 
     Attributes:
-        by_split: Number of questions by split.
-        needed_for_training: Training questions without which no retriever is trained.
-        needed: Questions that are needed in total, so that about enough of them are for training.
+        by_split: Number of judged questions in each split.
+        needed_for_training: Number of questions in the split train below which nothing is trained.
+        needed: Number of questions in all splits that gives about `needed_for_training` questions
+            in the split train.
     """
 
     by_split: Mapping[str, int]
@@ -122,7 +124,7 @@ class JudgementCounts:
 
     @property
     def enough_for_training(self) -> bool:
-        """Whether retrievers are trained."""
+        """Whether there are enough questions to train at least one retriever."""
         return self.training >= self.needed_for_training
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,17 +160,20 @@ class JudgementCounts:
 def read_judged_pairs(
     project: Project, generation: Generation | None, only: Set[str] | None = None
 ) -> JudgedPairs:
-    """Collect the judgements of all places.
+    """Collect the judgements of all four origins into one set.
 
-    The corpus counts if it judges the same pair as feedback or as a document's own query, and the
-    project's own judgements replace all others. All documents that bring a query answer it. A query
-    that the corpus judges keeps its id and its split; texts are compared without regard to case.
-    Queries without a relevant document are left out, unless the corpus judges them.
+    If several origins judge the same pair, the project's own judgements win, then the corpus, then
+    feedback, then the queries that documents arrived with. All documents that arrived with the same
+    query are relevant to this query.
+
+    Two queries are the same if their texts differ only in case. A query that the corpus judges
+    keeps the id and the split that it has in the corpus. A query without a relevant document is
+    left out, unless the corpus judges it.
 
     Args:
         project: The project.
-        generation: The generation whose documents may be judged. None: those of the corpus, or any
-            if there is no corpus.
+        generation: Only documents that are live in this generation may be judged. None allows any
+            document.
         only: The ids of the documents that may be judged; None for all.
     """
     queries_by_document = _queries_by_document(generation)
@@ -196,12 +201,15 @@ def read_judged_pairs(
 
 
 def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedPairs:
-    """Merge judgements by text with those of the corpus.
+    """Merge the judgements of the corpus with all other judgements.
+
+    The corpus identifies queries by id, and the other origins identify them by text. A pair that
+    both judge gets the grade of the corpus, unless the project's own judgements contain the pair.
 
     Args:
-        arrived: All judgements that are not the corpus's.
+        arrived: The judgements of all other origins, which include the project's own.
         corpus: The judgements of the corpus.
-        own: The project's own judgements, which replace those of the corpus.
+        own: The project's own judgements alone.
     """
     id_by_text = {}
     for query_id, split in corpus.splits.items():
@@ -227,7 +235,7 @@ def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedP
 
 
 def judgeable_documents(project: Project) -> set[str]:
-    """Return the ids of the documents that may be judged: all that are live or built.
+    """Return the ids of the documents that may be judged: all that are live or in the corpus.
 
     Raises:
         FreshetError: If nothing is built yet.
@@ -252,11 +260,11 @@ def judgeable_documents(project: Project) -> set[str]:
 
 
 def add_judgements(project: Project, pairs: Sequence[JudgedPair]) -> JudgementChanges:
-    """Record judgements in the project's own file, and accept the file for the next build.
+    """Record judgements in `judgements.jsonl`, and accept the file for the next build.
 
     Args:
         project: The project.
-        pairs: The judgements. Those of pairs that were judged before are replaced.
+        pairs: The new judgements. They replace older judgements of the same pairs.
     """
     with project.lock():
         changes = record_judgements(project.judgements, pairs)
@@ -267,14 +275,16 @@ def add_judgements(project: Project, pairs: Sequence[JudgedPair]) -> JudgementCh
 def rename_judged_source(project: Project, old: str, new: str, dry_run: bool = False) -> int:
     """Rename the documents of a source in the project's own judgements.
 
+    The ids of these documents begin with the name of the source.
+
     Args:
         project: The project.
-        old: Name of the source.
-        new: Its new name.
-        dry_run: Only count the judgements.
+        old: Present name of the source.
+        new: New name of the source.
+        dry_run: Whether to only count the judgements and change no file.
 
     Returns:
-        The number of judgements of its documents.
+        The number of judgements about documents of the source.
     """
     with project.lock():
         pairs = read_judgements(project.judgements)
@@ -299,10 +309,11 @@ def count_judgements(project: Project) -> JudgementCounts:
 
 
 def retrain_obstacle(project: Project, generation: Generation) -> str | None:
-    """Return why a retrain on a generation could not be trained or judged; None if it could.
+    """Return the reason why the judgements do not suffice for a retrain, or None if they do.
 
-    Also return None if the corpus is not built. The answer is unknown then, and `export_snapshot`
-    raises an error that says so.
+    A retrain needs enough questions to train with, and questions for the gate. None is also
+    returned if the corpus is not built: the answer is then unknown, and `export_snapshot` raises an
+    error that says so.
     """
     if not _corpus_table(project, "queries").is_file():
         return None
@@ -313,7 +324,7 @@ def retrain_obstacle(project: Project, generation: Generation) -> str | None:
             "or lower training.min_judged_queries"
         )
     if not counts.by_split.get(GATE) and not counts.by_split.get("test"):
-        # Imported here because the gate imports numpy and scipy, which a count does not need.
+        # Imported here because the gate imports numpy and scipy, and counting needs neither.
         from orchestration.registry.gate import NO_JUDGED_QUERIES
 
         return NO_JUDGED_QUERIES
@@ -330,7 +341,7 @@ def _count(project: Project, generation: Generation | None) -> JudgementCounts:
         retriever.training.min_judged_queries for retriever in settings.retrievers.values()
     )
     training_share = 1 - shares.test_share - shares.dev_share - shares.gate_share
-    # Rounded first, because 30 / (1 - .3 - .1 - .2) is a little more than 75.
+    # Rounded before `ceil`: 30 / (1 - .3 - .1 - .2) is a little more than 75 in floating point.
     needed = math.ceil(round(needed_for_training / training_share, 6))
     return JudgementCounts(dict(by_split), needed_for_training, needed)
 
@@ -338,7 +349,7 @@ def _count(project: Project, generation: Generation | None) -> JudgementCounts:
 class _Relevance:
     """Grades by the text of the query and the id of the document.
 
-    Texts that differ in case only are one query. The first of them names it.
+    Texts that differ only in case are one query. It is shown with the text that was added first.
 
     Args:
         document_ids: Ids of the documents that may be judged; None for all.
@@ -361,7 +372,7 @@ class _Relevance:
             self._splits[key] = split
 
     def replace_by(self, other: _Relevance) -> None:
-        """Set the grades and splits of `other` in place of the ones of the same pairs."""
+        """Add the grades and splits of `other`; they replace the present ones of the same pairs."""
         for key, grades in other._grades.items():
             for document_id, grade in grades.items():
                 self.add(other._texts[key], document_id, grade, other._splits.get(key))
@@ -371,11 +382,14 @@ class _Relevance:
         return self._grades.get(text.casefold(), {}).get(document_id)
 
     def split(self, text: str) -> str | None:
-        """Return the split of a query; None if it is drawn by hash."""
+        """Return the stated split of a query; None if the build assigns one by a hash."""
         return self._splits.get(text.casefold())
 
     def with_answer(self) -> Iterator[tuple[str, dict[str, int]]]:
-        """Yield the queries with a relevant document, in ascending order of texts."""
+        """Yield each query that has a relevant document, with its grades by document id.
+
+        The queries are in ascending order of their texts.
+        """
         for key, text in sorted(self._texts.items(), key=itemgetter(1)):
             grades = self._grades[key]
             if any(grade > 0 for grade in grades.values()):
@@ -383,7 +397,7 @@ class _Relevance:
 
 
 def _queries_by_document(generation: Generation | None) -> dict[str, list[str]]:
-    """Return the queries that each live document brings, by document id."""
+    """Return the queries that each live document arrived with, by document id."""
     queries: dict[str, list[str]] = {}
     if generation is not None:
         for document_id, text in live_rows(generation, "document_id", "queries"):
@@ -419,8 +433,8 @@ def _read_corpus_table(project: Project, name: str) -> list[Row]:
     path = _corpus_table(project, name)
     if not path.is_file():
         return []
-    # Imported here because it takes a fifth of a second, which commands without judgements save.
-    # `ParquetFile` does without pandas, which `read_table` imports.
+    # Imported here because the import takes a fifth of a second, and some commands need no tables.
+    # `ParquetFile` is used because `read_table` imports pandas, which is slower still.
     import pyarrow.parquet as pq
 
     columns = CORPUS_COLUMNS[name]
@@ -434,10 +448,10 @@ def _read_corpus_table(project: Project, name: str) -> list[Row]:
 
 
 def require_corpus_tables(project: Project) -> None:
-    """Check that the corpus is built, whose judged queries a retrain keeps.
+    """Check that the corpus is built. A retrain needs it because it keeps the corpus's judgements.
 
     Raises:
-        FreshetError: If it is not.
+        FreshetError: If a table of the corpus is missing.
     """
     for name in CORPUS_COLUMNS:
         path = _corpus_table(project, name)

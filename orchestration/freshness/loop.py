@@ -1,7 +1,8 @@
-"""The freshness loop in words: what arrived, what was decided about it, and what that led to.
+"""Describe the state of the freshness loop in words.
 
-`freshet status`, Dagster and the search page show the same facts. This module collects them for a
-reader who watches only: each step has a state, a time and a reason.
+The freshness loop is the sequence of steps from the arrival of documents to a retrain. This module
+collects the state, the time and the reason of each step for the pages that show them. It only
+reads; it requests no task.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from model_code.project import Project
 from orchestration import parameters
 from orchestration.registry import history
 
-# The newest events of the ledger among which recent documents are looked for.
+# Number of the newest events of the ledger that are read to find recent documents.
 MAX_RECENT_EVENTS = 200
 MAX_RECENT_DOCUMENTS = 5
-# Tasks of which the last one of a kind is shown.
+# Number of the newest tasks that are read to find the last task of each kind.
 MAX_TASKS = 20
 NOTHING_ARRIVED = "no document arrived since the build"
 
 
 @dataclass(frozen=True)
 class LoopStep:
-    """A step of the loop.
+    """The state of one step of the freshness loop.
 
     Attributes:
         name: Name of the step.
@@ -55,7 +56,7 @@ class LoopStep:
     when: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the step as plain values."""
+        """Return the step as values that JSON can hold."""
         return asdict(self)
 
 
@@ -75,7 +76,7 @@ class RecentDocument:
 
 
 def loop_steps(project: Project) -> list[LoopStep]:
-    """Return the steps of the loop in their order; an empty list if nothing is live."""
+    """Return the steps of the freshness loop in their order; an empty list if nothing is live."""
     if not retrievers(project.live):
         return []
     retriever = default_retriever(project.live)

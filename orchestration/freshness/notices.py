@@ -19,9 +19,11 @@ from model_code.project import Project, lock_is_free, lock_owner
 from orchestration import parameters
 from orchestration.registry import history
 
-# A document that has waited longer counts as stuck. The sensor runs every thirty seconds.
+# Seconds after which a change that is not searchable yet counts as a problem. The sensor that makes
+# changes searchable runs every thirty seconds.
 MAX_WAIT_SECONDS = 600.0
-# Free space on the project's disk that a generation of a large batch needs.
+# Free space on the project's disk, in bytes, below which a problem is reported. The index of a
+# large batch of documents needs about as much.
 MIN_FREE_BYTES = 200e6
 SEND_TIMEOUT_SECONDS = 10.0
 
@@ -29,12 +31,12 @@ SEND_TIMEOUT_SECONDS = 10.0
 def find_problems(project: Project) -> dict[str, str]:
     """Return the current problems of a project.
 
-    Problems are a full disk, damaged collections, changes that are stuck, drift, failed tasks, and
-    a refused promotion.
+    Problems are a full disk, damaged collections, changes that wait too long to become searchable,
+    drift, failed tasks, and a refused promotion.
 
     Returns:
-        A message for each problem. The key identifies the occurrence: the same problem has another
-        key when it occurs again.
+        A message for each problem. The key identifies one occurrence of a problem, so that a person
+        is told only once about it. If the same problem occurs again, it has another key.
     """
     problems = {}
     free_bytes = shutil.disk_usage(project.root).free
@@ -45,7 +47,7 @@ def find_problems(project: Project) -> dict[str, str]:
         try:
             status = live_status(project, retriever)
         except FreshetError as error:
-            # A lost ledger or a damaged generation. The other retrievers are still examined.
+            # The ledger is lost or a generation is damaged. The other retrievers are still checked.
             problems[f"broken {retriever} {error}"] = f"{retriever}: {error}"
             continue
         if status["ledger"] is not None:
@@ -56,7 +58,7 @@ def find_problems(project: Project) -> dict[str, str]:
 
 
 def failed_task_runs(project: Project) -> set[str]:
-    """Return the ids of the Dagster runs of failed tasks, which `find_problems` tells."""
+    """Return the ids of the Dagster runs of those failed tasks that `find_problems` reports."""
     run_ids: set[str] = set()
     ledger = open_ledger_if_exists(project)
     if ledger is None:
@@ -111,7 +113,7 @@ def _drift(retriever: str, newest: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _refused_promotion(project: Project) -> dict[str, str]:
-    """Return the verdict of the last promotion if the gate refused it."""
+    """Return a problem that shows the gate's verdict, if the gate refused the last promotion."""
     lines = history.read(project)
     if not lines:
         return {}

@@ -1,9 +1,10 @@
 """Run a pilot: a short training on a sample that shows whether a retrain would help.
 
-A drift report compares how well new and old documents are found, because only a training shows what
-training would gain. A pilot trains: with the settings of a retrain, in its own workspace, on new
-and old documents in equal parts. It is then compared with the live retriever on the same
-queries. A pilot registers nothing and changes nothing that is live.
+A drift report only compares how well new and old documents are found. It cannot tell how much
+better a retrained retriever would find them. A pilot answers this by a short training. It uses the
+settings of a retrain and runs in its own workspace, on a sample that is half new and half old
+documents. The trained retriever and the live retriever are then compared on the same queries. A
+pilot registers nothing and changes nothing that is live.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ from orchestration.registry.gate import evaluate_segments, judging_queries
 Show = Callable[[str], Any]
 """Prints a line of progress."""
 
-# Names in the project's state.
+# Names of a folder and of a lock file in the project's state folder.
 FOLDER = "pilot"
 LOCK = "pilot.lock"
 LOCK_MESSAGE = "waiting for another pilot of this project to end"
 
-# A sample is smaller than a corpus has to be.
+# Settings that turn off the lower limits for a corpus. A sample is meant to be smaller.
 SAMPLE_SETTINGS = ("acceptance.min_documents=1", "training.min_judged_queries=0")
-# The gate's queries must ask for at least `drift.minimum_batch` / 5 new documents.
+# A pilot needs gate queries for at least `drift.minimum_batch` / `MIN_TARGETS_DIVISOR` new
+# documents. With fewer, a confidence interval would never show a gain.
 MIN_TARGETS_DIVISOR = 5
 NOT_REQUESTED = "nothing to do: no drift report waits for this pilot"
 
@@ -65,10 +67,10 @@ class PilotResult:
     """The answer of a pilot.
 
     Attributes:
-        plan: The retrain that the pilot predicts.
-        documents: The size of the sample.
-        new: New documents in the sample.
-        verdict: Passes if a retrain would help.
+        plan: The plan of the retrain whose gain the pilot estimates.
+        documents: Number of documents in the sample.
+        new: Number of new documents in the sample.
+        verdict: The comparison with the live retriever. It passes if a retrain would help.
     """
 
     plan: RetrainPlan
@@ -78,7 +80,7 @@ class PilotResult:
 
     @property
     def summary(self) -> str:
-        """Describe the answer and what it is based on."""
+        """Describe the answer, the sample and the reasons in one line."""
         answer = "no gain of a retrain is shown"
         if self.verdict.passed:
             answer = "a retrain is due"
@@ -90,7 +92,7 @@ class PilotResult:
 
     @property
     def details(self) -> dict[str, Any]:
-        """Return the plain values that the ledger keeps with the summary."""
+        """Return the plan and the sample sizes, which the ledger keeps with the summary."""
         details = self.plan.summary()
         details["documents"] = self.documents
         details["new"] = self.new
@@ -100,11 +102,11 @@ class PilotResult:
 def run_pilot(project: Project, max_documents: int, show: Show = print) -> PilotResult:
     """Train on a sample of the live documents, and compare the result with the live retriever.
 
-    One pilot of a project runs at a time. Its files are deleted when it ends, also if it fails.
+    One pilot of a project runs at a time. Its files are deleted when it ends, even if it fails.
 
     Args:
         project: The project.
-        max_documents: The size of the sample.
+        max_documents: The largest number of documents in the sample.
         show: Receives lines of progress.
 
     Raises:
@@ -198,7 +200,7 @@ def _train_and_compare(
     plan = plan_retrain(project, FOLDER)
     last_stage, _ = _stage_and_settings(project, plan.retriever)
     generation = read_planned_generation(project, plan)
-    # Opened before the training, so that it stays as it is and is not deleted meanwhile.
+    # Opened before the training, because an open generation is neither changed nor deleted.
     live = Searcher(project.live, generation, {})
 
     sample = sample_documents(
@@ -209,13 +211,13 @@ def _train_and_compare(
         f"pilot on {len(sample):,} of {plan.documents:,} documents, "
         f"{len(new):,} of them new since the last training"
     )
-    # At most all new documents can be asked for.
+    # Checked before anything is built: the gate's queries cannot ask for more documents than these.
     _require_targets(project, targets=len(new), new=len(new))
 
     workspace = Project(folder / WORKSPACE, home=project.root)
     write_sample = partial(export_snapshot, project, generation, only=sample)
     make_workspace(workspace, write_sample, share_cache=False)
-    # Read from the workspace, whose settings name folders by absolute paths.
+    # Read again from the workspace, because its settings name model folders by absolute paths.
     _, retriever_settings = _stage_and_settings(workspace, plan.retriever)
     parameters.write_overrides(workspace.params_file, [*SAMPLE_SETTINGS, *retriever_settings])
 
@@ -240,10 +242,10 @@ def _train_and_compare(
 
 
 def _stage_and_settings(project: Project, retriever: str) -> tuple[str, list[str]]:
-    """Return how to train the live retriever and nothing else.
+    """Return the stage and the settings that train the live retriever and no other.
 
     Returns:
-        The last stage that a pilot runs, and the settings that leave out other retrievers.
+        The last stage that a pilot runs, and `key=value` settings that leave out other retrievers.
 
     Raises:
         PilotNotPossible: If no component of the live retriever is trained.
@@ -275,9 +277,14 @@ def _stage_and_settings(project: Project, retriever: str) -> tuple[str, list[str
 
 
 def _require_targets(project: Project, targets: int, new: int) -> None:
-    """Raise `PilotNotPossible` if too few new documents can be asked for.
+    """Raise `PilotNotPossible` if the gate's queries ask for too few new documents.
 
     A confidence interval over so few documents would never show a gain.
+
+    Args:
+        project: The project or workspace whose settings apply.
+        targets: Number of new documents that the gate's queries ask for, or an upper bound of it.
+        new: Number of new documents in the sample.
     """
     minimum_batch = parameters.load(project.params_file).drift.minimum_batch
     min_targets = max(minimum_batch // MIN_TARGETS_DIVISOR, 1)
@@ -318,7 +325,11 @@ def sample_documents(
 
 
 def _rank_new(project: Project, plan: RetrainPlan) -> list[str]:
-    """Rank the new documents: those that arrived with queries first, then the latest first."""
+    """Rank the ids of the new documents, from which a pilot takes the first ones.
+
+    Documents that arrived with queries come before others, because the gate's queries may ask for
+    them. Within each group, the latest document comes first.
+    """
     new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:
         ledger_view = ledger.view_at(read_planned_generation(project, plan).cursor)
@@ -335,13 +346,13 @@ def _rank_new(project: Project, plan: RetrainPlan) -> list[str]:
             without_queries.append(event.document_id)
 
     ranked = list(dict.fromkeys([*with_queries, *without_queries]))
-    # The ledger need not show an arrival for every new document.
+    # A new document may have no arrival in the ledger. It is ranked last.
     without_arrival = sorted(new.difference(ranked))
     return [*ranked, *without_arrival]
 
 
 def _build(workspace: Project, target: str, show: Show) -> None:
-    """Build a stage of the workspace, and those that it depends on."""
+    """Build a stage of the workspace, and the stages that it depends on."""
     content_hash = ingest.ingest(workspace)["content_hash"]
     for address in repro.repro(workspace, [target], name=f"pilot {content_hash[:8]}"):
         show(f"stage {address} ran")
@@ -356,7 +367,7 @@ def _build_corpus_and_find_targets(
         For each query of the gate that asks for a new document, this document.
 
     Raises:
-        PilotNotPossible: If there are too few of them. Nothing is trained then.
+        PilotNotPossible: If there are too few such documents. Nothing is trained then.
     """
     _build(workspace, "corpus", show)
     max_queries = parameters.load(workspace.params_file).evaluation.max_queries

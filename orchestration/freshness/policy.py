@@ -1,29 +1,31 @@
 """Decide the next step after a drift check: no action, a pilot or a retrain.
 
-Everything in this module is a pure function of its arguments. A drift check calls `decide`, whether
-a Dagster job or the command line started it; so does the drift benchmark.
+Everything in this module is a pure function of its arguments. Drift checks and the drift benchmark
+call `decide`.
 
 The rules, in order:
 
-1. **Retrain** if something is harmed that a retrain repairs:
+1. **Retrain** if the report shows a harm that a retrain repairs:
 
-   - new documents are found significantly worse than old ones, by the queries that they arrived
-     with or, where too few documents have such queries, by pseudo-queries;
+   - new documents are found significantly worse than old ones. This is measured by the queries that
+     documents arrived with or, if too few documents have such queries, by pseudo-queries;
    - changed documents are found worse than their former versions were;
    - additions push old documents down by more than growth alone does;
    - refined documents break too many of IncDSI's constraints;
    - the collection has grown past its limit.
 
-2. **Pilot** if documents have shifted and the queries that they arrived with show no harm.
-   Documents that are found as well as old ones may still be found worse than after a retrain, and
-   only training on a sample tells. A retrain follows if the pilot finds a gain.
+2. **Pilot** if documents have shifted and the queries that they arrived with show no harm. A
+   document has shifted if its vector lies elsewhere than those of old documents. A retrain may find
+   such documents better still, and only training on a sample tells. A retrain follows if the pilot
+   finds a gain.
 
-3. **No action** otherwise, even where vectors have shifted: an encoder may serve new topics well.
+3. **No action** otherwise, even if vectors have shifted: an encoder may serve new topics well.
 
-If vectors have shifted, harm is tested a second time, with all of alpha for the measures of harm
-(`TestResult.exceeded_uncorrected`). The second test counts only after a test of the corrected
-family has exceeded its threshold (a gatekeeping procedure). Documents like the old ones therefore
-still raise a false alarm with a chance of at most alpha, and harmful drift is found sooner.
+Each of the k measures is tested at the level alpha / k (Bonferroni). If vectors have shifted, the
+measures of harm are tested a second time and share all of alpha
+(`TestResult.exceeded_uncorrected`). The second test counts only after a test of the first kind has
+exceeded its threshold (a gatekeeping procedure). Documents like the old ones therefore still raise
+a false alarm with a chance of at most alpha, and harmful drift is found sooner.
 """
 
 from __future__ import annotations
@@ -61,14 +63,14 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class PastDecision:
-    """The decision for an earlier batch, and how it was carried out.
+    """The decision for an earlier batch, and the state of the retrain that it led to.
 
     Attributes:
-        action: The decision, or `RETRAIN` for a retrain that a pilot or a person started.
-        carried_out: Whether a retrain was trained and judged. Only such a retrain starts a
-            cooldown.
-        is_open: Whether a retrain is running or will be tried again.
-        after_pilot: Whether a retrain took the place of a pilot that was requested for this batch.
+        action: The decision. It is `RETRAIN` as well if a pilot or a person started a retrain.
+        carried_out: Whether the retrain was trained and judged. Only such a retrain starts a
+            cooldown, a number of batches during which no other retrain starts.
+        is_open: Whether the retrain is running or will be tried again.
+        after_pilot: Whether the batch first led to a pilot, and the pilot led to the retrain.
     """
 
     action: Action
@@ -84,8 +86,8 @@ class Decision:
     Attributes:
         action: The next step.
         reasons: One sentence per reason.
-        wanted: The step that the measures call for. It differs from `action` if a retrain is held
-            back.
+        wanted: The step that the measures call for. It differs from `action` if a retrain is called
+            for but may not start now.
         dry_run: Whether the decision is only shown and not carried out.
     """
 
@@ -121,8 +123,8 @@ def decide(
         report: The measures of the newest batch and of the window.
         past: One entry per earlier batch, oldest first.
         settings: The group `drift` of `params.yaml`.
-        judgement_obstacle: Why the judged queries do not suffice for a retrain; None if they do.
-            A retrain that could not be trained or judged is held back.
+        judgement_obstacle: The reason why the judged queries do not suffice for a retrain; None if
+            they do. With a reason, no retrain starts.
         dry_run: Recorded in the decision.
 
     Returns:
@@ -161,7 +163,7 @@ def _exceeded(report: DriftReport, names: Sequence[str]) -> list[TestResult]:
 
 
 def _measures_of_harm(report: DriftReport, is_shifted: bool) -> list[TestResult]:
-    """Return the measures by which new documents are found worse than old ones."""
+    """Return the measures that show that new documents are found worse than old ones."""
     harm = []
     for measure in deciding_measures(report.measures):
         # The second test of the gatekeeping procedure, see the module's docstring.
@@ -172,10 +174,10 @@ def _measures_of_harm(report: DriftReport, is_shifted: bool) -> list[TestResult]
 
 
 def _retrain_obstacle(past: Sequence[PastDecision], cooldown: int) -> str | None:
-    """Return why no retrain may start now, or None.
+    """Return the reason why no retrain may start now, or None if one may.
 
-    The effect of a retrain is measured only after `cooldown` batches. A retrain that failed for
-    good does not hold back another one.
+    No retrain starts within `cooldown` batches after another one, so that its effect can be
+    measured first. A retrain that failed for good is ignored.
     """
     if any(decision.is_open for decision in past):
         return "an earlier retrain is still open"
@@ -208,7 +210,7 @@ def _pilot_is_due(
 
 
 def _last(past: Sequence[PastDecision], batches: int) -> Sequence[PastDecision]:
-    # past[-0:] would be everything.
+    # With `batches` = 0, past[-0:] would return all decisions.
     return past[-batches:] if batches else ()
 
 
@@ -218,7 +220,8 @@ def _reasons_against_retrain(report: DriftReport, settings: DriftSettings) -> li
         return [_describe_no_drift(report, settings)]
 
     reasons = [describe_measure(measure) for measure in report.exceeded]
-    # The result for the window replaces that for the batch where both exist.
+    # A measure may have a result for the batch and one for the window. The latter, which comes
+    # last, is kept.
     harmless = {measure.name: measure for measure in deciding_measures(report.measures)}
     if harmless:
         descriptions = [describe_measure(measure) for measure in harmless.values()]

@@ -1,6 +1,6 @@
-"""Probe how well documents are found, with the queries that ask for them.
+"""Measure how well documents are found by the queries that ask for them.
 
-New and old documents are probed in the same way, so that their scores can be compared.
+The same functions measure new and old documents, so that a drift check can compare the scores.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from model_code.text.documents import Document
 def first_passage_vectors(segment: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
     """Read the vectors of the first passages of some documents of a segment.
 
-    Only these rows are read from the segment's file.
+    Only the rows of these passages are read from the segment's file.
 
     Args:
-        segment: The segment that holds the documents.
-        document_ids: m documents.
+        segment: The segment, an immutable index of documents, that holds the documents.
+        document_ids: Ids of m documents.
 
     Returns:
-        Unit vectors, (m, H) float32.
+        Vectors of unit norm in the order of `document_ids`, (m, H) float32.
     """
     rows = [segment.rows.rows_by_document[document_id][0] for document_id in document_ids]
     vectors = segment.retriever.passage_vectors(segment.rows.document_ids)
@@ -81,11 +81,13 @@ def gate_judgements(artifacts: Path) -> Judgements:
 
 
 def generate_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
-    """Generate pseudo-queries for documents: spans of their texts, about as long as typed queries.
+    """Generate pseudo-queries for documents.
+
+    A pseudo-query is a span of the document's text, about as long as a typed query.
 
     Args:
         texts: Texts by document id. A text that is too short for a query is left out.
-        seed: Seed of the spans.
+        seed: Random seed for the choice of spans.
     """
     generator = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
     questions = []
@@ -110,12 +112,12 @@ def first_ranks(
 ) -> np.ndarray:
     """Return the rank of the first answer to each question.
 
-    All questions are searched at once, and a text that several documents answer only once.
+    All texts are searched in one call. A text that several questions share is searched once.
 
     Args:
-        search: Searches for several texts.
+        search: Function that maps texts and a depth to rankings.
         questions: q questions.
-        depth: The length of the rankings.
+        depth: Number of documents in each ranking.
 
     Returns:
         Ranks from 1, (q,) int64; 0 if no answer is among the first `depth` documents.
@@ -136,15 +138,16 @@ def first_ranks(
 def document_scores(search: Search, questions: Sequence[Question]) -> np.ndarray:
     """Score how well each document is found among all live documents.
 
-    The score of a document is the mean over its questions of the reciprocal rank of the first
-    answer; ranks beyond 10 count as 0.
+    The score of a document is the mean reciprocal rank over its questions. The rank is that of the
+    first answer; the reciprocal of a rank beyond 10 counts as 0.
 
     Args:
-        search: Searches the live collection, without words of known queries.
-        questions: The questions.
+        search: Function that searches the live collection. It must not index documents with the
+            words of their known queries, because the questions may be among these.
+        questions: The questions, each with the document that it was made for.
 
     Returns:
-        One score per document in the order of their ids, (n,) float32.
+        One score per document, in ascending order of document ids, (n,) float32.
     """
     scores = reciprocal_ranks(first_ranks(search, questions))
 
@@ -161,16 +164,18 @@ def old_document_scores(
     questions: Iterable[Question],
     arrived_answers: Mapping[str, frozenset[str]],
 ) -> np.ndarray:
-    """Score the old documents that are live and unchanged, as `document_scores` does for new ones.
+    """Score how well old documents are found, if they are live and unchanged.
+
+    The scores are computed by `document_scores`, as they are for new documents.
 
     Args:
-        searcher: The live collection.
+        searcher: Searcher of the live collection.
         questions: Questions for old documents.
-        arrived_answers: The documents that arrived with a query, by its text. They answer a
-            question with this text as well.
+        arrived_answers: Ids of the documents that arrived with a query, by the text of the query.
+            They also count as answers to a question with the same text.
 
     Returns:
-        One score per document, (n,) float32.
+        One score per document, in ascending order of document ids, (n,) float32.
     """
     old_documents = searcher.views[0]
     current_questions = []
@@ -182,9 +187,7 @@ def old_document_scores(
 
 
 def documents_by_query(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
-    """Group documents by the queries that they arrived with.
-
-    All documents that arrived with a text answer it.
+    """Return the ids of the documents that arrived with each query, by the text of the query.
 
     >>> first = Document("a", "A", "", queries=("how?",))
     >>> second = Document("b", "B", "", queries=("how?", "why?"))

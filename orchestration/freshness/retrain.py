@@ -7,9 +7,12 @@ A retrain has three steps, and each can be run alone:
 2. `gate_verdict` asks the gate. It changes nothing.
 3. `promote_or_reject` makes the challenger champion, or records that the gate rejected it.
 
-The user's settings, artifacts and `dvc.lock` stay as they are. All files of a retrain are in a
-folder named by its key. An interrupted retrain continues under the same key, and a failed one can
-be tried again under another.
+The challenger is the registered version that asks to be promoted. The champion is the version that
+is searched by default.
+
+The user's settings, artifacts and `dvc.lock` are not changed. All files of a retrain are in a
+folder that is named by the key of the retrain. An interrupted retrain continues if it is started
+with the same key. A failed retrain can be tried again with another key.
 """
 
 from __future__ import annotations
@@ -43,20 +46,21 @@ from orchestration.registry.gate import GateRules
 Show = Callable[[str], Any]
 """Prints a line of progress."""
 
-# File beside the plan with the registered version.
+# Name of the file with the number of the registered version, in the folder of a retrain.
 CHALLENGER_FILE = "challenger.json"
-# The latest retrain tasks that are read to find how a retrain ended.
+# Number of retrain tasks that are read from the ledger, newest first, to find the outcome of a
+# retrain.
 MAX_PAST_RETRAINS = 20
 
 
 @dataclass(frozen=True)
 class TrainedChallenger:
-    """A retrain whose challenger is trained and registered, and that waits for the gate.
+    """A challenger that is trained and registered, and that the gate has not judged yet.
 
     Attributes:
         project: The project that is retrained.
-        workspace: The project that it was built in.
-        plan: The generation that it was trained on.
+        workspace: The project that the challenger was built in.
+        plan: The plan, which names the generation that the challenger was trained on.
         version: The registered version.
     """
 
@@ -71,11 +75,12 @@ class RetrainResult:
     """The outcome of a retrain.
 
     Attributes:
-        plan: The generation that it was trained on.
+        plan: The plan, which names the generation that the version was trained on.
         version: The registered version.
         promoted: Whether the version is champion now.
         summary: The outcome in one line.
-        generation: The number of the generation that was opened; None if the gate rejected it.
+        generation: The number of the generation that the promotion made current. None if the gate
+            rejected the version.
     """
 
     plan: RetrainPlan
@@ -86,14 +91,14 @@ class RetrainResult:
 
 
 def retrain(project: Project, key: str, show: Show = print) -> RetrainResult:
-    """Train every retriever on what is live, and promote the best one if it passes the gate.
+    """Train every retriever on the live documents, and promote the best if it passes the gate.
 
-    Waiting changes are applied first. Documents that arrive during the training are added to the
-    new generation before it is searched.
+    Waiting changes are made searchable first. Documents that arrive during the training are added
+    to the new generation before it is searched.
 
     Args:
         project: The project.
-        key: The name of the retrain. An interrupted retrain of this name is continued.
+        key: The name of the retrain. An interrupted retrain with this name is continued.
         show: Receives lines of progress.
 
     Raises:
@@ -108,13 +113,13 @@ def train_challenger(
 ) -> TrainedChallenger:
     """Export the live documents, run every stage in a workspace, and register the best retriever.
 
-    Steps that were done before under this key are not repeated.
+    Steps that an earlier call with this key completed are not repeated.
 
     Args:
         project: The project.
         key: The name of the retrain.
         show: Receives lines of progress.
-        dagster_run: The id of the Dagster run, for the tracked runs of the stages.
+        dagster_run: The id of the Dagster run. It is recorded with the MLflow runs of the stages.
 
     Raises:
         FreshetError: If there are no judged queries for the gate, or if a stage fails.
@@ -126,7 +131,8 @@ def train_challenger(
     )
 
     workspace = retrain_plan.retrain_workspace(project, key)
-    # Garbage collection may delete the generation once the workspace exists.
+    # The documents are copied to the workspace, so garbage collection may delete the generation
+    # afterwards.
     make_workspace(workspace, partial(_export_planned_documents, project, plan))
     ingest.ingest(workspace)
     for address in repro.repro(workspace, dagster_run=dagster_run, name=_build_name(key)):
@@ -139,10 +145,10 @@ def train_challenger(
 
 
 def load_challenger(project: Project, key: str) -> TrainedChallenger:
-    """Load what `train_challenger` made, without building anything.
+    """Load the challenger of an earlier `train_challenger`, without building anything.
 
     Raises:
-        FreshetError: If the training did not end, or its version was deleted.
+        FreshetError: If the training did not end, or the registered version was deleted.
     """
     plan = retrain_plan.read_plan(project, key)
     version = _read_registered_version(project, key)
@@ -164,12 +170,12 @@ def promote_or_reject(
 ) -> RetrainResult:
     """Make the challenger champion if it passes the gate, and record the outcome.
 
-    A promoted challenger is live with everything that arrived since its training. It is always the
-    version of this retrain that is judged, even if another one was registered meanwhile.
+    A promoted challenger is live with all documents that arrived since its training. The version of
+    this retrain is judged, even if another version was registered meanwhile.
 
     Args:
         challenger: The trained challenger.
-        verdict: The result of `gate_verdict`, if it was asked before.
+        verdict: The result of `gate_verdict`. None: the gate is asked now.
         run_id: The id of the Dagster run, which is recorded with the task.
     """
     promotion = release.promote(
@@ -196,7 +202,10 @@ def _build_name(key: str) -> str:
 
 
 def next_key(project: Project, plan: RetrainPlan) -> str:
-    """Return the key of the interrupted retrain of this generation, or the first unused one."""
+    """Return the key of the interrupted retrain of this generation, or else the first unused key.
+
+    Keys are made of the retriever's name and the generation's number, with a counter from 2 on.
+    """
     retrains = []
     ledger = open_ledger_if_exists(project)
     if ledger is not None:
@@ -214,7 +223,12 @@ def next_key(project: Project, plan: RetrainPlan) -> str:
 def _has_ended(folder: Path, ended_versions: Set[str | None]) -> bool:
     """Return whether the retrain of a folder has ended.
 
-    A retrain that is killed between the ledger and its outcome file has ended as well.
+    The outcome is written to the ledger and then to a file. If the retrain was killed in between,
+    only the ledger tells that it has ended.
+
+    Args:
+        folder: Folder of the retrain.
+        ended_versions: Numbers of the versions whose retrains have ended, as the ledger records.
     """
     if (folder / OUTCOME_FILE).is_file():
         return True
@@ -236,8 +250,8 @@ def _read_registered_version(project: Project, key: str) -> versions.Version | N
 def _load_or_begin_plan(project: Project, key: str, show: Show) -> RetrainPlan:
     """Return the plan of an interrupted retrain, or plan a new one.
 
-    The plan of another ledger or live collection is replaced, because its numbers mean nothing
-    here.
+    A plan that was made for another ledger or live collection is replaced, because its event ids
+    and generation numbers do not apply to the present ones.
     """
     plan = retrain_plan.read_plan(project, key)
     if plan is None:
@@ -261,10 +275,10 @@ def _load_or_begin_plan(project: Project, key: str, show: Show) -> RetrainPlan:
 
 
 def _begin_retrain(project: Project, key: str) -> RetrainPlan:
-    """Apply waiting changes, so that they are trained on, and save a plan of what is live then.
+    """Make waiting changes searchable, and save a plan to train on the live documents.
 
-    Files of another collection under this key are deleted. This happens after `apply`, which raises
-    an error if the ledger does not belong to the collection.
+    Files that a retrain of another collection left under this key are deleted. They are deleted
+    only after `apply`, which raises an error if the ledger does not belong to the collection.
     """
     LiveIndex(project).apply()
     plan = retrain_plan.plan_retrain(project, key)
@@ -284,7 +298,10 @@ def _export_planned_documents(project: Project, plan: RetrainPlan, folder: Path)
 
 
 def _gate_rules(challenger: TrainedChallenger) -> GateRules:
-    """Return rules that judge old and new documents apart, by the queries of the workspace."""
+    """Return gate rules that judge queries for new documents apart from queries for old ones.
+
+    The judged queries are those of the corpus that was built in the workspace.
+    """
     new_queries = gate_queries_for(challenger.workspace, challenger.plan.new)
     return GateRules.load(challenger.workspace, new_queries)
 
@@ -297,11 +314,11 @@ def _record_outcome(
 ) -> None:
     """Record the outcome in the ledger and in the retrain's folder.
 
-    It is recorded for the retriever that was retrained. If another retriever was the best on dev
-    and was promoted, it is recorded for that one too: it starts with a training, and the documents
-    of the first one are unchanged.
+    The ledger keeps tasks for each retriever. The outcome is recorded for the retriever that was
+    live when the retrain began. Another retriever may have been the best on dev and promoted. The
+    outcome is then recorded for this retriever as well, because it too was trained now.
 
-    If the promotion was interrupted here before, only what is missing is recorded.
+    If an earlier call was interrupted here, only the missing entries are recorded.
     """
     version = challenger.version
     details = challenger.plan.summary()
@@ -325,7 +342,7 @@ def _record_outcome(
 
 
 def _is_recorded(ledger: Ledger, retriever: str, version: versions.Version) -> bool:
-    """Return whether the last promotion in the ledger is the one of this version."""
+    """Return whether the last successful retrain in the ledger promoted this version."""
     for task in ledger.tasks.last(retriever, MAX_PAST_RETRAINS, TaskKind.RETRAIN):
         if task.state == TaskState.DONE:
             return task.details.get("version") == version.version

@@ -12,9 +12,9 @@ from model_code.project import Project
 from orchestration.freshness.judged_pairs import read_judged_pairs, require_corpus_tables
 from orchestration.freshness.probes import gate_judgements
 
-# Columns of a live document. In a snapshot the first one is called `id`.
+# Columns that are read for each live document. A snapshot names the first column `id`.
 DOCUMENT_COLUMNS = ("document_id", "title", "text", "fields", "date", "queries")
-# A document without queries, as its segment stores it.
+# Value of the column `queries` in a segment for a document that arrived without queries.
 NO_QUERIES = "[]"
 
 Row = dict[str, Any]
@@ -25,8 +25,9 @@ def export_snapshot(
 ) -> None:
     """Write the live documents of a generation, and their judged queries, to a folder.
 
-    `read_judged_pairs` collects the queries. Those that the corpus does not judge are split like
-    the queries of a source without splits.
+    `read_judged_pairs` collects the judged queries of the corpus and of later origins, such as
+    feedback. Queries of the corpus keep their splits (train, dev, gate or test). Queries without a
+    split are assigned one by a hash when the snapshot is built.
 
     Args:
         project: The project.
@@ -35,7 +36,7 @@ def export_snapshot(
         only: The ids of the documents to export; None for all.
 
     Raises:
-        FreshetError: If the corpus, whose queries are exported, is not built.
+        FreshetError: If the corpus is not built, because its judged queries are exported.
         Damaged: If a file of texts is damaged.
     """
     require_corpus_tables(project)
@@ -68,7 +69,7 @@ def live_documents(generation: Generation) -> Iterator[Row]:
 
 
 def gate_queries_for(workspace: Project, document_ids: Iterable[str]) -> frozenset[str]:
-    """Return the ids of the gate's queries that one of the documents answers."""
+    """Return the ids of the gate's queries to which at least one of the documents is relevant."""
     targets = set(document_ids)
     queries = set()
     for query_id, relevant in gate_judgements(workspace.artifacts).qrels.items():

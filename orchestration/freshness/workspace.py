@@ -1,8 +1,9 @@
 """Make the workspace of a retrain: a project that builds from a snapshot of the live documents.
 
-The user's settings, artifacts and `dvc.lock` stay as they are. A workspace has its own copy of the
-code, and settings that differ in where the documents come from. Runs, models, checkpoints and live
-collections belong to the project that the workspace was made for.
+A retrain builds in a workspace so that the user's settings, artifacts and `dvc.lock` are not
+changed. A workspace has its own copies of the code and of the settings. Only the settings of the
+source differ: they name the snapshot. Runs, models, checkpoints and live collections belong to the
+project that the workspace was made for.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import run_dvc
 
-# The folder of the documents to train on.
+# Name of the workspace's folder with the documents to train on.
 SNAPSHOT = "snapshot"
 # Files that are copied from the project.
 PROJECT_FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
-# Names in the project's root that a workspace never links to, because it has or makes its own.
+# Names in the project's root folder that a workspace never links to, because it has its own files
+# and folders of these names.
 OWN_NAMES = {
     *code_lock.PACKAGES,
     code_lock.NAME,
@@ -35,9 +37,10 @@ OWN_NAMES = {
     "live",
     SNAPSHOT,
 }
-# Settings of any group that name a model of a hub or a folder.
+# Keys of settings, in any group, whose value names a model on the hub or a model's folder.
 MODEL_SETTINGS = ("base", "start", "model")
-# Live documents were accepted before, so none is merged, left out or quarantined.
+# Settings that read the snapshot. All live documents were accepted before, so none of them is
+# merged, left out or quarantined.
 SNAPSHOT_SETTINGS = (
     "corpus.source=snapshot",
     f"corpus.path={SNAPSHOT}",
@@ -52,12 +55,12 @@ def make_workspace(
 ) -> None:
     """Make a workspace, unless it exists already.
 
-    A workspace is left as it is once it exists. Every step of a retrain therefore uses the code and
-    the settings from the start of the retrain, whatever is edited meanwhile.
+    An existing workspace is not changed. Every step of a retrain therefore uses the code and the
+    settings from the start of the retrain, even if a person edits them meanwhile.
 
     Args:
-        workspace: The workspace; its `home` is the project that it is made for.
-        write_snapshot: Writes the documents to train on to a folder.
+        workspace: The workspace. Its `home` is the project that it is made for.
+        write_snapshot: Function that writes the documents to train on to a folder.
         share_cache: Whether built artifacts go to the DVC cache of the project, so that they are
             not built twice. Otherwise they are deleted with the workspace.
     """
@@ -87,8 +90,9 @@ def _fill(project_root: Path, folder: Path, write_snapshot: Callable[[Path], Any
         if (project_root / name).is_file():
             shutil.copyfile(project_root / name, folder / name)
 
-    # The dvc.yaml of a project that uses the installed code depends on its code lock. A workspace
-    # has the code itself.
+    # The dvc.yaml of a project that uses the installed code names its code lock, a file with the
+    # version of the code, as a dependency. A workspace has a copy of the code and needs a dvc.yaml
+    # that names this copy.
     if code_root != project_root:
         dvc_file.write(folder / "dvc.yaml")
 
@@ -99,9 +103,9 @@ def _fill(project_root: Path, folder: Path, write_snapshot: Callable[[Path], Any
 
 
 def _link_folders_of_settings(project_root: Path, folder: Path) -> None:
-    """Link what else is in the project, because settings may name it by a relative path.
+    """Link the other files and folders of the project, because settings may name them.
 
-    An example is the folder of a base encoder.
+    An example is a setting with the relative path of a base encoder's folder.
     """
     for path in project_root.iterdir():
         is_hidden = path.name.startswith(".")
@@ -111,9 +115,9 @@ def _link_folders_of_settings(project_root: Path, folder: Path) -> None:
 
 
 def _make_model_paths_absolute(project_root: Path, folder: Path) -> None:
-    """Rewrite settings that name a model's folder outside the workspace as absolute paths.
+    """Rewrite relative paths of models that the workspace does not contain as absolute paths.
 
-    These are hidden folders and folders beside the project, which are not linked.
+    This concerns hidden folders and folders outside the project, because neither is linked.
     """
     settings = flatten(parameters.read_mapping(folder / "params.yaml"))
     assignments = []
@@ -121,7 +125,7 @@ def _make_model_paths_absolute(project_root: Path, folder: Path) -> None:
         key = name.rpartition(".")[2]
         if key not in MODEL_SETTINGS or not value or (folder / value).exists():
             continue
-        # A value that is no folder is the name of a model on the hub.
+        # A value that is not a folder is the name of a model on the hub and stays as it is.
         path = project_root / value
         if path.is_dir():
             assignments.append(f"{name}={json.dumps(str(path.resolve()))}")
