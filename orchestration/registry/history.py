@@ -10,7 +10,7 @@ from typing import Any
 
 from model_code.project import Project
 
-# The actions after which another version is champion.
+# Actions that make another version champion.
 CHAMPION_CHANGES = ("promote", "rollback", "moved by hand")
 
 
@@ -21,10 +21,11 @@ def append(
     after: str | None,
     verdict: dict[str, Any] | None,
 ) -> None:
-    """Append a line, and wait until it is on the disk.
+    """Append a line to the history, and wait until it is on the disk.
 
-    A change of the champion is not appended twice in a row: the first one was interrupted between
-    its line and the alias, and is being completed.
+    A promotion first appends its line and then moves the alias. If it is interrupted in between,
+    the next call completes it. A change of the champion that repeats the last line is therefore not
+    appended again.
 
     Args:
         project: The project.
@@ -51,7 +52,7 @@ def append(
     with path.open("a+b") as stream:
         stream.seek(0)
         content = stream.read()
-        # A crash may have cut off the last line.
+        # A crash may have cut off the last line. The new line must not continue it.
         if content and not content.endswith(b"\n"):
             stream.write(b"\n")
         stream.write(encoded + b"\n")

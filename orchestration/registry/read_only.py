@@ -1,7 +1,7 @@
-"""Read the registered versions without MLflow, which takes three seconds to import and open.
+"""Read the champion, the challenger and other roles of versions quickly, without MLflow.
 
-The project's own store is a SQLite file, whose tables are read directly. A store on a server or in
-PostgreSQL is read with MLflow.
+MLflow takes three seconds to import and open. The project's own store is a SQLite file, so its
+tables are read directly. A store on a server or in PostgreSQL is still read with MLflow.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from orchestration.registry.versions import (
 )
 
 DATABASE = "mlflow.db"
-# MLflow keeps the rows of deleted versions in this stage.
+# MLflow does not delete the row of a deleted version, but sets its `current_stage` to this value.
 DELETED_STAGE = "Deleted_Internal"
-# `freshet status` does not wait longer for a program that writes.
+# Seconds to wait while another program writes to the file. `freshet status` should not wait longer.
 LOCK_TIMEOUT_SECONDS = 2.0
 
 
 def read_roles(project: Project) -> dict[str, Version | None]:
     """Return the version in each role of `versions.ROLES`, or None.
 
-    Nothing is created: without a store, all roles are None. No lock is taken, so that the result is
-    the state before or after a promotion that runs at the same time.
+    Without a store, all roles are None, and no store is created. No lock of the registry is taken.
+    If a promotion runs at the same time, the result is the state before or after it.
 
     Raises:
         FreshetError: If the store is damaged, or another program has locked it.
@@ -97,7 +97,7 @@ def _roles_of_model(connection: sqlite3.Connection, model: str) -> dict[str, Ver
 
 
 def _read_version(connection: sqlite3.Connection, model: str, number: str | None) -> Version | None:
-    """Return a version; None if there is no number, or the version was deleted."""
+    """Return the version with a number; None if `number` is None or the version was deleted."""
     if number is None:
         return None
     row = connection.execute(

@@ -1,7 +1,9 @@
-"""Release a finished build: register it, ask the gate, promote it, open it, and undo that.
+"""Release a finished build: register it, ask the gate, promote it, open it, and roll it back.
 
-A version is searchable before the alias `champion` moves to it. Whatever fails or is interrupted
-until then leaves the champion as it was, and the same call completes the rest.
+The champion is the version that is searched by default; MLflow marks it with the alias `champion`.
+To open a version is to make its index live. A version is opened before the alias moves to it. A
+failure before that move leaves the champion unchanged, and calling the function again completes
+the release.
 """
 
 from __future__ import annotations
@@ -67,11 +69,11 @@ class PromotionResult:
     """The outcome of a promotion or rollback.
 
     Attributes:
-        champion: The champion now.
-        passed: Whether the version that was to be champion is champion.
+        champion: The champion after the call, or None.
+        passed: Whether the version that was to become champion is champion now.
         summary: The outcome in one line.
-        already_champion: Whether it was champion before. An earlier promotion may have been
-            interrupted before it returned.
+        already_champion: Whether this version was champion before the call, for example because an
+            earlier promotion was interrupted after it moved the alias.
     """
 
     champion: Version | None
@@ -83,7 +85,9 @@ class PromotionResult:
 def register(
     project: Project, retriever: str | None = None, snapshot: Position | None = None
 ) -> Version:
-    """Register a finished build as challenger. A build that is running is waited for.
+    """Register a finished build as challenger.
+
+    If a build is running, the function waits until it ends.
 
     Args:
         project: The project.
@@ -92,13 +96,13 @@ def register(
             ledger.
 
     Raises:
-        FreshetError: If a part of the build is missing or out of date.
+        FreshetError: If a file of the build is missing or out of date.
     """
     settings = parameters.load(project.params_file)
     with project.lock():
         name = retriever or best_on_dev(project, settings)
         build = find_build(project, name, snapshot)
-        # If dev scores chose, the scores of all candidates must be current.
+        # If the scores on dev choose the retriever, the scores of all retrievers must be current.
         compared = [retriever] if retriever else settings.built
         require_current(project, compared)
         return versions.register(project, build)
@@ -108,8 +112,9 @@ def promote_first_champion(project: Project) -> PromotionResult | None:
     """Make the best untrained system champion and live, if there is no champion yet.
 
     A corpus can therefore be searched as soon as it is encoded, and a trained retriever has a
-    baseline to beat. BM25, the base encoder and their fusion are compared on dev if dev has judged
-    queries. Otherwise the fusion is taken, which is the safest of them.
+    baseline to beat. The untrained systems are BM25, the base encoder and their fusion. They are
+    compared on the split dev. If dev has no judged queries, the fusion becomes champion, because it
+    is the most robust of them.
 
     Returns:
         The outcome; None if there is a champion, or if something else is live.
@@ -122,8 +127,9 @@ def promote_first_champion(project: Project) -> PromotionResult | None:
         require_current(project, [name])
         build = find_build(project, name)
 
-        # Live without a champion is either what an interrupted call left, which is completed now,
-        # or something else, such as a restored backup.
+        # If an index is live although there is no champion, an earlier call may have been
+        # interrupted. In that case the build is the same, and the promotion is completed. An index
+        # of another build, such as a restored backup, is left as it is.
         live = _live_build_provenance(project)
         if live is not None and live.get("stage_key") != build.key:
             return None
@@ -139,15 +145,16 @@ def promote(
 ) -> PromotionResult:
     """Make the challenger champion and live if it passes the gate.
 
-    Each verdict is a line of the history. If the challenger does not pass, the champion stays, and
-    is opened if it is not live. An alias that a person moved is reconciled first.
+    Each verdict is appended to the history. If the challenger does not pass, the champion stays
+    champion, and is opened if it is not live. If a person moved the alias `champion` in MLflow,
+    this change is accepted or undone first (see `reconcile_alias`).
 
     Args:
         project: The project.
         rules: The rules of the gate. None: the project's rules.
         challenger: A version to judge instead of the one with the alias `challenger`, such as the
-            version of a retrain. It keeps the alias `challenger` if it is refused.
-        verdict: The result of `judge`, if it was asked before.
+            version of a retrain. If it is refused, it keeps the alias `challenger`.
+        verdict: The result of `judge`. None: the gate is asked now.
 
     Raises:
         FreshetError: If there is no challenger.
@@ -195,9 +202,9 @@ def promote_manually(project: Project) -> PromotionResult:
 def judge(
     project: Project, rules: GateRules | None = None, challenger: Version | None = None
 ) -> Verdict:
-    """Return what `promote` would decide now, and change nothing.
+    """Return the verdict that `promote` would reach now, without changing anything.
 
-    Takes the same arguments as `promote`.
+    The arguments are those of `promote`.
     """
     with open_registry(project) as registry:
         candidate, champion = _candidate_and_champion(project, registry, challenger)
@@ -209,8 +216,8 @@ def judge(
 def rollback(project: Project) -> PromotionResult:
     """Make the previous champion live and champion again.
 
-    An alias that a person moved is reconciled first. If that puts the alias back, the change is
-    undone and nothing else is rolled back.
+    If a person moved the alias `champion` in MLflow, this change is accepted or undone first (see
+    `reconcile_alias`). If it is undone, nothing else is rolled back.
 
     Raises:
         FreshetError: If there is no previous champion.
@@ -235,9 +242,9 @@ def rollback(project: Project) -> PromotionResult:
 
 
 def manual_alias_change(project: Project) -> ManualAliasChange | None:
-    """Return how a person moved the alias `champion` in MLflow, or None.
+    """Return the change of the alias `champion` that a person made in MLflow, or None.
 
-    Also return None if the change has been reconciled.
+    None is also returned if `reconcile_alias` has already accepted or undone the change.
     """
     before = versions.version_with_alias(project, RECORDED_CHAMPION)
     after = versions.version_with_alias(project, CHAMPION)
@@ -245,7 +252,8 @@ def manual_alias_change(project: Project) -> ManualAliasChange | None:
     if unchanged:
         return None
 
-    # A promotion of ours that was interrupted after it moved the alias is in the history.
+    # A promotion by Freshet may have been interrupted after it moved the alias. The history tells
+    # it apart from a change by a person.
     last_change = _last_champion_change(project)
     if after is not None and last_change is not None and last_change["to"] == after.version:
         return None
@@ -253,11 +261,12 @@ def manual_alias_change(project: Project) -> ManualAliasChange | None:
 
 
 def reconcile_alias(project: Project) -> PromotionResult | None:
-    """Follow an alias `champion` that a person moved in MLflow, or put it back.
+    """Accept or undo a change of the alias `champion` that a person made in MLflow.
 
-    The setting `promotion.by_hand` decides. The gate's verdict is a line of the history in both
-    cases. A deleted alias is always put back, because no version takes its place. An alias on
-    another project's version is put back if this project had a champion.
+    A change is accepted if the gate passes the new version, or if `promotion.by_hand` is not
+    `refuse`. The gate's verdict is appended to the history in both cases. Two changes are undone
+    whatever the gate says: a deleted alias, because no version takes its place, and a move to
+    another project's version, if this project had a champion.
 
     Returns:
         The outcome; None if no person moved the alias.
@@ -283,9 +292,10 @@ def reconcile_alias(project: Project) -> PromotionResult | None:
 
 
 def open_champion(project: Project) -> Generation:
-    """Make the champion's build live, if it is not.
+    """Make the champion's build live, if it is not live yet.
 
-    If it is live, waiting changes are left for the next addition, and no files are copied.
+    If it is live, nothing is done. Changes that wait to become searchable are left for the next
+    addition.
 
     Raises:
         FreshetError: If there is no champion.
@@ -299,15 +309,16 @@ def open_champion(project: Project) -> Generation:
 
 
 def open_version(project: Project, version: Version) -> Generation:
-    """Make a version's build live and searched by default, with everything that arrived since.
+    """Make a version's build live and searched by default, with all changes since its training.
 
-    Nothing changes if it is already.
+    Nothing changes if the build is searched by default already.
 
     Raises:
         FreshetError: If another project registered the version.
     """
     versions.require_own_version(project, version)
-    # Outside of the registry's lock: a promotion holds it and waits for the writer.
+    # The download locks the registry, and `open_build` then locks the live index. The download must
+    # come first: a promotion holds the lock of the registry while it waits for the live index.
     files = versions.download_files(project, version)
     known_queries = files / KNOWN_QUERIES
     parts = BuildArtifacts(
@@ -361,7 +372,10 @@ def _make_champion(
     verdict: Verdict,
     action: str,
 ) -> None:
-    """Record the change, and move the alias as the last step that matters."""
+    """Record a change of the champion, and then move the alias to the new champion.
+
+    The alias moves last. If the call is interrupted before, the old champion stays champion.
+    """
     registry.record_predecessor(candidate, champion)
     history.append(project, action, _number(champion), candidate.version, asdict(verdict))
     registry.record_verdict(candidate, verdict)
@@ -377,7 +391,7 @@ def _open_current_champion(project: Project, champion: Version) -> PromotionResu
 def _follow_manual_change(
     project: Project, registry: Registry, change: ManualAliasChange, verdict: Verdict
 ) -> PromotionResult:
-    """Make the version that a person chose live and champion."""
+    """Make the version to which a person moved the alias live, and record it as champion."""
     open_version(project, change.after)
     _make_champion(project, registry, change.after, change.before, verdict, "moved by hand")
 
@@ -390,7 +404,7 @@ def _follow_manual_change(
 def _put_alias_back(
     project: Project, registry: Registry, change: ManualAliasChange, verdict: Verdict | None
 ) -> PromotionResult:
-    """Make the version that Freshet made champion live and champion again."""
+    """Undo a person's change: make the version that was champion before live and champion again."""
     champion = change.before
     if not _is_live(project, champion):
         open_version(project, champion)
@@ -411,7 +425,10 @@ def _put_alias_back(
 def _take_alias_away(
     project: Project, registry: Registry, version: Version, verdict: Verdict
 ) -> PromotionResult:
-    """Remove the alias from a version that the gate refuses, if there was no champion before."""
+    """Undo a person's first choice of a champion, because the gate refuses the version.
+
+    There was no champion before, so the alias is removed instead of moved back.
+    """
     history.append(project, "put back", None, version.version, asdict(verdict))
     registry.remove_champion()
     registry.record_verdict(version, verdict)
@@ -423,10 +440,10 @@ def _take_alias_away(
 def _verdict_on_manual_change(
     candidate: Version, champion: Version | None, rules: GateRules
 ) -> Verdict:
-    """Ask the gate about a version that a person chose.
+    """Return the gate's verdict on a version to which a person moved the alias.
 
-    If the gate cannot judge it, for example because the scores are of other queries, the verdict
-    does not pass.
+    If the gate cannot judge the version, the verdict does not pass. This happens, for example, if
+    its scores belong to other queries.
     """
     try:
         versions.require_own_version(rules.project, candidate)
@@ -436,7 +453,11 @@ def _verdict_on_manual_change(
 
 
 def _record_interrupted_promotion(registry: Registry) -> None:
-    """Record the champion of a promotion that was interrupted after it moved the alias."""
+    """Complete a promotion that was interrupted after it moved the alias.
+
+    The registered model also records which version Freshet made champion last. This record is
+    brought up to date.
+    """
     champion = registry.version_with_alias(CHAMPION)
     if champion is None:
         return
@@ -447,9 +468,9 @@ def _record_interrupted_promotion(registry: Registry) -> None:
 def _candidate_and_champion(
     project: Project, registry: Registry, challenger: Version | None
 ) -> tuple[Version, Version | None]:
-    """Return the version that asks to be champion, and the champion.
+    """Return the version to judge, and the champion.
 
-    The champion is its own candidate if there is no challenger.
+    If there is no challenger, both are the champion.
     """
     champion = registry.version_with_alias(CHAMPION)
     candidate = challenger or registry.version_with_alias(CHALLENGER) or champion
@@ -481,9 +502,9 @@ def _number(version: Version | None) -> str | None:
 
 
 def _text_rules(project: Project, version: Version) -> TextRules:
-    """Return the passage rules that the version was built with.
+    """Return the rules by which the version's build cut documents into passages.
 
-    If its registration was interrupted before they were recorded, the current settings are used.
+    If the registration was interrupted before it recorded the rules, the current settings are used.
     """
     if version.text:
         return TextRules(**json.loads(version.text))
@@ -492,19 +513,22 @@ def _text_rules(project: Project, version: Version) -> TextRules:
 
 
 def _is_live(project: Project, version: Version) -> bool:
-    """Return whether the version's build is searched by default, with whatever was added to it.
+    """Return whether the index that is searched by default began with the version's build.
 
-    False for a build that was registered twice and opened as the other version. That does no harm:
-    opening it changes nothing.
+    Documents may have been added to the index since then. A build can be registered as two
+    versions. The function then returns True only for the version that was opened. This does no
+    harm, because opening the other version changes nothing.
     """
     provenance = _live_build_provenance(project)
     return provenance is not None and provenance.get(MODEL_VERSION) == version.version
 
 
 def _live_build_provenance(project: Project) -> Mapping[str, Any] | None:
-    """Return the provenance of the build that is searched by default; None if nothing is live.
+    """Return the provenance of the build that is searched by default: its version and stage key.
 
-    Empty if the generation of the build is gone.
+    Returns:
+        The provenance. None if nothing is live. Empty if the first generation of the build, which
+        records the provenance, was deleted.
     """
     if not (project.live / CURRENT).is_file():
         return None

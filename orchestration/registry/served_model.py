@@ -27,7 +27,10 @@ DEFAULT_HITS = 10
 
 
 class ServedRetriever(PythonModel):
-    """Searches with a registered retriever, and returns titles and texts."""
+    """An MLflow model that searches with a registered retriever.
+
+    Its hits contain the titles and texts of documents.
+    """
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the retriever, and the titles and texts, from the artifact folder `retriever`."""
@@ -52,7 +55,8 @@ class ServedRetriever(PythonModel):
             params: `k`, the number of hits per query.
 
         Returns:
-            For each query its hits, with rank, score, document_id, title and text.
+            A list of hits for each query. A hit has the keys rank, score, document_id, title and
+            text.
 
         Raises:
             SettingsError: If a query is empty.

@@ -1,13 +1,13 @@
 """The versions of the registered model in MLflow, and the aliases `challenger` and `champion`.
 
-A version that becomes champion remembers in its tag `replaced` which version it replaced. The
-previous champion is read from this tag, so one write both moves the champion and records the way
-back. The registered model's own tag `champion` is the last version that Freshet made champion: if
-the alias is elsewhere, a person moved it.
+The tag `replaced` of a champion names the version that it replaced, which a rollback makes champion
+again. The tag is written before the alias moves, so the previous champion is always known. The
+registered model itself has a tag `champion` with the last version that Freshet made champion. If
+the alias `champion` is on another version, a person moved it.
 
 `mlflow` is imported inside functions, here and in `built_retriever`, because it takes seconds to
-import and most commands do not need it. pandas and scipy are imported where scores are read, so
-that `freshet status` does without them.
+import and most commands do not need it. The functions that read scores import pandas and scipy for
+the same reason.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ MODEL_DESCRIPTION = (
 )
 LOGGED_MODEL_PREFIX = "models:/"
 MAX_TAG_CHARACTERS = 5000
-# The beginning of the names of runs that register a version.
+# Prefix of the names of MLflow runs that register a version.
 RUN_NAME = "register@"
-# A lock file in the store, held while the registry is read or changed.
+# Name of a lock file in the store. The lock is held while the registry is read or changed.
 REGISTRY_LOCK = "registry.lock"
 
-# Roles of a version. Champion and challenger are aliases. The recorded champion is the one that
-# `set_champion` was last called with.
+# Roles of a version. `champion` and `challenger` are aliases in MLflow. `previous` is the version
+# that the champion replaced. `recorded champion` is the version that `set_champion` was last called
+# with; it differs from the champion if a person moved the alias.
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 PREVIOUS = "previous"
@@ -83,17 +84,17 @@ class Version:
     """A registered version.
 
     Attributes:
-        version: Its number in MLflow.
-        retriever: The name of the retriever.
-        key: The key of the stage that evaluated it.
-        fingerprint: The fingerprint of its encoder.
-        corpus: The hash of the documents, queries and qrels that it was built and scored on.
-        run_id: The MLflow run that registered it.
-        text: The rules by which it cut documents into passages, as JSON (see `TextRules`). Empty if
-            the registration was interrupted.
-        snapshot: The ledger position of the documents that it was trained on.
-        project: The identity of the project that registered it. Empty if the registration was
-            interrupted; such a version counts as this project's.
+        version: Number of the version in MLflow.
+        retriever: Name of the retriever.
+        key: Stage key, a hash of code, settings and inputs, of the stage that evaluated it.
+        fingerprint: Fingerprint of the encoder, which identifies its weights and settings.
+        corpus: Hash of the documents, queries and qrels that it was built and scored on.
+        run_id: Id of the MLflow run that registered it.
+        text: The rules by which documents were cut into passages, as JSON (see `TextRules`). Empty
+            if the registration was interrupted.
+        snapshot: Ledger position up to which changes are in the documents that it was trained on.
+        project: Identity of the project that registered it. It is empty if the registration was
+            interrupted. The version then counts as one of this project.
     """
 
     version: str
@@ -131,11 +132,15 @@ class Version:
         )
 
     def is_foreign(self, project: Project) -> bool:
-        """Return whether another project registered it, so that its documents are from there."""
+        """Return whether another project registered the version.
+
+        Several projects can share a registry. The documents of such a version are not this
+        project's documents.
+        """
         return self.project not in ("", project.identity)
 
     def is_same(self, other: Version | None) -> bool:
-        """Return whether both are the same registered version, even if its tags differ."""
+        """Return whether `other` is the same registered version, even if its tags were changed."""
         return other is not None and other.version == self.version
 
 
@@ -179,7 +184,7 @@ class Registry:
         champion = _as_text(model.aliases.get(CHAMPION))
         if role == CHAMPION or champion is None:
             return champion
-        # The previous champion: the one that the champion replaced.
+        # The remaining role is the previous champion: the version that the champion replaced.
         return self.client.get_model_version(self.model, champion).tags.get(REPLACED)
 
     def set_challenger(self, version: Version) -> None:
@@ -187,7 +192,11 @@ class Registry:
         self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
 
     def remove_challenger(self, version: Version | None = None) -> None:
-        """Remove the alias `challenger`; if `version` is given, only if that version has it."""
+        """Remove the alias `challenger`.
+
+        Args:
+            version: Remove the alias only if it is on this version. None: always.
+        """
         challenger = self.version_with_alias(CHALLENGER)
         if challenger is None:
             return
@@ -199,7 +208,10 @@ class Registry:
         self.client.delete_registered_model_alias(self.model, CHAMPION)
 
     def set_champion(self, version: Version) -> None:
-        """Make a version champion. Call `record_predecessor` before."""
+        """Make a version champion.
+
+        Call `record_predecessor` before, so that a rollback finds the version that was replaced.
+        """
         self.client.set_registered_model_alias(self.model, CHAMPION, version.version)
         self.client.set_registered_model_tag(self.model, CHAMPION, version.version)
 
@@ -209,17 +221,17 @@ class Registry:
         self.client.set_model_version_tag(self.model, version.version, REPLACED, predecessor)
 
     def record_verdict(self, version: Version, verdict: Verdict) -> None:
-        """Show the gate's verdict on the version's page."""
+        """Write the gate's verdict to the version's tags and to its page in MLflow."""
         outcome = "passed" if verdict.passed else "refused"
         text = f"{outcome}: {'; '.join(verdict.reasons)}"[:MAX_TAG_CHARACTERS]
         self.client.set_model_version_tag(self.model, version.version, GATE_TAG, text)
         self._describe(version, text)
 
     def register(self, build: BuiltRetriever) -> Version:
-        """Register a build with a copy of its files.
+        """Register a build with a copy of its files, and return the version.
 
-        A version with the same retriever, key, fingerprint and corpus is used again. Its passage
-        rules and its ledger position are updated, because its documents are the same.
+        If a version has the same retriever, key, fingerprint and corpus, no new version is made.
+        The passage rules and the ledger position of this version are updated to those of the build.
         """
         identity = {
             RETRIEVER: build.retriever,
@@ -260,7 +272,11 @@ class Registry:
         return None
 
     def _create_version(self, identity: dict[str, str], build: BuiltRetriever) -> str:
-        """Log the build as a model in a separate run, and register it; return its number."""
+        """Log the build as a model in an MLflow run of its own, and register it.
+
+        Returns:
+            The number of the new version.
+        """
         import mlflow
 
         tags = dict(identity)
@@ -287,9 +303,9 @@ class Registry:
         return str(created.version)
 
     def _parent_run(self, key: str) -> str | None:
-        """Return the run of the build that evaluated the retriever, if it was tracked.
+        """Return the id of the MLflow run of the build that evaluated the retriever.
 
-        A registration is shown below this run.
+        The run of the registration becomes a child of this run. None if the build was not tracked.
         """
         query = f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != ''"
         for run in self.client.search_runs([self.experiment], query, max_results=1):
@@ -319,7 +335,7 @@ class Registry:
     def _registered_model(self) -> RegisteredModel | None:
         """Return the model with its aliases and tags; None if it has no versions.
 
-        Searching does not raise an error for an unknown model, as MLflow's other queries do.
+        The model is searched for, because MLflow's other queries raise an error if it is missing.
         """
         found = self.client.search_registered_models(f"name='{self.model}'")
         return found[0] if found else None
@@ -327,7 +343,7 @@ class Registry:
 
 @contextmanager
 def open_registry(project: Project) -> Iterator[Registry]:
-    """Open the project's registry, and lock it for other processes meanwhile."""
+    """Open the project's registry, and keep other processes from using it until it is closed."""
     uri = tracking_uri(project)
     with file_lock(store_folder(project) / REGISTRY_LOCK):
         client, experiment = open_store(project)
@@ -335,7 +351,8 @@ def open_registry(project: Project) -> Iterator[Registry]:
 
         import mlflow
 
-        # For the functions that take no client: start_run, log_model and download_artifacts.
+        # `start_run`, `log_model` and `download_artifacts` take no client. They use these global
+        # addresses instead.
         mlflow.set_tracking_uri(uri)
         mlflow.set_registry_uri(uri)
         yield registry
@@ -345,7 +362,7 @@ def require_own_version(project: Project, version: Version) -> None:
     """Raise an error if another project registered the version.
 
     Raises:
-        FreshetError: If so, with what to do.
+        FreshetError: If another project registered it. The message says what to do.
     """
     require(
         not version.is_foreign(project),
@@ -358,8 +375,8 @@ def require_own_version(project: Project, version: Version) -> None:
 def register(project: Project, build: BuiltRetriever) -> Version:
     """Register a finished build, and make it challenger.
 
-    A build with the same retriever and key is not copied again. If the build is the champion, there
-    is no challenger afterwards.
+    A build that is registered already is not copied again. If it is the champion, the alias
+    `challenger` is removed instead, because a champion does not challenge itself.
     """
     with open_registry(project) as registry:
         version = registry.register(build)
@@ -389,7 +406,7 @@ def version_page(project: Project, version: Version) -> str:
 
 
 def load_scores(project: Project, version: Version) -> SystemScores:
-    """Load the version's scores on the gate's queries, as they were when it was registered."""
+    """Load the scores on the gate's queries that were saved when the version was registered."""
     from model_code.evaluation.scores import load_gate_scores
 
     with open_registry(project) as registry, tempfile.TemporaryDirectory() as folder:
@@ -398,11 +415,12 @@ def load_scores(project: Project, version: Version) -> SystemScores:
 
 
 def download_files(project: Project, version: Version) -> Path:
-    """Return a local folder with the version's files; they must not be changed.
+    """Return a local folder with the version's files.
+
+    The files must not be changed, because they may be the registry's own copy.
 
     Returns:
-        A folder with `encoder/`, `index/`, `hierarchy/`, `documents.parquet` and the known
-            queries.
+        A folder with `encoder/`, `index/`, `hierarchy/`, `documents.parquet` and the known queries.
     """
     with open_registry(project) as registry:
         from mlflow.artifacts import download_artifacts
@@ -414,7 +432,7 @@ def download_files(project: Project, version: Version) -> Path:
 def delete_version(project: Project, version: Version) -> None:
     """Delete a version with its run and files.
 
-    The run and the files of another project's version are kept.
+    If another project registered the version, its run and files are kept.
 
     Raises:
         FreshetError: If the version has one of the `ROLES`.
@@ -430,8 +448,8 @@ def delete_version(project: Project, version: Version) -> None:
 
 
 def delete_runs(project: Project, run_ids: Sequence[str]) -> None:
-    """Delete runs with their models and files."""
-    # Looked up first, because the registry forgets where the files of deleted runs are.
+    """Delete MLflow runs with their logged models and files."""
+    # The folders are looked up first, because MLflow does not know the files of deleted runs.
     folders = run_folders(project, run_ids)
     with open_registry(project) as registry:
         for model in registry.models_of_runs(run_ids):
@@ -443,7 +461,7 @@ def delete_runs(project: Project, run_ids: Sequence[str]) -> None:
 
 
 def run_folders(project: Project, run_ids: Sequence[str]) -> list[Path]:
-    """Return the existing folders of runs and of their models in the project's own store."""
+    """Return the existing folders of runs and of their logged models in the project's store."""
     with open_registry(project) as registry:
         uris = [registry.client.get_run(run_id).info.artifact_uri for run_id in run_ids]
         uris.extend(model.artifact_location for model in registry.models_of_runs(run_ids))
@@ -458,7 +476,7 @@ def run_folders(project: Project, run_ids: Sequence[str]) -> list[Path]:
 
 
 def _read_metrics(evaluation: Path) -> dict[str, float]:
-    """Read the numbers of `metrics.json` as flat names such as `test.nDCG@10`."""
+    """Read the numbers of `metrics.json`, by flat names such as `test.nDCG@10`."""
     metrics = {}
     for split, rows in read_json(evaluation / "metrics.json").items():
         if not isinstance(rows, dict):
