@@ -1,8 +1,9 @@
-"""Null distributions: the values of a measure if new documents were like the reference.
+"""Null distributions: the values of a drift measure if new documents were like the reference.
 
-A null value compares a batch that is drawn from the reference with the rest of the reference, as
-the real value compares the real batch with the reference. Batches are drawn without replacement. So
-no document is compared with itself, and none is in a batch twice, which a classifier would take for
+The reference is a sample of the documents that the retriever was trained on. A real value compares
+the batch of new documents with the reference. A null value compares a batch that is drawn from the
+reference with the rest of the reference. Batches are drawn without replacement. A document is
+therefore never compared with itself and never twice in a batch, which a classifier would take for
 similarity.
 """
 
@@ -26,13 +27,14 @@ from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
-# The reference must have this many times the documents of a batch: the rest of it must represent
-# it.
+# The reference must have at least this many times the documents of a batch. The documents that
+# remain after a batch is drawn must still represent the whole reference.
 MIN_REFERENCE_RATIO = 3
-# Format of stored null distributions. Raise it when the statistic of a measure changes.
+# Number of the format of stored null distributions. Raise it when the statistic of a measure
+# changes.
 FORMAT = 4
-# Sizes of batches differ by this factor at least, so that most batches find the null distribution
-# of their size stored.
+# Ratio of each allowed batch size to the next smaller one. Batches are cut to one of these few
+# sizes, so that most batches find the null distribution for their size already stored.
 SIZE_STEP = 1.25
 
 
@@ -41,9 +43,9 @@ class Calibration:
 
     Args:
         reference: The documents that new ones are compared with.
-        settings: Number of draws, sizes and seed.
-        folder: Stores null distributions. It may be deleted. None: they are not stored.
-        scores: Scores of old documents in the collection of the report.
+        settings: Number of draws, sizes of batches, and random seed.
+        folder: Folder that caches null distributions. It may be deleted. None: no cache.
+        scores: Scores of old documents, measured in the live collection for the present report.
     """
 
     def __init__(
@@ -60,17 +62,18 @@ class Calibration:
         self.null = cache(self._null)
 
     def old(self, measure: DriftMeasure) -> np.ndarray:
-        """Return the old values that a measure compares, one row per document."""
+        """Return the values of old documents that a measure compares, one row per document."""
         return measure.old(self.reference, self.scores)
 
     def observe(self, measure: DriftMeasure, values: np.ndarray, scope: Scope) -> Statistic:
-        """Measure new documents.
+        """Measure new documents, and return the value with its null distribution.
 
         Args:
             measure: The measure.
-            values: Values of the new documents, (m, ...). At most as many are measured as the
-                reference can draw batches of.
-            scope: The newest batch alone, or the window.
+            values: Values of the new documents, (m, ...). They are sampled if there are more than
+                a batch that the reference can be compared with.
+            scope: Whether the values come from the newest batch alone or from the window of the
+                last batches.
         """
         settings = self.settings
         old = self.old(measure)
@@ -84,22 +87,23 @@ class Calibration:
         null = self.null(measure.name, len(new))
         detail = measure.detail(old, new)
         if measure.margin:
-            # A loss within the margin is no harm, however certain it is.
+            # A loss within the margin counts as no harm, even if it is statistically certain. The
+            # null distribution is shifted by the margin, so that only a larger loss exceeds it.
             null = null - settings.quality_margin
             detail["margin"] = settings.quality_margin
         if not measure.of_scores:
-            # Compare with as many old documents as for the batches of the null distribution.
+            # The null distribution compared each batch with this number of other documents.
             contrast = min(len(old) - len(new), settings.classifier_contrast)
             old = contrast_rows(old, contrast, settings.seed)
         value = measure.statistic(old, new, settings.seed)
         return Statistic(measure.name, value, null, measure.tail, scope, detail)
 
     def _null(self, name: str, size: int) -> np.ndarray:
-        """Return the values of a measure for batches of documents like the reference, (B,).
+        """Return the null distribution of a measure: its values for batches of the reference, (B,).
 
         Args:
             name: Name of the measure.
-            size: Documents in a batch.
+            size: Number of documents in a batch.
         """
         measure = MEASURES[name]
         if self.folder is None or measure.of_scores:
@@ -129,7 +133,10 @@ class Calibration:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 of all that stored null distributions depend on, beside measure and size."""
+        """SHA-256 of the reference, the settings and the format that null distributions depend on.
+
+        The measure and the size of the batch are in the name of the cached file.
+        """
         vectors = np.ascontiguousarray(self.reference.vectors)
         digest = hashlib.sha256()
         digest.update(f"{vectors.dtype} {vectors.shape}\0".encode())
@@ -142,16 +149,16 @@ class Calibration:
 
 
 def draw_batches(documents: int, size: int, draws: int, seed: int) -> np.ndarray:
-    """Draw batches of a reference. Equal arguments give equal batches.
+    """Draw random batches from a reference. Equal arguments give equal batches.
 
     Args:
         documents: Number of documents of the reference.
-        size: Documents in a batch.
+        size: Number of documents in a batch.
         draws: Number of batches.
-        seed: Seed of the draws.
+        seed: Random seed.
 
     Returns:
-        The documents of each batch, (draws, documents) bool, `size` true per row.
+        One row per batch, (draws, documents) bool. The `size` documents of the batch are true.
     """
     generator = np.random.default_rng([seed, documents, size])
     is_drawn = np.zeros((draws, documents), bool)
@@ -164,18 +171,20 @@ def max_batch_size(documents: int, largest: int) -> int:
     """Return the largest size of a batch that can be compared with a reference.
 
     Args:
-        documents: Documents of the reference.
-        largest: Largest size of any batch.
+        documents: Number of documents of the reference.
+        largest: Largest size that the settings allow for a batch.
     """
     return min(largest, documents // MIN_REFERENCE_RATIO)
 
 
 def rounded_size(documents: int, smallest: int) -> int:
-    """Return the largest of a few sizes that is at most the size of a batch.
+    """Round the size of a batch down to one of a few allowed sizes.
+
+    Each distinct size needs a null distribution of its own, so few sizes are used.
 
     Args:
-        documents: Documents of the batch.
-        smallest: The smallest of the sizes. A smaller batch keeps its size.
+        documents: Number of documents of the batch.
+        smallest: The smallest allowed size. A smaller batch keeps its size.
 
     >>> [rounded_size(documents, 100) for documents in (60, 100, 124, 233)]
     [60, 100, 100, 195]
@@ -189,7 +198,10 @@ def rounded_size(documents: int, smallest: int) -> int:
 
 
 def sample_rows(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Return at most `size` rows of `vectors` (n, H), independent of the order of the rows."""
+    """Sample at most `size` rows of `vectors` (n, H).
+
+    The sample does not depend on the order of the rows.
+    """
     ordered = vectors[canonical(vectors)]
     if len(ordered) <= size:
         return ordered
@@ -199,7 +211,7 @@ def sample_rows(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
 
 
 def contrast_rows(reference: np.ndarray, contrast: int, seed: int | tuple[int, ...]) -> np.ndarray:
-    """Return at most `contrast` rows of the reference, drawn without replacement."""
+    """Sample at most `contrast` rows of the reference (n, H) without replacement."""
     if len(reference) <= contrast:
         return reference
     rows = np.random.default_rng(seed).choice(len(reference), contrast, replace=False)

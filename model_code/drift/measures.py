@@ -1,19 +1,24 @@
 """The measures of drift, and the tests that they share.
 
-Each measure of `MEASURES` is a statistic of old and new values. Its null distribution is the same
-statistic of batches that are drawn from the reference and of the rest of the reference, see
-`calibration`. So no customary threshold is needed. Three further measures need no reference.
+Each measure of `MEASURES` is a statistic of the values of old and of new documents. Its null
+distribution consists of values of the same statistic without drift (see `calibration`). The
+threshold of a measure follows from this distribution, so no threshold has to be chosen by hand.
+Further measures do not compare new documents with old ones: `paired_change`, `conflicts` and
+`growth`.
 
 Retrieval quality decides whether drift is harmful. The question is whether new documents are found
-worse than after a retrain. As a proxy they are compared with old documents, by queries that the
-retriever was not trained on and in the same live collection.
+worse than they would be after a retrain. This cannot be measured without a retrain. Instead, new
+documents are compared with old ones in the same live collection, by queries that the retriever was
+not trained on.
 
-Protected queries measure what additions take from old documents. Any addition takes some: on
-docstrings 25 % more documents of the same kind cost .029 MRR@10, which no retrain brings back. A
-loss as large as documents like the old ones would cause is therefore no harm.
+Protected queries are queries for old documents. They measure how far additions push old documents
+down. Any addition does so: on docstrings, 25 % more documents of the same kind cost .029 MRR@10,
+and no retrain regains this loss. A loss counts as harm only if it is larger than additions of
+documents like the old ones would cause.
 
-A changed document is compared with its own former version. Changed documents are no sample of the
-collection: they may all come from a part that was always harder to find, which is no drift.
+A changed document is compared with its own former version, not with other documents. Changed
+documents may all come from a part of the collection that was always harder to find, and this is no
+drift.
 """
 
 from __future__ import annotations
@@ -36,27 +41,29 @@ Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 Detail = dict[str, Any]
 
-# Reported quantiles of a null distribution.
+# Levels of the quantiles of a null distribution that a report shows.
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
-# The measures of harm, by the kind of their queries: made from the documents, or asked by people.
+# Names of the two measures of harm. The first uses pseudo-queries, which are made from documents.
+# The second uses queries that people asked or that documents arrived with.
 MADE_QUERIES = "new_quality"
 ASKED_QUERIES = "asked_quality"
-# The measures of paired scores.
+# Names of the two measures that compare scores of the same queries or documents before and after
+# additions (see `PairedScores`).
 PROTECTED_QUERIES = "protected_old"
 CHANGED_DOCUMENTS = "changed_quality"
 
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """A measured value, and its null distribution: its values without drift.
+    """The value of a drift measure, and its null distribution: the values to expect without drift.
 
     Attributes:
         name: Name of the measure.
-        value: The value.
+        value: The measured value.
         null: Draws of the null distribution, (B,).
-        tail: The side of `null` on which drift lies.
-        scope: The newest batch alone, or the window of the last batches.
-        detail: Further numbers for readers.
+        tail: Whether high or low values show drift.
+        scope: Whether the newest batch alone was measured, or the window of the last batches.
+        detail: Further numbers for the reader of a report, by name.
     """
 
     name: str
@@ -69,20 +76,20 @@ class Statistic:
 
 @dataclass(frozen=True)
 class TestResult:
-    """A tested measure.
+    """The value of a drift measure, compared with its threshold.
 
     Attributes:
         name: Name of the measure.
-        value: Its value.
-        threshold: The value must lie beyond it, not on it, to exceed it.
+        value: The measured value.
+        threshold: The threshold. A value that equals it does not exceed it.
         null: Quantiles of the null distribution by level, such as {"0.95": 0.61}. Empty if the
-            threshold is a limit of the settings.
-        exceeded: Whether the value lies beyond the threshold.
-        detail: Further numbers for readers.
-        exceeded_uncorrected: Whether it lies beyond the threshold that it would have if only the
-            deciding measures of harm shared alpha.
-        tail: The side on which drift lies.
-        scope: The newest batch alone, or the window of the last batches.
+            threshold is a limit in the settings.
+        exceeded: Whether the value is beyond the threshold.
+        detail: Further numbers for the reader of a report, by name.
+        exceeded_uncorrected: Whether the value is beyond a less strict threshold, which applies if
+            only the deciding measures of harm share alpha. See `orchestration.freshness.policy`.
+        tail: Whether high or low values show drift.
+        scope: Whether the newest batch alone was measured, or the window of the last batches.
     """
 
     # Keeps pytest from collecting the class in modules that import it.
@@ -100,7 +107,7 @@ class TestResult:
 
     @property
     def label(self) -> str:
-        """Name and scope, unique in a report."""
+        """The name, with the scope if it is the window. A label is unique in a report."""
         if self.scope == "batch":
             return self.name
         return f"{self.name} ({self.scope})"
@@ -110,12 +117,12 @@ Measurement = TypeVar("Measurement", Statistic, TestResult)
 
 
 def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
-    """Return the measures of harm that decide, among the given ones.
+    """Return those of the given measures of harm that decide whether drift is harmful.
 
-    Asked queries take precedence over made queries. Made queries decide only if they were measured
-    on more documents. They are less reliable because they are cut out of the text. They reported
-    harm for real documents that asked queries find better than old ones. They also reported no harm
-    if people ask in other words than the text uses.
+    The measure by asked queries decides, unless the measure by pseudo-queries covers more
+    documents. Pseudo-queries are less reliable because they are cut out of the documents' texts. In
+    experiments they reported harm for documents that asked queries find better than old ones. They
+    also reported no harm for documents that people ask for in other words than the text uses.
     """
     asked = [measure for measure in measures if measure.name == ASKED_QUERIES]
     asked_documents = {measure.scope: measure.detail["documents"] for measure in asked}
@@ -129,15 +136,15 @@ def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
 
 
 def judge(statistics: Sequence[Statistic], alpha: float) -> tuple[TestResult, ...]:
-    """Test each of k statistics at alpha / k.
+    """Test each of k statistics at the level alpha / k.
 
-    The chance of any false alarm is then at most alpha (Bonferroni). Holm's procedure finds the
-    first alarm no sooner, and these thresholds are fixed numbers that a report can show beside the
-    values.
+    The chance of any false alarm is then at most alpha (Bonferroni). Holm's procedure would not
+    raise a first alarm sooner. Bonferroni's thresholds are fixed numbers that a report can show
+    beside the values.
 
     Args:
         statistics: The measured values with their null distributions.
-        alpha: Chance of any false alarm.
+        alpha: Largest allowed chance of any false alarm.
 
     Raises:
         FreshetError: If a null distribution has too few draws for its level.
@@ -148,16 +155,17 @@ def judge(statistics: Sequence[Statistic], alpha: float) -> tuple[TestResult, ..
 
 
 def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
-    """Return the value beyond which p <= level, with p = (1 + b) / (1 + B).
+    """Return the threshold beyond which a value is significant at a level.
 
-    b of the B draws in `null` are at least as extreme as the value. The critical value is the k-th
-    most extreme draw, k = floor(level (1 + B)). If value and draws are exchangeable, the chance to
-    pass it is at most `level`, whatever their distribution.
+    The p-value of a value is p = (1 + b) / (1 + B), where b of the B draws in `null` are at least
+    as extreme as the value. The threshold is the k-th most extreme draw, k = floor(level (1 + B)).
+    Beyond it, p <= level. If the value and the draws are exchangeable, the chance of a false alarm
+    is at most `level` for any distribution.
 
     Args:
         null: Draws of the null distribution, (B,).
-        level: Chance of a false alarm.
-        tail: The side on which drift lies.
+        level: Largest allowed chance of a false alarm.
+        tail: Whether high or low values show drift.
 
     Raises:
         FreshetError: If B is too small for the level.
@@ -219,11 +227,11 @@ def _no_scores() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class OldScores:
-    """How well old documents are found in the live collection of a report.
+    """Scores that tell how well old documents are found in the live collection.
 
     Attributes:
-        made: Mean score of each document over its pseudo-queries, (p,).
-        asked: Mean score of each document over its judged queries, (a,).
+        made: Mean score of each document over its pseudo-queries, (p,) float32.
+        asked: Mean score of each document over its judged queries, (a,) float32.
     """
 
     made: np.ndarray = field(default_factory=_no_scores)
@@ -234,9 +242,9 @@ class PairedScores(NamedTuple):
     """Scores of the same q queries, or q documents, before and after additions.
 
     Attributes:
-        before: Scores before, (q,).
-        after: Scores after, (q,).
-        crowding: Loss of each score to growth that is no harm, (q,).
+        before: Scores before the additions, (q,).
+        after: Scores after the additions, (q,).
+        crowding: Loss of each score that growth alone would cause and that is no harm, (q,).
     """
 
     before: np.ndarray
@@ -245,7 +253,7 @@ class PairedScores(NamedTuple):
 
 
 def no_paired_scores() -> PairedScores:
-    """Return the scores of no queries."""
+    """Return empty paired scores."""
     return PairedScores(_no_scores(), _no_scores(), _no_scores())
 
 
@@ -283,17 +291,18 @@ class Arrivals:
 def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
     """Return how well a classifier tells new vectors from old ones: mean AUC over held-out folds.
 
-    It is .5 if the classifier cannot tell them apart, and at most 1 (a classifier two-sample test,
-    Lopez-Paz & Oquab 2017). The order of the rows does not matter.
+    The value is about .5 if the classifier cannot tell them apart, and at most 1 (a classifier
+    two-sample test, Lopez-Paz & Oquab 2017). The order of the rows does not matter.
 
-    The classifier scores a vector by its product with the difference of the two means. Logistic
-    regression finds drift as well, within a tenth of a standard deviation of the null distribution
-    on average, and takes many times as long: a thousand fits are needed per size of a batch.
+    The classifier scores a vector by its inner product with the difference of the two means.
+    Logistic regression takes many times as long, and the null distribution of each batch size needs
+    a thousand fits. It detects drift equally well: on average the results differ by less than a
+    tenth of a standard deviation of the null distribution.
 
     Args:
-        old: Vectors, (n, H), n >= FOLDS.
-        new: Vectors, (m, H), m >= FOLDS.
-        seed: Seed of the folds.
+        old: Vectors of old documents, (n, H), n >= FOLDS.
+        new: Vectors of new documents, (m, H), m >= FOLDS.
+        seed: Random seed of the folds.
     """
     old = old[canonical(old)].astype(np.float64)
     new = new[canonical(new)].astype(np.float64)
@@ -315,7 +324,10 @@ def _draw_folds(documents: int, seed: int) -> np.ndarray:
 
 
 def _area(old: np.ndarray, new: np.ndarray) -> float:
-    """Return the share of pairs in which the new score (m,) is above the old one (n,), ties half.
+    """Return the area under the ROC curve of a classifier that separates new from old documents.
+
+    It is the share of pairs of an old score (n,) and a new score (m,) in which the new one is
+    higher. Ties count one half.
 
     >>> _area(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
     0.875
@@ -345,17 +357,19 @@ def _means(old: np.ndarray, new: np.ndarray) -> Detail:
 
 @dataclass(frozen=True)
 class DriftMeasure:
-    """A statistic of old and new values, and the side of chance on which drift lies.
+    """A drift measure: a statistic that compares values of new documents with those of old ones.
 
     Attributes:
         name: Name of the measure.
-        tail: The side on which drift lies.
-        input: Name of the attribute of `Arrivals` that it compares.
-        old: Returns the old values of a reference and its scores.
-        statistic: Maps old values (n, ...), new values (m, ...) and a seed to a number.
-        detail: Maps old and new values to further numbers for readers.
-        margin: Whether a loss of `drift.quality_margin` is no harm.
-        moved: Whether it shows that documents are different, which alone is no harm.
+        tail: Whether high or low values show drift.
+        input: Name of the attribute of `Arrivals` with the values of the new documents.
+        old: Function that returns the values of the old documents, from the reference and from
+            the scores of old documents.
+        statistic: Function of old values (n, ...), new values (m, ...) and a seed that returns a
+            number.
+        detail: Function of old and new values that returns further numbers for a report.
+        margin: Whether a loss of at most `drift.quality_margin` counts as no harm.
+        moved: Whether the measure only shows that documents have shifted, which alone is no harm.
     """
 
     name: str
@@ -369,7 +383,7 @@ class DriftMeasure:
 
     @property
     def of_scores(self) -> bool:
-        """Whether it compares scores, which are measured again for each report."""
+        """Whether the measure compares scores. Scores are measured again for each report."""
         return self.input != "vectors"
 
 
@@ -404,7 +418,7 @@ MEASURES: Mapping[str, DriftMeasure] = {
     measure.name: measure for measure in (DOMAIN_AUC, NEW_QUALITY, ASKED_QUALITY)
 }
 INPUTS = tuple(dict.fromkeys(measure.input for measure in MEASURES.values()))
-# The measures that show that documents are different.
+# Names of the measures that show a shift: new documents differ from old ones.
 SHIFT_MEASURES = tuple(measure.name for measure in MEASURES.values() if measure.moved)
 
 
@@ -413,16 +427,17 @@ def paired_change(
 ) -> Statistic:
     """Measure the mean change of paired scores.
 
-    A loss of `drift.quality_margin` plus each score's crowding is no harm. The null distribution is
-    that of the paired randomisation test (Smucker, Allan & Carterette 2007) of the changes plus
-    this loss: means of the changes with random signs around the allowed loss. `detail` has the
-    two-sided p of the test for any change.
+    A score may lose `drift.quality_margin` plus its crowding without harm. Crowding is the loss
+    that growth alone would cause. The paired randomisation test (Smucker, Allan & Carterette 2007)
+    tests whether the mean loss is larger than allowed. Its null distribution consists of means of
+    the changes, with random signs around the allowed loss. `detail` has the two-sided p-value for
+    any change.
 
     Args:
         name: Name of the measure.
         scores: Scores before and after the additions.
-        settings: Margin, number of draws and seed.
-        scope: The newest batch alone, or the window.
+        settings: Margin, number of draws and random seed.
+        scope: Whether the newest batch alone is measured, or the window of the last batches.
     """
     before = scores.before
     after = scores.after
@@ -447,7 +462,9 @@ def paired_change(
 
 
 def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
-    """Return 1 / rank, 0 below rank `MAX_COUNTED_RANK` and for rank 0, which means not found: (q,).
+    """Return the reciprocals of ranks, (q,).
+
+    The result is 0 for ranks beyond `MAX_COUNTED_RANK`, and for rank 0, which means not found.
 
     >>> reciprocal_ranks(np.array([1, 4, 11, 0])).tolist()
     [1.0, 0.25, 0.0, 0.0]
@@ -457,16 +474,18 @@ def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
 
 
 def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
-    """Estimate the reciprocal rank that each query lost to the growth of the collection so far.
+    """Estimate the loss of reciprocal rank of each query that growth by like documents causes.
 
-    The collection grew to its size from `share` of it by documents like its own. Growing by as much
-    again costs about the same. Each of the r - 1 documents above an answer was there before with
-    chance `share`; S of them were. The mean of 1 / (1 + S) where S < MAX_COUNTED_RANK is P(1 <= T
-    <= MAX_COUNTED_RANK) / (r share) with T ~ Binomial(r, share).
+    It cannot be observed what documents like the old ones would cost, so it is estimated from the
+    old documents. Suppose that they themselves had grown from a share `share` of their number. This
+    growth costs about as much as the real one. Consider an answer at rank r. Each of the r - 1
+    documents above it was there before the growth with probability `share`; let S be the number of
+    those. The answer then had rank 1 + S. The mean of 1 / (1 + S) over S < MAX_COUNTED_RANK is
+    P(1 <= T <= MAX_COUNTED_RANK) / (r share), with T ~ Binomial(r, share).
 
     Args:
-        ranks: Rank of each query's answer, (q,), see `reciprocal_ranks`.
-        share: Size of the collection before, as a share of its size now.
+        ranks: Rank of each query's answer before additions, (q,). 0 means not found.
+        share: Number of documents before the growth, as a share of the number now.
 
     Returns:
         The loss of each query, (q,), at least 0.
@@ -478,9 +497,10 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
 
 
 def refined_statuses(statuses: Sequence[str]) -> list[str]:
-    """Return the statuses, in capitals, of additions that IncDSI refined.
+    """Return the statuses of additions that IncDSI refined, in capitals.
 
-    Other additions have no constraints that could conflict.
+    Other additions have no constraints that could conflict. A constraint says that the new document
+    must not rank above an old document for a query that the old document answers.
 
     >>> refined_statuses(["fits", "NOT_REFINED", "compromise"])
     ['FITS', 'COMPROMISE']
@@ -494,13 +514,13 @@ def conflicts(
 ) -> Statistic:
     """Measure the share of refined additions that break a constraint.
 
-    The null distribution is that of as many additions that each conflict with probability
-    `drift.conflict_limit`.
+    The null distribution is binomial: it supposes that each of these additions breaks a constraint
+    with probability `drift.conflict_limit`.
 
     Args:
         statuses: Statuses of additions, of which at least one was refined.
-        settings: Limit, number of draws and seed.
-        scope: The newest batch alone, or the window.
+        settings: Limit, number of draws and random seed.
+        scope: Whether the newest batch alone is measured, or the window of the last batches.
     """
     limit = settings.conflict_limit
     refined = refined_statuses(statuses)
@@ -514,7 +534,10 @@ def conflicts(
 
 
 def growth(added: int, trained: int, limit: float) -> TestResult:
-    """Compare the documents added since the last training with a share of those trained on.
+    """Compare the growth of the collection since the last training with a limit.
+
+    Growth is the number of added documents as a share of the number of trained documents. It is
+    counted, so it needs no null distribution.
 
     >>> growth(30, 100, limit=0.25).exceeded
     True

@@ -1,13 +1,13 @@
 """The drift reference: the documents and queries that new documents are compared with.
 
-It is a sample of what the retriever was trained for, as a sealed folder of arrays. The sample
-should contain documents whose queries the encoder was not trained on, such as documents with dev or
-test queries. Training moves documents, and a classifier can tell a moved document from one that
-merely resembles it.
+It is a sample of the documents that the retriever was trained on, saved as a folder of arrays with
+checksums. The sample should contain documents whose queries the encoder was not trained on, such as
+documents with dev or test queries. Training moves the vectors of the other documents. A classifier
+could tell such a document from a new one of the same kind.
 
-The reference holds queries for old documents, not their scores. Every report searches these queries
-again, because a document has more rivals in a larger collection. Compared with scores from before
-the growth, new documents that are like the old ones would look harmed.
+The reference holds queries for old documents, and not the scores of these queries. Every report
+searches the queries again, because documents score lower in a larger collection. If old scores from
+before the growth were used, new documents of the same kind would seem to be found worse.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Question:
     """A query that measures how well a document is found.
 
     Attributes:
-        document_id: The document.
+        document_id: Id of the document that is measured.
         text: Text of the query.
-        answers: All documents that answer the query.
-        rank: For a protected query, the rank of its first answer before any addition, from 1. 0 if
-            no answer was found.
+        answers: Ids of all documents that answer the query.
+        rank: For a protected query, the rank of its first answer before any addition, from 1. It is
+            0 if no answer was found, and for other queries.
     """
 
     document_id: str
@@ -58,9 +58,9 @@ class Questions:
     """Queries for old documents.
 
     Attributes:
-        made: Pseudo-queries, made from the documents.
+        made: Pseudo-queries, which are generated from the documents.
         asked: Judged queries of the corpus.
-        protected: Queries whose answers additions should not push down.
+        protected: Judged queries that show whether additions push their answers down.
     """
 
     made: tuple[Question, ...] = ()
@@ -121,10 +121,10 @@ class DriftReference:
         questions: Questions = Questions(),
         note: str = "",
     ) -> DriftReference:
-        """Sample `settings.reference_documents` passages.
+        """Make a reference from a sample of `settings.reference_documents` passages.
 
-        Any number of passages makes a reference. Measures that they are too few for are skipped,
-        and reports say so.
+        The number of passages may be smaller. Reports then skip the measures that need more of
+        them, and say so.
 
         Args:
             vectors: Vectors of passages, (N, H).

@@ -1,4 +1,7 @@
-"""The drift report: the measures of a batch and of the last batches, tested as one family."""
+"""The drift report: the tested measures of the newest batch and of the last batches.
+
+All tests together raise a false alarm with a chance of at most `drift.alpha`.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,12 @@ HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99
 
 @dataclass(frozen=True)
 class SkippedMeasure:
-    """A measure that a report does not have.
+    """A drift measure that was not measured for a report.
 
     Attributes:
         name: Name of the measure.
-        why: The reason.
-        scope: The newest batch alone, or the window of the last batches.
+        why: The reason why it was not measured.
+        scope: Whether it would cover the newest batch alone or the window of the last batches.
     """
 
     name: str
@@ -54,13 +57,13 @@ class DriftReport:
     """The measures of the newest batch and of the window of the last batches.
 
     Attributes:
-        documents: New and changed documents of the newest batch.
-        batches: Batches of the window.
-        window_documents: Documents of the window.
-        alpha: Chance that any measure exceeds its threshold although nothing has changed.
+        documents: Number of new and changed documents of the newest batch.
+        batches: Number of batches in the window.
+        window_documents: Number of documents in the window.
+        alpha: Largest chance that any measure exceeds its threshold although nothing has changed.
         measures: The test results.
         unmeasured: The skipped measures.
-        reference: A note on the documents that new ones are compared with.
+        reference: A note on the old documents that new ones are compared with.
     """
 
     documents: int
@@ -73,15 +76,15 @@ class DriftReport:
 
     @property
     def exceeded(self) -> tuple[TestResult, ...]:
-        """The measures beyond their thresholds."""
+        """The test results whose values are beyond their thresholds."""
         return tuple(measure for measure in self.measures if measure.exceeded)
 
     def of(self, *names: str) -> tuple[TestResult, ...]:
-        """Return the measures of these names, of the batch and of the window."""
+        """Return the test results with these names, for the batch and for the window."""
         return tuple(measure for measure in self.measures if measure.name in names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values, under the keys that the ledger stores."""
+        """Return the report as values that JSON can hold, with the keys of the ledger's reports."""
         values = asdict(self)
         for measure in values["measures"]:
             measure["tripped"] = measure.pop("exceeded")
@@ -90,7 +93,7 @@ class DriftReport:
 
     @property
     def text(self) -> str:
-        """Every value beside its threshold and null distribution, and the skipped measures."""
+        """The report for a reader: each value with its threshold, and the skipped measures."""
         window = ""
         if self.batches > 1:
             window = f", {self.window_documents} in the last {self.batches} batches"
@@ -123,18 +126,18 @@ def make_report(
     """Measure the newest batch, and the last `drift.window` batches together.
 
     The chance that any measure exceeds its threshold although nothing has changed is at most
-    `drift.alpha`. Growth is left out of that: it is counted, not tested.
+    `drift.alpha`. This does not include growth, which is counted and not tested.
 
     Args:
         calibration: The null distributions.
         batches: Batches of new documents, oldest first.
-        added: Number of documents added since the last training, including `batches`.
-        protected: Scores of protected queries before and after the additions. Fewer than
-            `drift.minimum_batch` are not measured.
+        added: Number of documents added since the last training, including those of `batches`.
+        protected: Scores of protected queries before and after the additions. They are skipped if
+            there are fewer than `drift.minimum_batch` queries.
 
     Raises:
         FingerprintMismatch: If the vectors and the reference belong to different encoders.
-        FreshetError: If vectors have another shape, or a value is not finite.
+        FreshetError: If the vectors have a wrong shape, or a value is not finite.
     """
     settings = calibration.settings
     newest = batches[-1]
@@ -163,11 +166,11 @@ def make_report(
 def observe(
     calibration: Calibration, arrivals: Arrivals, scope: Scope
 ) -> Iterator[Statistic | SkippedMeasure]:
-    """Yield every measure of new documents, or the reason why it is skipped.
+    """Yield the value of every measure of new documents, or the reason why it is skipped.
 
     Raises:
-        FingerprintMismatch: As `make_report`.
-        FreshetError: As `make_report`.
+        FingerprintMismatch: If the vectors and the reference belong to different encoders.
+        FreshetError: If the vectors have a wrong shape, or a value is not finite.
     """
     _check_arrivals(calibration, arrivals)
     for measure in MEASURES.values():
@@ -229,7 +232,10 @@ def _measure_changed(
 
 
 def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
-    """Return batches of one encoder as one batch. Values that no batch has stay None."""
+    """Join batches, whose vectors come from one encoder, to one batch.
+
+    Values that no batch has stay None.
+    """
     joined: dict[str, Any] = {}
     for name in INPUTS:
         values = [getattr(batch, name) for batch in batches]

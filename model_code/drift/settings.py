@@ -7,7 +7,8 @@ from model_code.settings import Field, Settings, constant_field, require
 DRAWS = 999
 LARGEST_BATCH = 500
 REFERENCE_DOCUMENTS = 2000
-# Of a report: five of the batch, five of the window, and the protected queries.
+# Largest number of measures in a report: five of the batch, five of the window, and the protected
+# queries. More measures need more draws of the null distributions.
 MAX_MEASURES = 11
 
 
@@ -27,7 +28,7 @@ class DriftSettings(Settings):
         description="Fewer new and changed documents are only counted. They wait "
         "until there are enough to measure.",
     )
-    # Documents of a batch that are measured, drawn at random.
+    # Largest number of documents of a batch that are measured. More are sampled at random.
     largest_batch: int = constant_field(default_factory=lambda: LARGEST_BATCH)
     window: int = constant_field(
         5,
@@ -65,14 +66,14 @@ class DriftSettings(Settings):
     draws: int = constant_field(
         default_factory=lambda: DRAWS, description="how often a null distribution is drawn"
     )
-    # Documents of the reference.
+    # Number of documents of the drift reference.
     reference_documents: int = constant_field(default_factory=lambda: REFERENCE_DOCUMENTS)
-    # Documents of the reference that a classifier tells the batch from.
+    # Number of documents of the reference that a classifier has to tell from the batch.
     classifier_contrast: int = constant_field(500, ge=1)
     seed: int = constant_field(0, ge=0, description="of what is drawn")
 
     def check(self) -> None:
-        """Refuse sizes that measure nothing."""
+        """Check that a batch and the reference are large enough to be compared."""
         most = min(self.largest_batch, self.reference_documents // 3)
         require(
             self.minimum_batch <= most,

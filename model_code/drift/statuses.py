@@ -1,4 +1,8 @@
-"""Statuses of refined documents, as IncDSI gives them and the drift report counts them."""
+"""Statuses of documents that were added with IncDSI. The drift report counts them.
+
+IncDSI solves the vector of a new document under constraints: the document should be found by its
+own queries, and old documents should stay first for theirs.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ from enum import Enum
 
 
 class Status(Enum):
-    """How an added document meets the constraints, as text for the user.
+    """How far an added document meets the constraints. The values are texts for the user.
 
-    A document can be found in every case.
+    The document can be found with every status.
     """
 
     FITS = "found first by its own queries, and no old document loses its own"
