@@ -1,8 +1,8 @@
 """Stage `acceptance`: decide whether a finished corpus, as a whole, is fit to train and judge on.
 
-Contracts hold row by row. These expectations are about the data set: how many documents and judged
-queries it has, and how many of those are repeated or have no words. If one fails, nothing is
-trained.
+The contract of the stage `corpus` checks each row. The expectations of this stage concern the whole
+data set: how many documents and judged queries it has, and how many of them are repeated or have no
+words. If an expectation fails, nothing is trained.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ DATA_DOCS = ".freshet/data_docs"
 def run(context: StageContext) -> dict[str, Any]:
     """Validate the corpus and write `verdict.json`.
 
-    The verdict holds `passed` and, for each expectation, its table, its bounds, the observed value
-    (or the percentage of rows that break it) and whether it passed. Queries are validated if people
-    judged any.
+    The verdict holds `passed` and a row for each expectation: its table, its bounds, whether it
+    passed, and the observed value or the percentage of rows that break it. Queries are validated
+    only if there are judged queries.
 
-    Data Docs (HTML) and a copy of the verdict go to `.freshet/data_docs` of the project. The copy
-    stays readable if the stage fails. The HTML contains the time, so it is no output of the stage.
+    Data Docs, a report in HTML, and a copy of the verdict are written to `.freshet/data_docs` of
+    the project. The copy exists even if the stage fails. The HTML is not an output of the stage
+    because it contains the time, and equal inputs must give equal outputs.
 
     Raises:
-        FreshetError: If an expectation fails. The message names each of them.
+        FreshetError: If an expectation fails. The message names all failed expectations.
     """
     from model_code.corpus.tables import load_corpus
     from model_code.errors import FreshetError

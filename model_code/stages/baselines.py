@@ -1,15 +1,17 @@
 """Stage `baselines`: build and evaluate the systems that need no training.
 
 - `bm25`: BM25 over the texts that the encoder sees.
-- `bm25_known`: BM25 that also counts the words of known queries, by weights chosen on dev queries.
+- `bm25_known`: BM25 over documents with the words of their known queries. A known query is one that
+  a document is known to answer. The weight of these words is chosen on dev queries.
 - `zero_shot`: the base encoder without training.
-- `untrained`: the fusion of the base encoder and BM25, with known queries if they are used, with a
-  search of headlines, which is built but not evaluated alone.
+- `untrained`: the fusion of the base encoder, BM25 and a search of headlines (titles with first
+  sentences). It uses `bm25_known` if known queries are used. The search of headlines is not
+  evaluated alone.
 - `bm25_generated`, if a model writes queries: BM25 over documents with the queries that were
   written for them (docT5query, Nogueira and Lin, 2019).
 
-They are evaluated like every retriever, and all but `bm25_generated` are built so that they can go
-live.
+The systems are evaluated like every retriever. All but `bm25_generated` are also built in a form
+that can go live.
 """
 
 from __future__ import annotations
@@ -64,8 +66,7 @@ STAGE = Stage(
 NEAREST_QUERY = "nearest_query"
 # The component of fusions that searches the titles and first sentences of documents.
 HEADLINE = "headline"
-# The fusion of the base encoder with BM25, whose weights are learned if there are judged dev
-# queries.
+# Settings of the baseline `untrained`. Its weights are learned if there are judged dev queries.
 UNTRAINED = FusionSettings(of=("zero_shot", "bm25", HEADLINE), feedback=0.3)
 
 
@@ -153,13 +154,13 @@ def check(context: StageContext) -> None:
 def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
     """Return a search that ranks documents by the training queries that ask for them.
 
-    A document's score is the inner product of the query with the document's nearest training query.
-    The search reads no document, so its scores show how much of a trained retriever's score may be
-    memory of training queries.
+    The score of a document is the largest inner product of the query with a training query of the
+    document. The search does not use the texts of documents. It therefore shows how well a trained
+    retriever could do only by remembering training queries.
 
     Args:
         retriever: A dense retriever, for its query encoder.
-        train: The training queries with their relevant documents.
+        train: Training queries with their relevant documents.
     """
     import numpy as np
 
@@ -308,7 +309,7 @@ def _choose_known_words(context: StageContext, evaluation_set: EvaluationSet) ->
 def _bm25_passages(
     context: StageContext, generated_queries: Mapping[str, Sequence[str]] | None = None
 ) -> NewPassages:
-    """Return the texts that the encoder sees, with or without titles, and known queries.
+    """Return the passages for BM25: the texts that the encoder sees, and known queries.
 
     Args:
         context: Context of the stage.
@@ -333,13 +334,13 @@ def _build_bm25(
     generated_queries: Mapping[str, Sequence[str]] | None = None,
     words: KnownWords | None = None,
 ) -> Folders:
-    """Write BM25 over the texts that the encoder sees, with or without titles.
+    """Build BM25 over the texts that the encoder sees, and write it below `folder`.
 
     Args:
         context: Context of the stage.
         folder: The folder to write below.
         generated_queries: Generated queries by document id, which are appended to the texts.
-        words: How known queries count; None ignores them.
+        words: Weights of the words of known queries; None ignores known queries.
     """
     from model_code.retrieval import bm25
     from model_code.stages.fusion import BUILD

@@ -1,7 +1,7 @@
 """Stage `comparison`: compare all systems on the same queries, as numbers and as a picture.
 
-`freshet results` makes the report from its output. The state of the live collection and the costs
-of systems are left out, because they do not follow from the inputs of the stage.
+`freshet results` makes its report from the output of this stage. The state of the live collection
+and the costs of systems are not in the output, because they do not follow from the stage's inputs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ MAX_PLOTTED_METRICS = 4
 def run(context: StageContext) -> dict[str, Any]:
     """Compare the baselines, the retrievers and fusions of the settings, and the variants of each.
 
-    A variant of the system `R` is called `R.NAME`. `R_seed1` and so on are further trainings of
-    `R`, and share its row. `inputs["baselines"]` and `inputs["evaluations"]` hold one evaluation
-    folder per system.
+    A variant of the system `R` is called `R.NAME`. Systems called `R_seed1`, `R_seed2` and so on
+    are further trainings of `R` with other random seeds; their scores are averaged with those of
+    `R`. `inputs["baselines"]` and `inputs["evaluations"]` hold one evaluation folder per system.
 
-    Writes `comparison.json` (see `system_comparison.compare`), `metrics.json` with few enough
-    numbers to read in `dvc metrics`, and `comparison.png`.
+    The stage writes `comparison.json` (see `system_comparison.compare`), `comparison.png`, and
+    `metrics.json`. The last file has only a few numbers, so that `dvc metrics` stays readable.
 
     Returns:
-        The best system and the main metric of each.
+        The best system, and the main metric of each system.
     """
     from model_code.evaluation.plots import systems_plot
     from model_code.evaluation.report import headline_metrics

@@ -3,9 +3,9 @@
 Each stage module has a function `check(context)`. It reads the finished output in `context.output`,
 the inputs and the settings, changes nothing, and raises `FreshetError` if a condition is broken.
 
-`orchestration.pipeline.run_stage` checks an output before moving it into place. Dagster checks the
-same contract again for what is in place, also where nothing ran. DVC does not: to DVC, an output
-whose code and inputs have not changed is up to date.
+`orchestration.pipeline.run_stage` checks an output before it moves the output into place. Dagster
+checks the outputs in place again, even if no stage ran. DVC does not check contracts: an output
+whose code and inputs have not changed is up to date for DVC, even if it is damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_contract(stage: str, context: StageContext) -> None:
     if left_out_reason(context.output):
         return
 
-    # These errors come from files that were cut short and from keys that are missing.
+    # Truncated files and missing keys cause these errors.
     unreadable = (OSError, EOFError, LookupError, TypeError, ValueError, SafetensorError)
     try:
         importlib.import_module(f"model_code.stages.{stage}").check(context)
@@ -48,5 +48,5 @@ def check_contract(stage: str, context: StageContext) -> None:
 
 
 def _noted_place(error: Exception) -> str:
-    """Return which of several equal parts failed, from the notes of the exception."""
+    """Return the name of the part of the output that failed, from the notes of an exception."""
     return "".join(f"{note}: " for note in getattr(error, "__notes__", []))

@@ -27,8 +27,8 @@ STAGE = Stage(
 def run(context: StageContext) -> dict[str, Any]:
     """Evaluate the retriever in `inputs["trained"]` and `inputs["index"]`.
 
-    Writes the evaluation folder and, below `variants/`, one folder per variant. The variant that is
-    fused with BM25 takes BM25's runs from `inputs["baselines"]`.
+    The stage writes the evaluation folder and, below `variants/`, one folder per variant. One
+    variant is the fusion of the retriever's run with BM25's run from `inputs["baselines"]`.
 
     Returns:
         The mean metrics of each split.

@@ -41,16 +41,17 @@ from model_code.text.known_queries import KnownQuery
 
 @dataclass(frozen=True)
 class StrippedDocuments:
-    """Documents of a corpus that judges itself, without the lines that are asked as queries.
+    """Documents that contain their own queries, without the lines of these queries.
 
-    A document may contain its own queries. Such a query would find the document by an exact copy of
-    itself, so these documents are searched without those lines.
+    In some corpora the queries are lines of the documents. Such a query would find its document by
+    an exact copy of itself. The evaluation therefore searches these documents without those lines.
 
     Attributes:
         passages: Stripped passages of the documents that queries of dev, gate or test ask for.
-        left_out: Documents that only training queries ask for. They answer no judged query, so a
-            retriever could raise its scores by never returning them. No ranking contains them.
-        folder: Where the stripped passages are kept, as each retriever indexes them.
+        left_out: Ids of the documents that only training queries ask for. They answer no evaluated
+            query, so a retriever could raise its scores by never returning them. They are removed
+            from all rankings.
+        folder: Folder that keeps the index of the stripped passages for each retriever.
     """
 
     passages: NewPassages
@@ -70,10 +71,10 @@ class StrippedDocuments:
 
         Args:
             corpus: The corpus, with the documents' own queries in their texts.
-            relevant: Documents that queries of dev, gate or test ask for.
+            relevant: Ids of the documents that queries of dev, gate or test ask for.
             include_title: Whether passages begin with the title of their document.
-            folder: See the attribute.
-            known: Known queries by document id, none of which judges.
+            folder: Folder that keeps the index of the stripped passages for each retriever.
+            known: Known queries by document id. None of them may be a query of dev, gate or test.
         """
         with_own_queries = frozenset(find_query_lines(corpus))
         stripped_corpus = strip_query_lines(corpus)
@@ -124,14 +125,14 @@ class StrippedDocuments:
         return type(first).join_segments(searched)
 
     def _replaced_documents(self, segments: Sequence[RetrieverSegment]) -> set[str]:
-        """Return the stripped documents that the segments hold."""
+        """Return the ids of the documents in the segments that the stripped ones replace."""
         documents = set()
         for document in self.passages.document_ids:
             if any(document in segment for segment in segments):
                 documents.add(document)
 
         if segments[0].retriever.learns_documents:
-            # The build learned its documents from stripped texts already.
+            # The retriever of the base segment learned these documents from stripped texts already.
             documents = {document for document in documents if document not in segments[0]}
         return documents
 
@@ -141,12 +142,15 @@ class StrippedDocuments:
         documents: set[str],
         segments: Sequence[RetrieverSegment],
     ) -> RetrieverSegment:
-        """Return a segment with the stripped passages of `documents`, from disk if it exists.
+        """Return a segment with the stripped passages of `documents`.
+
+        The segment is read from the folder if an earlier call has written it.
 
         Args:
-            retriever: Indexes the passages.
-            documents: The documents.
-            segments: Segments with the original passages, which may replace known queries.
+            retriever: The retriever that indexes the passages.
+            documents: Ids of the documents.
+            segments: Segments with the original passages. Their known queries for a document, if
+                changed after the build, are used here too.
         """
         texts = []
         document_ids = []
@@ -189,10 +193,10 @@ class EvaluationSet:
     """The judged queries of dev, gate and test that every system is evaluated on.
 
     Attributes:
-        judgements: Queries and qrels by split, sampled as the settings say.
+        judgements: Queries and qrels by split. Large splits are sampled.
         settings: The group `evaluation` of `params.yaml`.
-        documents: The document of each passage of the corpus.
-        stripped: Documents that are searched without their own queries.
+        documents: The document id of each passage of the corpus.
+        stripped: The documents that are searched without the lines of their own queries.
     """
 
     judgements: Mapping[str, Judgements]
@@ -236,9 +240,9 @@ class EvaluationSet:
         return stripped.search_over([RetrieverSegment(retriever, self.documents)])
 
     def without_query_lines(self, judgements: Judgements) -> Judgements:
-        """Return the queries whose documents are searched whole.
+        """Return the queries whose relevant documents are all searched with their full texts.
 
-        The others are lines of their own documents.
+        The other queries are lines of their own documents.
         """
         stripped_ids = set(self.stripped.passages.document_ids) | self.stripped.left_out
         queries = {}
@@ -252,12 +256,13 @@ class EvaluationSet:
         """Return a search of a live index that ranks only documents of this corpus.
 
         Args:
-            segments: The segments of a generation, which may hold other documents, too.
+            segments: The segments of a generation. They may also hold documents that are not in
+                the corpus.
         """
         live_documents = set()
         for segment in segments:
             for document in segment.rows.document_ids:
-                # The segment does not contain documents that were removed from it.
+                # `in` is false for a document that was removed from the segment after it was made.
                 if document in segment:
                     live_documents.add(document)
         common = {document for document in live_documents if document in self.documents}
@@ -282,11 +287,11 @@ class EvaluationSet:
     def evaluate_retriever(
         self, system: str, retriever: Retriever, bm25_runs: Mapping[str, Run], output: Path
     ) -> dict[str, Any]:
-        """Evaluate a retriever and, unless the settings say no, its variants.
+        """Evaluate a retriever and, if `evaluation.variants` is on, its variants.
 
-        Variants are what one build finds without another training: the other searches of its kind,
-        and the fusion of its run with BM25's by reciprocal ranks. A variant of the system `R` is
-        the system `R.NAME`. Its evaluation folder is `variants/NAME/` below that of `R`.
+        A variant is another way to search the same trained retriever: another search of its kind,
+        or the fusion of its run with BM25's run by reciprocal ranks. A variant of the system `R` is
+        called `R.NAME`. Its evaluation folder is `variants/NAME/` below the folder of `R`.
 
         Args:
             system: Name of the system.
@@ -344,7 +349,10 @@ class EvaluationSet:
 
 
 def _relevant_documents(corpus: Corpus) -> frozenset[str]:
-    """Return the documents that all queries of dev, gate and test ask for, sampled or not."""
+    """Return the ids of the documents that any query of dev, gate or test asks for.
+
+    Queries that the evaluation leaves out of its sample are included.
+    """
     relevant: set[str] = set()
     for split in EVALUATED_SPLITS:
         for grades in corpus.judgements(split).qrels.values():

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
 
 OBSERVED_DECIMALS = 6
-# Bounds of an expectation that the verdict shows.
+# Names of the arguments of an expectation that the verdict shows as its bounds.
 SHOWN_BOUNDS = ("column", "min_value", "max_value", "mostly", "value_set")
 LIMIT_WORDS = {"min_value": "at least", "max_value": "at most"}
-# Descriptions of failed expectations, by type.
+# Description of a failed expectation, by its type in Great Expectations.
 FAULT_BY_TYPE = {
     "expect_table_row_count_to_be_between": "too few",
     "expect_column_values_to_be_unique": "with an id that occurs twice",
     "expect_column_values_to_be_between": "without words",
 }
-# Descriptions of other failed expectations, by column.
+# Description of a failed expectation of any other type, by the column that it checks.
 FAULT_BY_COLUMN = {
     "repeated": "equal to another",
     "document_exists": "of an unknown document",
@@ -44,9 +44,9 @@ def validate_corpus(
     """Validate the tables of a corpus, and write Data Docs.
 
     Args:
-        corpus: The corpus, whose tables keep their contracts.
-        settings: The bounds.
-        data_docs: Folder for the HTML, which replaces its content.
+        corpus: The corpus. Its tables have passed the contract of the stage `corpus`.
+        settings: The bounds of the expectations.
+        data_docs: Folder for the HTML report. Its present content is deleted.
 
     Returns:
         One row per expectation: `table`, `expectation`, `bounds`, `observed` and `passed`.
@@ -91,8 +91,9 @@ def describe_failure(result: dict[str, Any]) -> str:
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
     """Return the tables that expectations are validated on.
 
-    `documents` is always there. `queries` of dev, gate and test, and all `judgements`, are there if
-    they have rows.
+    Returns:
+        Tables by name: `documents`; `queries`, with the queries of dev, gate and test; and
+        `judgements`. The last two are missing if they have no rows.
     """
     documents = corpus.documents[["document_id"]]
     frames = {"documents": documents}
@@ -112,7 +113,7 @@ def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
 def _judged_queries(corpus: Corpus) -> pd.DataFrame:
     """Return the queries of dev, gate and test, with their number of words.
 
-    `repeated` is true for a query whose text an earlier query has, ignoring case.
+    The column `repeated` is true for a query if an earlier query has the same text, ignoring case.
     """
     query_ids: list[str] = []
     texts: list[str] = []

@@ -1,9 +1,10 @@
 """Stage `fuse`, once per fusion: combine retrievers with learned weights, and evaluate the fusion.
 
-The output is an evaluation folder like the output of `evaluate`. The evaluated retriever is in
-`build/`. Each folder below `variants/` shows the contribution of one component or of late
-interaction: it holds the fusion without it, with weights that are learned again. A variant has at
-least two components.
+A fusion is a retriever whose score is a weighted sum of its components' normalised scores. The
+output is an evaluation folder like the output of `evaluate`, with the fusion itself in `build/`.
+Each folder below `variants/` holds the evaluation of the fusion without one component or without
+late interaction, with weights that are learned again. It shows what the missing component
+contributes. A variant has at least two components.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ STAGE = Stage(
 def run(context: StageContext) -> dict[str, Any]:
     """Fuse and evaluate the components that `settings["fusion"].of` names.
 
-    If known queries are used, bm25_known takes the place of bm25.
-    Components are found in `inputs["baselines"]`, or else in `inputs["trained"]` and
+    If known queries are used, `bm25_known` replaces `bm25`. A component that is a baseline is read
+    from `inputs["baselines"]`. A trained retriever is read from `inputs["trained"]` and
     `inputs["indexes"]`.
 
     Returns:
-        The metrics of each split, the weights, and what they were learned from.
+        The metrics of each split, the weights, and the source of the judgements behind the weights.
     """
     settings: FusionSettings = context.settings["fusion"]
     if context.settings["known_queries.use"]:

@@ -1,8 +1,8 @@
 """Build and evaluate fusions: default weights, learned weights, and the share of each component.
 
-Weights are learned on dev queries that people judged. With too few of them the default weights
-stay: weights that were learned on titles and first sentences, asked as if they were queries, were
-no better (`experiments/untrained_weights`).
+A fusion scores a document by a weighted sum of the scores of its components. The weights are
+learned on judged dev queries. With too few of these, the default weights are used. Learning on
+titles and first sentences as made-up queries was no better (`experiments/untrained_weights`).
 """
 
 from __future__ import annotations
@@ -37,23 +37,29 @@ from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
 from model_code.retriever_settings import FusionSettings
 from model_code.stages.evaluation_set import EvaluationSet
 
-# The folder in an evaluation folder with the retriever itself, where no other stage writes one.
+# Name of the subfolder of an evaluation folder that holds the encoder and the index. Only baselines
+# and fusions have it, because other retrievers are written by the stages `train` and `index`.
 BUILD = "build"
 WEIGHT_GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
-# The total weight of all components of one sort, until weights are learned.
+# Default weights: the total weight of all components of one sort, which they share equally.
 DEFAULT_TOTAL_WEIGHT = {"dense": 1.0, "words": 5.0, "late": 1.0, "headline": 0.5}
-# With fewer judged dev queries, weights are not learned.
+# Smallest number of judged dev queries with which weights are learned.
 MIN_LEARNING_QUERIES = 30
-# A weight from 30 queries is nearly as good as one from all, so more than these gain nothing.
+# Largest number of dev queries that weights are learned on. Weights that are learned on 30 queries
+# are nearly as good as on all, so more queries would only take time.
 MAX_LEARNING_QUERIES = 1000
-# A learned weight replaces the default if the dev queries gain more than this many standard errors.
-# Two protect small dev sets: on 30 queries, whatever is best among twelve weights is often chance.
+# A learned weight replaces the default weight if the mean gain on dev queries is larger than this
+# number of standard errors. On 30 queries, the best of twelve weights is often best by chance; the
+# value 2 protects small dev sets from that.
 MIN_GAIN = 2.0
-# A late interaction begins at 0, where it is missing, and so needs less evidence.
+# The same limit for the weight of late interaction. It is smaller because learning starts without
+# late interaction (weight 0), so no default weight has to be protected.
 MIN_GAIN_OF_LATE = 1.0
-# Dev queries that show the largest dense scores of a build, where no weights are learned.
+# Number of dev queries that are searched to find the largest dense scores of a build (see
+# `limit_scores`), if no weights are learned.
 MAX_LIMIT_QUERIES = 200
-# Decimals to which mean metrics are compared, so that noise does not choose a weight.
+# Number of decimals to which mean metrics are rounded before they are compared. Weights whose means
+# differ by less count as equally good.
 MEAN_DECIMALS = 4
 
 # The folders of an encoder and of an index.
@@ -78,7 +84,7 @@ def evaluate_fusion(
     context: StageContext,
     output: Path,
 ) -> dict[str, Any]:
-    """Build a fusion and evaluate it, also without each of its components.
+    """Build a fusion, evaluate it, and evaluate it again without each of its components.
 
     Args:
         evaluation_set: The judged queries.
@@ -92,7 +98,8 @@ def evaluate_fusion(
         The metrics of each split, with `weights`, `learned_by` and the metrics of `variants`.
 
     Raises:
-        FreshetError: If the settings weigh late interaction of a component that keeps no tokens.
+        FreshetError: If the settings give a weight to the late interaction of a component whose
+            index has no token signs.
     """
     retrievers = {
         component: open_retriever(*folders, settings=context.settings["encoder"])
@@ -203,7 +210,8 @@ class FusionBuilder:
         if learns and len(natural.queries) >= MIN_LEARNING_QUERIES:
             dev = natural
         elif len(natural.queries) < len(dev.queries):
-            # A headline holds the first sentence, and these queries were first sentences.
+            # The queries were made of first sentences, which headlines contain. Headlines would
+            # find their documents by an exact copy, so their weight must not be learned.
             fixed = self.headlines
         sample = sample_queries(dev, MAX_LEARNING_QUERIES if learns else MAX_LIMIT_QUERIES)
         if not sample.queries:
@@ -229,12 +237,12 @@ def default_weights(
 ) -> dict[str, float]:
     """Return weights for components before any are learned.
 
-    Dense components, components that match words, headlines and late interactions have a total
-    weight each, which the components of that sort share equally.
+    There are four sorts of components: dense ones, word searches, searches of headlines, and late
+    interactions. Each sort has a total weight that its components share equally.
 
     Args:
-        names: Components and late interactions.
-        scales: The score scale of each dense component. The values are not used.
+        names: Names of components and late interactions.
+        scales: Only the keys are used: the names of the dense components.
         headlines: The components that search headlines.
 
     >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})
@@ -256,12 +264,12 @@ def default_weights(
 
 @dataclass(frozen=True)
 class ScoredQuery:
-    """A query with the scores of its candidates by each component, on a common scale.
+    """A query with the normalised scores of its candidates by each component.
 
     Attributes:
         query_id: Id of the query.
-        candidates: Document ids (n,).
-        scores: Scores of the candidates by component, each (n,).
+        candidates: Ids of n documents that at least one component proposes.
+        scores: Normalised scores of the candidates by the name of the component, (n,) each.
     """
 
     query_id: str
@@ -296,19 +304,23 @@ def score_candidates(search: FusedSearch, dev: Judgements) -> list[ScoredQuery]:
 def limit_scores(
     scales: Mapping[str, ScoreNormalizer], scored: Sequence[ScoredQuery]
 ) -> dict[str, ScoreNormalizer]:
-    """Limit each dense component's scores to the largest one of the queries' candidates.
+    """Limit the scores of each dense component to the largest score that the build has shown.
 
-    Documents that are added later cannot exceed what the documents of the build reached. So
-    documents of another domain do not crowd out exact matches.
+    The largest score is taken over the candidates of the given queries. Documents that are added
+    later cannot score higher. Without the limit, documents of another domain could get such high
+    dense scores that they rank above exact matches of words.
 
     Args:
         scales: The normalizer of each dense component.
-        scored: Queries with scores of documents of the build.
+        scored: Queries with the scores of their candidates, which are documents of the build.
+
+    Returns:
+        The normalizers with their score limits.
     """
     limited = {}
     for name, scale in scales.items():
         largest = max((query.scores[name].max(initial=0) for query in scored), default=0.0)
-        # A build whose scores are all alike shows no scale.
+        # Without a positive score, for example because there are no queries, no limit is known.
         limited[name] = replace(scale, score_limit=float(largest)) if largest > 0 else scale
     return limited
 
@@ -316,10 +328,12 @@ def limit_scores(
 def learn_weights(
     search: FusedSearch, dev: Judgements, metric: str, fixed: Collection[str] = ()
 ) -> Fusion:
-    """Return the fusion with the weights of a small grid that have the highest mean metric.
+    """Choose the weights of a fusion that give the highest mean metric on dev queries.
+
+    See `choose_weights` for the procedure.
 
     Args:
-        search: A fusion with initial weights.
+        search: A search by the fusion with its initial weights.
         dev: Judged queries to learn from.
         metric: Name of the metric to raise.
         fixed: Components that keep their weights.
@@ -334,12 +348,13 @@ def choose_weights(
     metric: str,
     fixed: Collection[str] = (),
 ) -> Fusion:
-    """Return a fusion with the weights of a small grid that have the highest mean metric.
+    """Choose the weights of a fusion that give the highest mean metric on scored queries.
 
-    The first component keeps its weight. The others are tried one after the other, twice if there
-    are several. A weight moves only if the gain is larger than its standard error by a factor,
-    `MIN_GAIN` or `MIN_GAIN_OF_LATE`. Late interaction begins at 0, and is left out if it stays at
-    0.
+    The search is coordinate-wise. The first component keeps its weight. The weights of the others
+    are set one after the other to the best value of `WEIGHT_GRID`, in two rounds if there are
+    several. A weight changes only if the mean gain is larger than `MIN_GAIN` standard errors
+    (`MIN_GAIN_OF_LATE` for late interaction). Late interaction begins with weight 0, and is removed
+    from the fusion if its weight stays 0.
 
     Args:
         fusion: A fusion with initial weights.
@@ -373,9 +388,21 @@ def _best_weight(
     dev: Judgements,
     metric: str,
 ) -> tuple[float, np.ndarray]:
-    """Return the best weight of one component, and what each query gains by it (q,).
+    """Return the best weight of one component, while all other weights stay as they are.
 
-    Of weights with equal means, the one nearest to the present weight wins, then the smaller one.
+    The best weight gives the highest mean metric. If several weights give the same mean, the one
+    nearest to the present weight is returned, and of two equally near ones the smaller.
+
+    Args:
+        scored: q queries with the scores of their candidates.
+        weights: The present weights.
+        name: Name of the component.
+        dev: The judged queries.
+        metric: Name of the metric.
+
+    Returns:
+        The best weight, and the difference of each query's metric to that with the present weight,
+        (q,).
     """
     present = weights[name]
     values = {}
@@ -393,7 +420,7 @@ def _best_weight(
 def metric_values(
     scored: list[ScoredQuery], weights: Mapping[str, float], dev: Judgements, metric: str
 ) -> np.ndarray:
-    """Return the metric of each query (q,) under these weights."""
+    """Return the metric of each query, (q,), if a fusion had these weights."""
     run: Run = {}
     for query in scored:
         total = sum(weights[name] * scores for name, scores in query.scores.items())

@@ -49,7 +49,7 @@ def run(context: StageContext) -> dict[str, Any]:
     titles = passages["title"].to_pylist()
     texts = passages["text"].to_pylist()
 
-    # Vectors of the passages (N, H), which may be larger than the memory.
+    # Vectors of the passages, (N, H). They are mapped because they may be larger than the memory.
     vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")
     if len(vectors) != len(document_ids):
         raise FreshetError(
@@ -86,7 +86,7 @@ def run(context: StageContext) -> dict[str, Any]:
 def check(context: StageContext) -> None:
     """Require a leaf per passage, unit centroids, node names, and statistics of every level.
 
-    `Hierarchy.load` itself refuses arrays that are no tree.
+    `Hierarchy.load` itself raises an error if the arrays do not describe a tree.
     """
     from model_code.checks.indexes import check_document_order
     from model_code.checks.rules import require, require_files, require_unit

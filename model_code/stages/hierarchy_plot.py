@@ -16,21 +16,21 @@ from model_code.files import atomic_write
 from model_code.hierarchy.tree import Hierarchy
 
 COSINE_DECIMALS = 5
-# Vectors that are compared with their centroids at once.
+# Number of vectors that are compared with their centroids at once. It limits the memory.
 CHUNK_ROWS = 8192
-# The space between two levels, in heights of a level.
+# The space between two levels, as a share of the height of a level.
 LEVEL_GAP = 0.06
-# Shares of the picture's width. Narrower boxes have no outline, as outlines would hide everything
-# else.
+# Smallest width of a box that has an outline, as a share of the picture's width. In narrower boxes
+# the outlines would hide the colours.
 MIN_OUTLINED_SHARE = 0.003
-# Wider boxes show their number of passages.
+# Smallest width of a box that shows its number of passages, as a share of the picture's width.
 MIN_COUNTED_SHARE = 0.03
-# Wider boxes also show their name.
+# Smallest width of a box that also shows its name, as a share of the picture's width.
 MIN_NAMED_SHARE = 0.07
 
 
 def centroid_cosines(tree: Hierarchy, level: int, vectors: np.ndarray) -> np.ndarray:
-    """Return the cosine of each passage to the centroid of its node.
+    """Return the cosine between the vector of each passage and the centroid of its node.
 
     Args:
         tree: The hierarchy.
@@ -76,16 +76,16 @@ def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any
 def draw_hierarchy(
     tree: Hierarchy, vectors: np.ndarray, path: Path, topics: Sequence[Sequence[str]] = ()
 ) -> None:
-    """Draw the tree as an icicle plot. Equal trees give equal bytes.
+    """Draw the tree as an icicle plot, and write it as PNG. Equal trees give equal bytes.
 
-    Children lie under their parent. A node's colour is the mean cosine of its passages to its
-    centroid.
+    In an icicle plot each node is a box, and its children lie below it. The colour of a box is the
+    mean cosine between the node's passages and its centroid.
 
     Args:
         tree: The hierarchy.
         vectors: Unit vectors of the passages (N, H).
         path: The PNG to write.
-        topics: Names of the nodes, level by level, which large nodes show.
+        topics: Names of the nodes, level by level. Large boxes show them.
     """
     figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)

@@ -15,7 +15,8 @@ STAGE = Stage(
     inputs=artifact_paths(
         "corpus",
         trained="artifacts/train/{retriever}",
-        # How known queries count was chosen on dev queries, once for all word searches.
+        # The weights of the words of known queries, which were chosen on dev queries. All word
+        # searches use the same weights.
         bm25_known="artifacts/baselines/bm25_known/build/encoder",
     ),
     output="artifacts/index/{retriever}",

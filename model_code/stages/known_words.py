@@ -1,4 +1,7 @@
-"""Choose how the words of known queries count, on judged dev queries."""
+"""Choose the weight of the words of known queries in a word search, on judged dev queries.
+
+A known query is one that a document is known to answer. Its words are indexed with the document.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,14 @@ from model_code.text.known_queries import KnownQueryLimits
 
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 
-# Without judgements, often only few documents have known queries. This choice harms the others
-# least (`experiments/asked`).
+# The weight of the words, and whether they count towards the length of a document in BM25, if the
+# choice cannot be measured. Often only a few documents have known queries then. This choice harms
+# the other documents least (`experiments/asked`).
 DEFAULT_WEIGHT = 0.25
 DEFAULT_IN_LENGTH = True
 
-# Largest loss of the metric on dev queries for documents without known queries.
+# Largest allowed loss of the mean metric on those dev queries that ask for documents without known
+# queries.
 MAX_LOSS = 0.01
 
 
@@ -31,10 +36,10 @@ class KnownWordsChoice:
     """The chosen variant.
 
     Attributes:
-        words: How known queries count.
-        dev: Mean metric of each variant on the dev queries, in their order; empty if none was
-            measured.
-        variants: The variants.
+        words: The chosen weights of the words of known queries.
+        dev: Mean metric of each variant on the dev queries, in the order of `variants`. Empty if
+            nothing was measured.
+        variants: The variants that were compared.
         chosen_on_dev: Whether the dev queries decided. Otherwise `words` is the default.
     """
 
@@ -65,9 +70,10 @@ def known_word_variants(
     """Return the variants to choose from, the default one first.
 
     Args:
-        weight: Weight by the settings; None leaves it open.
-        in_length: Whether words count towards the length, by the settings; None leaves it open.
-        limits: Limits of what known queries may add to one document.
+        weight: Weight in the settings. None: several weights are tried.
+        in_length: Whether the words count towards the length of a document, in the settings. None:
+            both are tried.
+        limits: Limits of the number of words that known queries add to one document.
 
     >>> known_word_variants(1.0, False, KnownQueryLimits(2, 9))[0].weight
     1.0
@@ -84,7 +90,8 @@ def known_word_variants(
     for one_weight in weights:
         for counts_in_length in lengths:
             variant = KnownWords(one_weight, counts_in_length, limits)
-            # A word without weight adds nothing to the length either.
+            # With weight 0 the words do not count towards the length either. Both variants are the
+            # same then.
             is_repeated = not one_weight and counts_in_length != lengths[0]
             if variant != default and not is_repeated:
                 variants.append(variant)
@@ -96,12 +103,12 @@ def choose_known_words(
 ) -> KnownWordsChoice:
     """Choose the variant with the best mean metric on the judged dev queries.
 
-    No dev query is known, and half of the dev queries ask for documents that no training query asks
-    for. A variant by which these queries lose more than `MAX_LOSS` against weight 0 is left out.
-    Of equal variants, the one with the smaller weight is chosen.
+    No dev query is itself a known query. About half of the dev queries ask for documents without
+    known queries. A variant is excluded if these queries lose more than `MAX_LOSS` compared with
+    weight 0. If several variants are equally good, the one with the smallest weight is chosen.
 
-    If too few dev queries ask for documents with known queries, they cannot show what the words
-    gain. Then the default is chosen, unless it is left out.
+    If too few dev queries ask for documents with known queries, the gain cannot be measured. The
+    default is then chosen, unless it is excluded.
 
     Args:
         evaluation_set: The judged queries.

@@ -13,7 +13,7 @@ from model_code.files import canonical_json, write_text
 from model_code.retrieval.kinds import trained_kind
 
 CARD = "README.md"
-# The licence in the YAML head of a model card.
+# Finds the key `license` in the YAML header of a model card.
 LICENCE = re.compile(r"\A---\n.*?^license: *(\S+) *$.*?^---$", re.DOTALL | re.MULTILINE)
 TEXT = """---
 base_model: {base}
@@ -85,7 +85,7 @@ def write_model_card(context: StageContext, report: dict[str, Any]) -> None:
 
 
 def _public_name(location: str) -> str:
-    """Return the name of the base encoder without the place of its folder on this machine."""
+    """Return the name of the base encoder, without the path of a local folder."""
     if Path(location).is_dir():
         return Path(location).name
     return location
@@ -113,7 +113,7 @@ def _settings_json(context: StageContext, base: str) -> str:
 
 
 def _licence(base: str) -> str:
-    """Return the licence that the base encoder's own card states."""
+    """Return the licence that the model card of the base encoder names, or "unknown"."""
     card = locate_model(base) / CARD
     if not card.is_file():
         return "unknown"

@@ -105,7 +105,8 @@ def _make_generator(kind: str, context: StageContext) -> Any:
     if kind == "inverse_cloze":
         return InverseCloze(kind, settings.inverse_cloze)
 
-    # This module imports torch and transformers, which spans of documents do not need.
+    # Imported here because it imports torch and transformers. The generator `inverse_cloze` takes
+    # spans of documents and needs neither.
     from model_code.queries.sequence_to_sequence import SequenceToSequence
 
     trained_model = context.inputs["query_generator"] / TRAINED_FOLDER

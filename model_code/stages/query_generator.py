@@ -1,8 +1,8 @@
 """Stage `query_generator`: train a model that writes queries, on the pairs of the corpus.
 
-It is a sequence-to-sequence model. The output holds `model/`, which `AutoModelForSeq2SeqLM` loads,
-and `history.json`, the rows of the training curve. If `pseudo_queries.training.base` is null, it
-holds only the report.
+The model is a sequence-to-sequence model. The output has the folder `model/`, which
+`AutoModelForSeq2SeqLM` can load, and `history.json` with the rows of the training curve. If
+`pseudo_queries.training.base` is null, nothing is trained and the output has only the report.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ STAGE = Stage(
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Train the model and return what it learned from, and which step was best."""
+    """Train the model, and return a report of its training data and its best training step."""
     from model_code.queries.settings import TRAINING_GROUP
 
     if context.settings[TRAINING_GROUP].base is None:
         return {"trained": False}
 
-    # This module imports torch and transformers, which a report without training does not need.
+    # Imported here because it imports torch and transformers, which are slow to import.
     from model_code.queries.generator_training import train_generator
 
     report: dict[str, Any] = {"trained": True}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-# The modules that every package of `model_code` is built on. Every stage depends on them.
+# Paths of the modules that every package of `model_code` imports. Every stage depends on them.
 BASE_CODE = (
     "freshet/errors.py",
     "freshet/results.py",
@@ -33,9 +33,11 @@ def code_paths(*names: str) -> tuple[str, ...]:
 
 
 def artifact_paths(*stages: str, **others: str) -> dict[str, str]:
-    """Return the paths of inputs by name.
+    """Return the paths of a stage's inputs by name.
 
-    An input is named like the stage that writes it. `others` keep the names that they are given.
+    Args:
+        *stages: Names of stages. The output of each is an input with the name of the stage.
+        **others: Paths of further inputs by name.
 
     >>> artifact_paths("corpus", index="artifacts/index/hce")
     {'corpus': 'artifacts/corpus', 'index': 'artifacts/index/hce'}
@@ -64,7 +66,7 @@ RETRIEVER_CODE = (
     *QUERY_CODE,
     *code_paths("dense", "dsi", "lexical", "mlr", "retriever_settings.py"),
 )
-# The base encoder's index, whose vectors the hierarchy and the trainings start from.
+# Path of the base encoder's index. The hierarchy and the trainings start from its vectors.
 BASE_VECTORS = "artifacts/base_index/index"
 
 

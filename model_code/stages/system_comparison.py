@@ -25,7 +25,7 @@ from model_code.evaluation.scores import (
 )
 from model_code.evaluation.system_evaluation import own_document_queries
 
-# Documents of each ranking that an example query shows.
+# Number of documents of each ranking that an example query shows.
 EXAMPLE_RANKS = 3
 EMPTY_COMPARISON: dict[str, Any] = {
     "split": "test",
@@ -42,9 +42,9 @@ def compare(
 ) -> dict[str, Any]:
     """Return the content of `comparison.json`.
 
-    It is the result of `compare_systems` on the test queries, or on the dev queries if no test
-    query is judged. `groups` holds the same for groups of queries, and `examples` the queries that
-    the best system won and lost by most.
+    The content is the result of `compare_systems` on the test queries, or on the dev queries if no
+    test query is judged. The key `groups` holds the same result for each group of queries. The key
+    `examples` holds the queries that the best system won and lost by the largest difference.
 
     Args:
         context: Context of the stage `comparison`.
@@ -129,7 +129,7 @@ def _count_own_documents(corpus: Corpus, scores: SystemScores) -> int:
 
 
 def _left_out_systems(context: StageContext) -> dict[str, str]:
-    """Return the reason of each retriever and fusion that was left out."""
+    """Return the reason for each retriever and fusion that was left out, by its name."""
     reasons = {}
     for name in (*context.settings["retrievers"], *context.settings["fusions"]):
         reason = left_out_reason(context.inputs["evaluations"] / name)
