@@ -1,8 +1,12 @@
-"""`code.lock.json`: a hash of each stage's code, for a project whose code is installed elsewhere.
+"""Write and check the code lock of a project that uses the installed code.
 
-DVC compares it by key. An edit of the code, or another version, therefore reruns exactly the stages
-that depend on what changed. Every command that calls DVC writes it first. For a bare `dvc repro`,
-the stage `code_lock` writes it. A stage refuses a lock that does not match the code that runs: DVC
+The code lock is the file `code.lock.json` with a hash of each stage's code. DVC tracks the hash of
+each stage in place of the code. An edit of the code, or another version, therefore reruns exactly
+the stages that depend on the changed code. A clone, a project folder that contains the code itself,
+has no code lock.
+
+Every command that calls DVC writes the lock first. For a bare `dvc repro`, the stage `code_lock`
+writes it. A stage raises an error if the lock does not match the code that runs. Otherwise DVC
 would record the output under the wrong code, and restore it later.
 """
 
@@ -19,17 +23,18 @@ from orchestration.pipeline.stages import TABLE
 
 NAME = "code.lock.json"
 COMMAND = "python -m orchestration.pipeline.code_lock"
-# The folder that holds Freshet's packages.
+# The folder with the installed packages of Freshet.
 INSTALLED = Path(__file__).parents[2]
 PACKAGES = ("freshet", "model_code", "orchestration", "assets")
-# The hash of a path, computed once per process unless the cache is cleared.
+# Returns the hash of a file or folder, which is computed once per process until `cache_clear`.
 hash_once = cache(hash_path)
 
 
 def code_root(root: Path) -> Path:
-    """Return the folder of a project's code.
+    """Return the folder with the code that a project uses.
 
-    A project with a lock uses the installed code. A clone has no lock and contains the code.
+    A project with a code lock uses the installed code. A clone has no code lock and uses the code
+    in its own folder.
     """
     if (root / NAME).is_file():
         return INSTALLED
@@ -39,11 +44,11 @@ def code_root(root: Path) -> Path:
 def write(root: Path, new: bool = False) -> None:
     """Update the code lock of a project.
 
-    A clone has no lock: its `dvc.yaml` names the code itself. Nothing is written there.
+    Nothing is written in a clone, because its `dvc.yaml` names the files of the code.
 
     Args:
         root: Folder of the project.
-        new: Write a lock where there is none.
+        new: Whether to write a lock even if the project has none.
 
     Raises:
         FreshetError: If another package hides one of Freshet's packages.
@@ -82,9 +87,12 @@ def code_hash(stage: Stage) -> str:
 
 
 def require_current(stage: Stage, root: Path) -> None:
-    """Raise `FreshetError` if the lock, which DVC has read, does not match the code that runs.
+    """Check that the code lock, which DVC has read, matches the code that runs.
 
-    A clone has no lock and is always accepted.
+    A clone has no code lock and always passes.
+
+    Raises:
+        FreshetError: If the code lock was written by another version of the code.
     """
     hash_once.cache_clear()
     path = root / NAME

@@ -1,7 +1,7 @@
 """Measure costs: query times, index sizes, and the recorded times of training and indexing.
 
-None of this is an artifact. Numbers that differ from run to run stay out of everything that is
-hashed.
+Costs differ from run to run. They are therefore measured on demand and are not part of any stage's
+output, because outputs are compared by hash.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from orchestration import parameters
 from orchestration.parameters import BASELINES
 from orchestration.pipeline import runs, stage_key, stages
 
-# Documents per timed query.
+# Number of documents that each timed query returns.
 TIMED_DEPTH = 10
-# Queries that are searched before any is timed.
+# Number of queries that are searched before the first timed query, so that caches are filled.
 WARM_UP_QUERIES = 3
 COLUMNS = (
     "system",
@@ -41,14 +41,14 @@ NOT_RECORDED = "not recorded"
 def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
     """Return a row for each built system that can be registered.
 
-    The times of training and indexing come from the stages' processes, if a run with the current
-    code, inputs and settings is recorded. Baselines are built together, so their costs are not
-    known one by one.
+    The times of training and indexing are read from recorded runs with the current code, inputs and
+    settings; they are empty without such a run. All baselines are built by one stage, so the time
+    of a single baseline is not known.
 
     Args:
         project: The project.
-        split: Split whose queries are timed.
-        queries: Number of queries, which are asked one at a time.
+        split: Name of the split whose queries are timed.
+        queries: Number of queries to time. They are searched one at a time.
     """
     corpus = load_corpus(project.artifacts / "corpus")
     texts = list(sample_queries(corpus.judgements(split), queries).queries.values())
@@ -88,9 +88,9 @@ def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:
 
 
 def recorded_seconds(project: Project, stage: Stage | None) -> float | None:
-    """Return how long a stage took in a recorded run of the same code, inputs and settings.
+    """Return the seconds that a stage took, from a run with the same code, inputs and settings.
 
-    Spooled records are stored first. The result is None if there is no such run.
+    Runs that wait in the spool are recorded in MLflow first. None if there is no such run.
     """
     if stage is None:
         return None

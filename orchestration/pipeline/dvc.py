@@ -1,7 +1,8 @@
 """Run DVC, and read and repair its files.
 
-The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave
-this file half-written, and notes about outputs in use. Both are repaired before the next build.
+DVC records the hash of each stage's output in `dvc.lock`. Dagster shows this hash as the data
+version of the asset. If DVC is killed, `dvc.lock` may be half-written, and DVC's notes about
+outputs in use may remain. Both are repaired before the next build.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from orchestration.pipeline import code_lock
 
 # DVC's configuration files, in the folder `.dvc`.
 CONFIG_FILES = ("config", "config.local")
-# Variable in DVC's environment with the name of the build. The build's run in MLflow is the parent
-# of the stages' runs.
+# Name of the environment variable with the name of the build. The run of the build in MLflow is the
+# parent of the runs of its stages.
 BUILD_NAME = "FRESHET_BUILD"
-# Variable in DVC's environment: the process that started DVC records the stages that have ended.
+# Name of the environment variable which tells a stage that the process that started DVC records the
+# stage's run. Without the variable, the stage records its run itself.
 RECORDER = "FRESHET_RECORDER"
 LOCK = "dvc.lock"
-# DVC's notes about which process reads or writes which output.
+# Path of the file in which DVC notes which process reads or writes which output.
 NOTES = Path(".dvc", "tmp", "rwlock")
 
-# The file with the state of the source, which the stage `corpus` depends on.
+# Name of the file with the hash of the source's content. The stage `corpus` depends on it.
 SOURCE_LOCK = "corpus.lock.json"
 
 
@@ -52,7 +54,7 @@ def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[st
     """Run DVC in the project, and capture what it prints.
 
     Raises:
-        FreshetError: If DVC fails. The message has the reason that it gives.
+        FreshetError: If DVC fails. The message contains DVC's reason.
     """
     completed = subprocess.run(
         command_line(*arguments),
@@ -68,7 +70,7 @@ def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 def error_reason(stderr: str) -> str:
-    """Return DVC's error without its warnings and advice, or everything if it names no error.
+    """Return the error in DVC's output without warnings and advice, or else the whole output.
 
     >>> error_reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles?")
     'params.yaml is broken'
@@ -97,24 +99,24 @@ def environment(project: Project, **extra: str) -> dict[str, str]:
 
 
 def initialise(project: Project) -> None:
-    """Make the project's folder a DVC project if it is none, and update its code lock.
+    """Make the project's folder a DVC project if it is not one yet, and update its code lock.
 
-    DVC follows git if the folder is a repository.
+    In a git repository, DVC is set up to work with git, and otherwise without it.
     """
     code_lock.write(project.root)
-    # `dvc init` writes the file of its configuration last.
+    # `dvc init` writes its configuration file last. If the file exists, `dvc init` was complete.
     if (project.root / ".dvc/config").is_file():
         _configure_git(project.root.resolve())
         return
     options = [] if (project.root / ".git").exists() else ["--no-scm"]
     if (project.root / ".dvc").exists():
-        # An interrupted `dvc init` left a part of the folder.
+        # The folder `.dvc` exists without its configuration: an earlier `dvc init` was interrupted.
         options.append("--force")
     run_dvc(project, "init", "-q", *options)
 
 
 def uses_git(root: Path) -> bool:
-    """Return whether DVC follows git: in a repository, unless its configuration forbids it."""
+    """Return whether DVC uses git: in a git repository, unless DVC's configuration forbids it."""
     if not in_git(root.resolve()):
         return False
     return not any(_forbids_git(root / ".dvc" / name) for name in CONFIG_FILES)
@@ -126,9 +128,10 @@ def in_git(root: Path) -> bool:
 
 
 def _configure_git(root: Path) -> None:
-    """Bring DVC's configuration in line with git. The project may have been copied or moved.
+    """Set in DVC's configuration whether the project is in a git repository.
 
-    Without git, DVC starts only if its configuration says so.
+    A project that was copied or moved may have left or entered a repository. Outside a repository,
+    DVC starts only with the setting `core.no_scm`.
     """
     has_git = in_git(root)
     shared_config, local_config = (root / ".dvc" / name for name in CONFIG_FILES)
@@ -149,7 +152,10 @@ def _forbids_git(config: Path) -> bool:
 
 
 def stage_end_prefix(address: str) -> str:
-    """Return the beginning of a stage's last line, which tells the build that the stage ran."""
+    """Return the prefix of the line that a stage prints last.
+
+    A build recognises by this line that the stage ran and was not skipped.
+    """
     return f"  {address}: done in "
 
 
@@ -169,7 +175,7 @@ def output_version(root: Path, stage: Stage) -> str:
 
 
 def stages_that_ran(root: Path) -> set[str]:
-    """Return the addresses of all stages in `dvc.lock`.
+    """Return the addresses of all stages in `dvc.lock`, such as `train@hce`.
 
     Raises:
         FreshetError: If the file is cut off.
@@ -178,10 +184,11 @@ def stages_that_ran(root: Path) -> set[str]:
 
 
 def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
-    """Return the addresses of the stages that a changed setting, source or code runs again.
+    """Return the addresses of the stages that run again because of a changed setting or source.
 
-    This reads `dvc.lock` and hashes one small file, which takes milliseconds. Code is compared by
-    `code.lock.json`, which a project beside its code has. DVC itself also hashes code and outputs.
+    This takes milliseconds, because only `dvc.lock` and small files are read. A change of the code
+    is noticed only by `code.lock.json`, so not in a clone. `dvc status` is slower, but it also
+    compares the code and the outputs.
 
     Args:
         root: Root of the project.
@@ -197,7 +204,8 @@ def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
     current = {PARAMS: settings, code_lock.NAME: code_hashes}
     changed = {name for name, stage in recorded.items() if _has_changed(root, stage, current)}
 
-    # A stage that reads the output of a changed one may run again. The lock has no order.
+    # A stage may run again if it reads the output of a changed stage. The stages in `dvc.lock` have
+    # no order, so this is repeated until no further stage is found.
     while True:
         outputs = {out["path"] for name in changed for out in recorded[name].get("outs", ())}
         readers = set()
@@ -213,12 +221,12 @@ def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
 def _has_changed(
     root: Path, stage: Mapping[str, Any], current: Mapping[str, Mapping[str, Any]]
 ) -> bool:
-    """Return whether the lock of the source, or a parameter of the stage, is another one now.
+    """Return whether the source or a parameter of a stage has changed since the stage ran.
 
     Args:
         root: Root of the project.
-        stage: The stage as `dvc.lock` has it.
-        current: Content of each file of parameters, by its name.
+        stage: The entry of the stage in `dvc.lock`.
+        current: Present content of each file of parameters, by the name of the file.
     """
     for dep in stage.get("deps", ()):
         path = root / dep["path"]
@@ -242,7 +250,7 @@ def copy_lock(root: Path, copy: Path) -> None:
 def restore_lock(root: Path, copy: Path) -> bool:
     """Restore `dvc.lock` from a copy if a killed DVC left it half-written.
 
-    Stages that ran after the copy was made are found in DVC's run cache.
+    Stages that ran after the copy was made need not run again: DVC finds them in its run cache.
 
     Returns:
         Whether the lock was damaged.
@@ -270,7 +278,7 @@ def _read_lock(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def _valid_stages(path: Path) -> dict[str, Any] | None:
-    """Return the stages of the lock by address, or None if the file is cut off."""
+    """Return the entries of the stages in `dvc.lock`, by address; None if the file is cut off."""
     try:
         lock = _parse_yaml(path.read_text(encoding="utf-8", errors="replace"))
     except YAMLError:
@@ -282,7 +290,7 @@ def _valid_stages(path: Path) -> dict[str, Any] | None:
     for stage in stages.values():
         if not isinstance(stage, dict):
             return None
-        # The hash is the last line of an output, so an output without one was cut off.
+        # The hash is the last line of the entry of an output. Without a hash, the entry is cut off.
         outputs = stage.get("outs") or [{}]
         if not all("md5" in output for output in outputs):
             return None
@@ -291,17 +299,20 @@ def _valid_stages(path: Path) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=1)
 def _parse_yaml(text: str) -> Any:
-    """Parse the lock. The result is cached for all assets, so callers must not change it."""
+    """Parse the text of `dvc.lock`.
+
+    The result is cached because every asset reads it. Callers must not change it.
+    """
     return YAML(typ="safe").load(text)
 
 
 def remove_stale_notes(root: Path) -> bool:
-    """Remove DVC's notes about outputs in use if no running DVC has made any of them.
+    """Remove DVC's notes about outputs in use, unless a running DVC made any of them.
 
-    DVC ignores notes of processes that have ended, but it only checks whether the process number is
-    in use. After a restart of the machine or container another process often has that number, and
-    every build would fail with "busy" until a person deletes the file. If a running DVC shares the
-    notes, they are kept, because that DVC writes them too.
+    DVC ignores the notes of a process that has ended, but it only checks whether the process id is
+    in use. After a restart of the machine or container, another process often has this id. Every
+    build would then fail with "busy" until a person deletes the file. The file is kept if it has
+    notes of a running DVC.
 
     Returns:
         Whether notes were removed.
@@ -317,9 +328,9 @@ def remove_stale_notes(root: Path) -> bool:
 
 
 def _noted_pids(path: Path) -> list[int]:
-    """Return the process numbers in DVC's notes.
+    """Return the process ids in DVC's notes.
 
-    For notes that were cut off, the result is -1, which no process has.
+    If the file was cut off, the only id is -1, which no process has.
     """
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
@@ -332,7 +343,7 @@ def _noted_pids(path: Path) -> list[int]:
 
 
 def runs_dvc(pid: int, *others: str) -> bool:
-    """Return whether this process runs, and its command line contains "dvc" or one of `others`."""
+    """Return whether a process runs whose command line contains "dvc" or one of `others`."""
     try:
         line = " ".join(psutil.Process(pid).cmdline())
     except (psutil.Error, ValueError):

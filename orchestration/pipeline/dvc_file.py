@@ -29,9 +29,9 @@ def stage_entry(stage: Stage, has_own_code: bool = True) -> dict[str, Any]:
     """Return the entry of one stage in `dvc.yaml`.
 
     Args:
-        stage: A stage that is not expanded. DVC expands it with `foreach`.
+        stage: A stage that is not expanded by retriever. DVC expands it with `foreach`.
         has_own_code: Whether the code is in the project's folder, as in a clone. Otherwise the
-            entry depends on the code's hash in the code lock.
+            entry depends on the hash of the code in `code.lock.json`.
     """
     if stage.expand_by is not None:
         stage = stage.for_retriever("${key}")

@@ -1,4 +1,8 @@
-"""Hash the corpus's source and write `corpus.lock.json`, on which the stages depend."""
+"""Lock the source of the corpus: hash its content and write the hash to `corpus.lock.json`.
+
+The stage `corpus` depends on this file. A change of the source reaches a build only after the
+source is locked again.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,9 @@ from orchestration import parameters
 
 
 def ingest(project: Project) -> dict[str, Any]:
-    """Read the source, write its lock if it changed, and return the lock.
+    """Hash the source, write `corpus.lock.json` if its content changed, and return the content.
 
-    The file is written only if something changed, so that no stage runs again without a reason.
+    The file is not written without a change, so that no stage runs again without a reason.
     """
     settings = parameters.load(project.params_file)
     with project.lock():
@@ -28,12 +32,15 @@ def ingest(project: Project) -> dict[str, Any]:
 
 
 def adopt_synced_source(project: Project) -> bool:
-    """Lock the source as the last `freshet sync` read it, and return whether the lock changed.
+    """Lock the source if it is the same as at the last `freshet sync`.
 
-    What a sync made searchable was accepted by that. A source that changed after the sync is left
-    to `freshet ingest`.
+    A sync makes the documents of the source searchable, so the user has accepted them already. If
+    the source changed after the sync, nothing is locked, and the user has to call `freshet ingest`.
+
+    Returns:
+        Whether the lock changed.
     """
-    # Imported here because it imports the live index, which `freshet status` does without.
+    # Imported here because it imports the live index, which `freshet status` does not need.
     from model_code.collection.sync.sync import synced_source_file
 
     synced = _read_json_or_none(synced_source_file(project))
@@ -49,10 +56,10 @@ def adopt_synced_source(project: Project) -> bool:
 
 
 def lock_judgements(project: Project) -> None:
-    """Write the hash of `judgements.jsonl` into the lock, so that builds accept the file.
+    """Write the hash of `judgements.jsonl` to `corpus.lock.json`, so that builds accept the file.
 
-    The rest of the lock stays as it is, so no other change of the source is accepted. Without a
-    lock nothing is written, because the first ingest makes it.
+    The rest of the lock is not changed, so no other change of the source is accepted. If there is
+    no lock yet, nothing is written: the first ingest will hash the judgements too.
     """
     with project.lock():
         lock = read_lock(project)
@@ -75,7 +82,7 @@ def read_lock(project: Project) -> dict[str, Any] | None:
     """Return the content of `corpus.lock.json`, or None before the first ingest.
 
     Raises:
-        FreshetError: If the file is cut off or holds no lock.
+        FreshetError: If the file is cut off or has another content.
     """
     if not project.corpus_lock.exists():
         return None

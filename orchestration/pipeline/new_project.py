@@ -21,11 +21,12 @@ from orchestration import parameters
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import in_git, initialise
 
-# The source of a project that names no other one: a folder in the project.
+# Default source of a new project: the name of a folder in the project.
 DEFAULT_SOURCE = "documents"
-# The template of `params.yaml`, with SOURCE in place of the source's path.
+# The template of `params.yaml`. The word SOURCE in it is replaced by the path of the source.
 PARAMS_TEMPLATE = Path(__file__).with_suffix(".yaml")
-# Kinds of ignored files that the description of a folder counts, the most frequent first.
+# Largest number of kinds of ignored files that the description of a folder names, the most frequent
+# first.
 MAX_LISTED_KINDS = 8
 PROJECT_FILES = {
     ".gitignore": "/.freshet/\n/artifacts/\n/live/\n/inbox/\n__pycache__/\n",
@@ -49,9 +50,9 @@ code_location_name = "freshet"
 def make_project(folder: Path, source: str | None = None, cwd: Path | None = None) -> str:
     """Make a project for the documents of a source, and return a description of the source.
 
-    If the folder already has a `params.yaml`, that file is kept and names the source. `dvc.yaml` is
-    written last: without it the folder is no project, so that the same command can be repeated
-    after any failure.
+    If the folder already has a `params.yaml`, the file is kept, and the source that it names is
+    used. `dvc.yaml` is written last, because it marks the folder as a project. If the command fails
+    before, it can be repeated.
 
     Args:
         folder: Folder of the project, relative to `cwd`.
@@ -107,7 +108,8 @@ def _write_params(root: Path, source: str | None, cwd: Path) -> CorpusSettings:
         (root / DEFAULT_SOURCE).mkdir(parents=True, exist_ok=True)
     else:
         corpus = CorpusSettings(path=_path_from_project(root, source, cwd))
-        # This fails if there is no such source, so it comes before anything is written.
+        # This raises an error if the source does not exist. It is called before anything is
+        # written.
         corpus = resolve_source_kind(corpus, root)
         root.mkdir(parents=True, exist_ok=True)
 
@@ -118,15 +120,16 @@ def _write_params(root: Path, source: str | None, cwd: Path) -> CorpusSettings:
 def _params_text(path: str | None) -> str:
     """Return the settings of a new project with a source."""
     template = PARAMS_TEMPLATE.read_text(encoding="utf-8")
-    # Text in JSON is valid in YAML, whatever characters the path has.
+    # A JSON string is valid YAML for any characters in the path.
     return template.replace("SOURCE", json.dumps(path, ensure_ascii=False), 1)
 
 
 def _path_from_project(root: Path, source: str, cwd: Path) -> str:
-    """Return the source as `corpus.path` names it.
+    """Return the value of `corpus.path` for a source.
 
-    A path inside the project is relative to it, so that the project can be moved. Other paths are
-    absolute. A source that is no path, such as a hub data set, keeps its name.
+    A path inside the project becomes relative to the project, so that the project can be moved. Any
+    other path becomes absolute. A source that is not a path, such as a hub data set, keeps its
+    name.
     """
     path = (cwd / Path(source).expanduser()).resolve()
     require_utf8_path(str(path))

@@ -1,7 +1,7 @@
 """Plan a build, and bring its stages up to date with one `dvc repro` each.
 
-A plan says which stages would run, and why. A build runs under the project's lock and with this
-Python interpreter. It passes on what DVC and the stages print, line by line.
+A plan lists the stages that would run, and the reasons. A build holds the lock of the project and
+uses this Python interpreter. It passes on the lines that DVC and the stages print.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from orchestration import parameters
 from orchestration.pipeline import dvc, ingest, runs, stages
 from orchestration.pipeline.warm_python import program
 
-# The beginning of the line with which a stage says why it failed.
+# Prefix of the line in which a stage prints the reason of its failure.
 STAGE_ERROR_PREFIX = "error: "
-# The beginning of DVC's own line about a failed stage. The stage and the reason follow.
+# Prefix of the line that DVC prints about a failed stage, with the stage and the reason.
 DVC_ERROR_PREFIX = "ERROR: failed to reproduce "
-# Lines of DVC that say nothing about a build.
+# Prefixes of lines of DVC that are not shown, because they say nothing about the build.
 IGNORED_PREFIXES = (
     "> ",
     "Use `dvc push`",
@@ -45,7 +45,7 @@ PrintLine = Callable[[str], None]
 
 
 class StageRefused(FreshetError):
-    """A stage raised an error with a reason. The same run would fail again."""
+    """A stage failed for a stated reason, so the same run would fail again."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,9 @@ class PlannedStage:
 
     Attributes:
         address: Address of the stage, such as `train@hce`.
-        action: "run", "skip", or "maybe" if that depends on the output of an earlier stage.
-        reasons: Why the stage runs or may run.
+        action: "run", "skip" or "maybe". A stage with "maybe" runs only if the output of an earlier
+            stage changes.
+        reasons: The reasons why the stage runs or may run.
     """
 
     address: str
@@ -64,18 +65,19 @@ class PlannedStage:
 
 
 def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
-    """Return every stage with its action and reasons, in an order to run them.
+    """Return every stage with its action and reasons, in an order in which they can run.
 
     Args:
         project: The project.
-        targets: Stages to plan, with all that they need. Empty: all stages.
+        targets: Addresses of stages. The stages that they depend on are planned as well. Empty: all
+            stages.
     """
     dvc.initialise(project)
     table, missing_keys = _table_and_missing_keys(project)
     recorded = dvc.stages_that_ran(project.root)
 
-    # DVC cannot be asked while params.yaml lacks keys that a build would write into it. It need not
-    # be asked about stages that never ran.
+    # `dvc status` fails while params.yaml lacks keys that a build would add. It is not needed if no
+    # stage ever ran.
     status: dict[str, Any] = {}
     if recorded and not missing_keys:
         completed = dvc.run_dvc(project, "--wait-for-lock", "status", "--json")
@@ -101,7 +103,7 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
 
 
 def required_stages(project: Project, address: str) -> list[str]:
-    """Return a stage and all stages that it depends on, in an order to run them."""
+    """Return a stage and all stages that it depends on, in an order in which they can run."""
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
     return [stage.address for stage in required_rows(table, [address])]
@@ -117,10 +119,12 @@ class PlannedBuild:
 
     Args:
         project: The project.
-        targets: Stages to build, with all that they need. Empty: all stages.
-        dagster_run: Id of Dagster's run, which every run in MLflow keeps.
-        force: Run every stage, also those that are up to date.
-        name: Name of the run above the stages' runs in MLflow. It begins with its kind.
+        targets: Addresses of stages. The stages that they depend on are built as well. Empty: all
+            stages.
+        dagster_run: Id of the Dagster run. It is recorded with every MLflow run of the build.
+        force: Whether to run even the stages that are up to date.
+        name: Name of the MLflow run of the build, the parent of the runs of its stages. The first
+            word is the kind of build, such as `retrain`.
     """
 
     def __init__(
@@ -152,11 +156,12 @@ class PlannedBuild:
             planned = plan(project, targets)
             self._adopt_synced_source(planned)
             self.settings_hash = hash_path(project.params_file)
-            # This records what a killed build left. If the store is away, the build does not wait
-            # for it again after each stage.
+            # This records the stages of an earlier build that was killed. If the store cannot be
+            # reached, the build does not try again after each stage.
             self.is_recording = runs.try_record_all(project)
         self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
-        # One stage alone would not gain by it.
+        # A warm Python is a process that has imported slow libraries, from which stages are forked.
+        # It saves no time if only one stage runs.
         self.warm_python: program.WarmPython | None = None
         if len(self.waiting) > 1 and program.is_on():
             self.warm_python = program.WarmPython()
@@ -164,7 +169,7 @@ class PlannedBuild:
     def bring_up_to_date(
         self, address: str, print_line: PrintLine = print_to_stderr
     ) -> Iterator[str]:
-        """Bring a stage and all that it needs up to date.
+        """Bring a stage, and all stages that it depends on, up to date.
 
         Yields:
             The address of each stage that ran, after its run was recorded.
@@ -192,13 +197,16 @@ class PlannedBuild:
                 yield name
 
     def close(self) -> None:
-        """End the Python that runs the stages, which a finished build does by itself."""
+        """End the warm Python, from which the stages are forked.
+
+        A finished build has ended it already. Call this for a build that was not finished.
+        """
         if self.warm_python is not None:
             self.warm_python.close()
             self.warm_python = None
 
     def _repair(self) -> None:
-        """Repair what a killed DVC left, and remove outputs that params.yaml no longer names."""
+        """Repair DVC's files after a crash, and remove outputs that params.yaml no longer names."""
         if dvc.restore_lock(self.project.root, self.lock_backup):
             print_to_stderr(
                 "dvc.lock was half-written by a DVC that was "
@@ -213,7 +221,11 @@ class PlannedBuild:
             )
 
     def _adopt_synced_source(self, planned: Sequence[PlannedStage]) -> None:
-        """Accept the source as the last sync read it, if the corpus is built again anyway."""
+        """Lock the source if it is the same as at the last sync, and the corpus is built anyway.
+
+        `freshet sync` has made the documents of the source searchable. The next build of the corpus
+        then uses the same documents, without a separate `freshet ingest`.
+        """
         reads_source = any(
             stage.address == "corpus" and stage.action != "skip" for stage in planned
         )
@@ -221,7 +233,7 @@ class PlannedBuild:
             print_to_stderr("the source is built as the last `freshet sync` read it")
 
     def _complete_settings(self) -> None:
-        """Write the keys that DVC requires and params.yaml lacks, with their defaults."""
+        """Add keys that DVC requires and that are missing in params.yaml, with default values."""
         _, missing_keys = _table_and_missing_keys(self.project)
         if missing_keys:
             parameters.write_overrides(self.project.params_file, missing_keys)
@@ -239,7 +251,8 @@ class PlannedBuild:
         command = dvc.command_line("--wait-for-lock", "repro", "--single-item", *options, address)
         variables = dvc.environment(self.project, **self.environment)
         if self.warm_python is not None:
-            # DVC finds the same program as `python` and starts the stage with it.
+            # The program of the warm Python runs DVC. It comes first in PATH under the name
+            # `python`, so DVC also starts the stage with it.
             command[0] = str(self.warm_python.program)
             variables["PATH"] = os.pathsep.join(
                 [str(self.warm_python.program.parent), variables["PATH"]]
@@ -248,8 +261,8 @@ class PlannedBuild:
         stage_error = None
         dvc_error = "see the lines above"
 
-        # DVC runs in a separate session, so Ctrl-C in the terminal does not reach it. This process
-        # receives Ctrl-C, and ends DVC below.
+        # DVC runs in a separate session, so that Ctrl-C in the terminal reaches only this process.
+        # This process then ends DVC below.
         with subprocess.Popen(
             command,
             cwd=self.project.root,
@@ -272,7 +285,7 @@ class PlannedBuild:
                         print_line(line)
             except BaseException:
                 process.terminate()
-                # On an interrupt, leaving `with` would wait for a quarter of a second only.
+                # After an interrupt, the exit of `with` waits only a quarter of a second.
                 process.wait()
                 raise
 
@@ -294,8 +307,8 @@ def repro(
 ) -> Iterator[str]:
     """Bring stages up to date. See `PlannedBuild` for the arguments.
 
-    A run that MLflow cannot record now is kept for the next build, and a message says so. The
-    output of the stage is valid all the same. An interrupt ends DVC and its stage.
+    If MLflow cannot record a run now, its record is kept for the next build, and a message says so.
+    The output of the stage is valid nevertheless. An interrupt ends DVC and the running stage.
 
     Yields:
         The address of each stage that ran, after its run was recorded.
@@ -315,8 +328,9 @@ def repro(
 def remove_unnamed_outputs(project: Project) -> list[Path]:
     """Delete the outputs of retrievers and fusions that `params.yaml` no longer names.
 
-    The comparison reads the folders above them, so that an old output would become part of it. A
-    retriever that comes back is restored from DVC's cache. The caller must hold the project's lock.
+    The stage `comparison` reads all folders below `artifacts/evaluate`, so an old output would
+    appear in its results. If a retriever is named again later, DVC restores its output from the
+    cache. The caller must hold the lock of the project.
 
     Returns:
         The deleted folders, relative to the root of the project.
@@ -330,7 +344,7 @@ def remove_unnamed_outputs(project: Project) -> list[Path]:
 
     removed = []
     for parent in parents:
-        # Fusions have an evaluation, but are neither trained nor indexed.
+        # A fusion has only an evaluation folder, because it is neither trained nor indexed.
         named = settings.built if parent.name == "evaluate" else settings.retrievers
         for path in sorted((project.root / parent).glob("*")):
             if path.name in named or not path.is_dir() or path.is_symlink():
@@ -341,7 +355,7 @@ def remove_unnamed_outputs(project: Project) -> list[Path]:
 
 
 def _table_and_missing_keys(project: Project) -> tuple[tuple[Stage, ...], list[str]]:
-    """Return every stage, and assignments of the keys that they read and params.yaml lacks."""
+    """Return every stage, and `key=value` defaults for the keys that params.yaml lacks."""
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
     groups = {group for stage in table for group in stage.groups}
@@ -349,14 +363,14 @@ def _table_and_missing_keys(project: Project) -> tuple[tuple[Stage, ...], list[s
 
 
 def required_rows(table: Sequence[Stage], targets: Sequence[str]) -> list[Stage]:
-    """Return the stages of `targets` and all that they need, in the order of the table."""
+    """Return the targets and all stages that they depend on, in the order of the table."""
     if not targets:
         return list(table)
 
     addresses = set()
     for target in targets:
         addresses.update(stage.address for stage in stages.find(target, table))
-    # Later stages come first, so that one pass finds all stages that they depend on.
+    # A stage depends only on earlier stages of the table. Going backwards, one pass finds them all.
     for stage in reversed(table):
         if stage.address in addresses:
             addresses.update(earlier.address for earlier in stages.upstream(stage, table))
@@ -364,10 +378,16 @@ def required_rows(table: Sequence[Stage], targets: Sequence[str]) -> list[Stage]
 
 
 def plan_stage(address: str, changes: list[str], upstream: list[PlannedStage]) -> PlannedStage:
-    """Decide the action of one stage from its changes and the plans of the stages that it reads."""
+    """Decide the action of one stage.
+
+    Args:
+        address: Address of the stage.
+        changes: Changes of its inputs, settings and code, in words.
+        upstream: The plans of the stages whose outputs it reads.
+    """
     moving = [stage.address for stage in upstream if stage.action != "skip"]
 
-    # A missing or changed input is no reason if the stage before writes it anyway.
+    # A missing or changed input is not a reason if an earlier stage of this build writes it.
     ignored: tuple[str, ...] = ()
     if moving:
         ignored = ("deleted artifacts/", "modified artifacts/")

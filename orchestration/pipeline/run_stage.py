@@ -1,7 +1,7 @@
 """Run one stage: `python -m orchestration.pipeline.run_stage train@hce`, the command of `dvc.yaml`.
 
-The runner ensures that no input changes while the stage runs, that the output keeps its contract,
-that the output is put into place as a whole, and that the run is recorded for MLflow.
+This module ensures that no input changes while the stage runs and that the output meets its
+contract. It moves the complete output into place in one step, and records the run for MLflow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stage_key import StageInputs
 from orchestration.pipeline.warm_python.server import LAUNCHER
 
-# Files of an output that its run in MLflow keeps, if they are small.
+# Files of an output that are copied to its MLflow run, by suffix and largest size.
 RECORDED_SUFFIXES = {".json", ".md", ".html", ".png", ".csv"}
 MAX_RECORDED_BYTES = 2_000_000
 BYTES_PER_KIB = 1024
@@ -62,7 +62,8 @@ def run_stage(stage: Stage, project: Project) -> StageRecord:
         runs.spool_record(project, record)
         if RECORDER not in os.environ:
             runs.try_record_all(project)
-        # Checkpoints go last: to DVC, a stage that fails before this line has made nothing.
+        # Checkpoints are deleted last. If the stage fails before, DVC runs it again, and training
+        # resumes from them.
         shutil.rmtree(checkpoints)
     return record
 
@@ -83,7 +84,7 @@ def _execute(
 
     with engine.using(settings.scale):
         report = importlib.import_module(stage.module).run(context)
-    # A report that is not plain JSON fails here, and not after the output is in place.
+    # This raises an error if the report is not plain JSON, before the output is in place.
     canonical_json(report)
     write_json(staging / "report.json", report)
 
@@ -95,8 +96,9 @@ def _execute(
             f"so it is not put in place: {error}"
         ) from error
     finally:
-        # An edit of an input is the more important reason, also if it made the output break its
-        # contract. This comes last, because DVC would attribute the output to any later edit.
+        # If an input was edited while the stage ran, this error replaces one about the contract,
+        # which may follow from the edit. The check comes last, because DVC would record the output
+        # under the inputs as they are after any edit.
         _require_unchanged(stage, project, inputs)
 
     replace_folder(staging, project.root / stage.output)
@@ -129,10 +131,10 @@ def stage_context(
 
 
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
-    """Return the groups that `stage` declares, and no others.
+    """Return the groups of settings that a stage declares, and no others.
 
-    Dotted groups keep their whole name. The group of a retriever is called "retriever", that of a
-    fusion "fusion".
+    A group such as `retrievers.hce` is returned under the key "retriever", and the group of a
+    fusion under the key "fusion". Other dotted groups keep their whole name.
 
     Raises:
         FreshetError: If the settings lack a group.
@@ -164,15 +166,15 @@ def make_stage_record(
     started: float,
     ended: float,
 ) -> StageRecord:
-    """Return what MLflow keeps of a stage that has finished.
+    """Return the record of a finished stage that is written to MLflow.
 
     Args:
         stage: The stage.
         project: The project.
         inputs: Inputs, code and settings that the stage read.
         report: The report that its `run` returned.
-        started: Seconds since the epoch. Times are part of no artifact.
-        ended: Seconds since the epoch.
+        started: Time of the start, in seconds since the epoch.
+        ended: Time of the end, in seconds since the epoch.
     """
     output = project.root / stage.output
     commit, is_dirty = git_state(project.root)
@@ -206,7 +208,7 @@ def make_stage_record(
 
 
 def _build_name() -> str:
-    """Return the name of the build or DVC experiment, or "" below a bare `dvc repro`."""
+    """Return the name of the build or the DVC experiment; "" for a bare `dvc repro`."""
     build = os.environ.get(BUILD_NAME)
     if build:
         return build
@@ -232,7 +234,7 @@ def evaluated_systems(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
 
 
 def collect_numbers(report: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a nested report by dotted keys. Booleans do not count as numbers."""
+    """Return the numbers of a nested report, by dotted keys. Booleans are left out."""
     numbers = {}
     for key, value in flatten(report).items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -241,7 +243,7 @@ def collect_numbers(report: dict[str, Any]) -> dict[str, float]:
 
 
 def training_curve(output: Path) -> list[dict[str, Any]]:
-    """Return the rows of `history.json`, in which metrics are called `dev.METRIC` as elsewhere."""
+    """Return the rows of `history.json`, with metrics renamed to `dev.METRIC` as in other runs."""
     path = output / "history.json"
     if not path.exists():
         return []
@@ -257,16 +259,17 @@ def training_curve(output: Path) -> list[dict[str, Any]]:
 
 
 def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
-    """End this process when a DVC above it, or the holder of the project's lock, ends.
+    """End this process when the DVC that started it, or the holder of the project's lock, ends.
 
-    A signal on the death of the parent would not suffice: between DVC and the stage there may be a
-    shell that survives DVC. A terminal above is not watched, because it may be closed on purpose.
+    A signal on the death of the parent process would not suffice: a shell between DVC and the stage
+    may survive DVC. A terminal is not watched, because a person may close it on purpose.
 
     Args:
-        generations: Number of ancestors that may be DVC.
-        interval: Seconds between two looks.
+        generations: Number of ancestor processes among which DVC is looked for.
+        interval: Seconds between two checks.
     """
-    # A process of a warm Python is no child of DVC. Its client is.
+    # A stage that is forked from a warm Python is not a child of DVC. The environment then names
+    # the process that DVC started.
     launcher = psutil.Process(int(os.environ.get(LAUNCHER, os.getpid())))
     watched = []
     for process in launcher.parents()[:generations]:
@@ -298,7 +301,8 @@ def main(arguments: list[str]) -> int:
     """Run the stage whose address is the only argument, and return the exit code."""
     die_with_ancestors()
     try:
-        # FRESHET_PROJECT is ignored: DVC may run the stage in a copy of the project.
+        # The variable FRESHET_PROJECT is ignored, because DVC may run the stage in a copy of the
+        # project.
         project = Project.find(Path.cwd())
         settings = parameters.load(project.params_file)
         table = stages.expand(settings.retrievers, settings.fusions)

@@ -1,9 +1,13 @@
-"""Runs in MLflow: one per stage that ran, found by the stage's key, below one run per build.
+"""Record the stages of builds as runs in MLflow, and find them again.
 
-Opening MLflow takes seconds. Therefore a stage spools its record, and the process that drives the
-build records the spool while DVC continues. A stage without such a process (a bare `dvc repro`)
-records itself. After a crash, the spool waits for the next build or `freshet ui`. `mlflow` is
-imported when a store is opened, and not before.
+Each stage that ran has one run, which is found by the stage key. The run of a build is the parent
+of the runs of its stages.
+
+Opening MLflow takes seconds, so a stage does not wait for it. The stage writes its record to a
+folder, the spool. The process that started the build writes the spooled records to MLflow while DVC
+continues. After a bare `dvc repro` there is no such process, and the stage writes its record
+itself. After a crash, the next build or `freshet ui` writes the remaining records. `mlflow` is
+imported only when a store is opened.
 """
 
 from __future__ import annotations
@@ -32,17 +36,18 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Metric, Run
 
 
-# The experiment of the first project of a store. The names of others end with their identity.
+# Name of the MLflow experiment of the first project in a store. The experiment of any further
+# project has this name with the identity of the project.
 EXPERIMENT = "freshet"
-# The tag that names the project of an experiment, model or version.
+# Name of the tag with the identity of the project that an experiment, model or version belongs to.
 OWNER = "freshet.owner"
 # The kind of experiment that MLflow's pages assume.
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 PAGE = "http://127.0.0.1:5000"
-# The variable with the place of artifacts, such as s3://bucket/freshet. An experiment keeps its
-# place.
+# Name of the environment variable with the address for artifacts, such as s3://bucket/freshet. It
+# is used when an experiment is created. An existing experiment keeps its address.
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
-# The beginning of MLflow's variables for its database connections.
+# Prefix of MLflow's environment variables for its pool of database connections.
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"
 
 # Tags of runs.
@@ -57,25 +62,26 @@ DAGSTER_RUN = "dagster.run_id"
 PARENT = "mlflow.parentRunId"
 VERDICT = "freshet.verdict"
 VERDICT_REASONS = "freshet.verdict_reasons"
-# Tags of MLflow's own, which its pages show in columns.
+# Names of tags that MLflow defines and shows in columns of its pages.
 SOURCE_NAME = "mlflow.source.name"
 SOURCE_TYPE = "mlflow.source.type"
 USER = "mlflow.user"
 NOTE = "mlflow.note.content"
-# The source of every build.
+# Value of the tag `mlflow.source.name` for every build.
 SOURCE_COMMAND = "freshet"
 
-# Inputs that MLflow shows as data sets, with their names.
+# Paths of the inputs that MLflow shows as data sets, with the names that it shows.
 DATA_SETS = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}
-# The purpose of the data sets, by stage.
+# Purpose for which a stage uses the data sets, as MLflow shows it.
 DATA_PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}
-# Our limit of a parameter's text, in characters.
+# Largest number of characters of a parameter's value. Longer values are cut. MLflow allows more.
 MAX_PARAM_LENGTH = 500
 # MLflow's limits, in characters.
 MAX_NAME_LENGTH = 250
 MAX_DIGEST_LENGTH = 36
 MAX_TAG_LENGTH = 5000
-# MLflow takes 100 parameters and 1000 metrics at once, and 1000 of both together.
+# Numbers of parameters and metrics in one request to MLflow, which accepts at most 100 parameters
+# and at most 1000 parameters and metrics together.
 PARAMS_PER_BATCH = 100
 METRICS_PER_BATCH = 900
 # Tables and columns of MLflow's database that hold absolute paths of artifacts.
@@ -85,7 +91,7 @@ ARTIFACT_PATH_COLUMNS = (
     ("logged_models", "artifact_location"),
     ("model_versions", "storage_location"),
 )
-# Names in an entry of the spool.
+# Names of a file and of a folder in an entry of the spool.
 RECORD = "record.json"
 ARTIFACTS = "artifacts"
 
@@ -96,17 +102,17 @@ class StageRecord:
 
     Attributes:
         stage: Address of the stage, such as `train@hce`.
-        key: Hash of its command, inputs and settings.
-        params: Its settings by dotted keys.
-        metrics: Numbers of its report.
-        inputs: Hash of each path that it read.
-        artifacts: Small files to keep.
+        key: Stage key: a hash of the command, code, inputs and settings.
+        params: Settings of the stage, by dotted keys.
+        metrics: Numbers of the stage's report, by dotted keys.
+        inputs: Hash of each path that the stage read.
+        artifacts: Small files that MLflow keeps.
         curves: Rows with a "step" and values at that step.
         git_commit: The commit that was checked out.
         git_dirty: Whether files differed from the commit.
-        dagster_run_id: Run of Dagster that the stage was a part of.
-        started: Seconds since the epoch.
-        ended: Seconds since the epoch.
+        dagster_run_id: Id of the Dagster run that the stage was a part of.
+        started: Time of the start, in seconds since the epoch.
+        ended: Time of the end, in seconds since the epoch.
         build: Name of the build. It begins with its kind: build, retrain, pilot or experiment.
         systems: Metrics of each system that the stage evaluated.
     """
@@ -133,7 +139,7 @@ class StageRecord:
 
     @property
     def name(self) -> str:
-        """Name of the stage's run, which tells a pilot or a retrain from a build."""
+        """Name of the stage's run. For a pilot or a retrain it contains the kind of build."""
         if self.kind in ("", "build"):
             return self.stage
         return f"{self.stage} ({self.kind})"
@@ -164,7 +170,10 @@ def run_store(project: Project) -> RunStore:
 
 
 def find_run(project: Project, key: str) -> str | None:
-    """Return the newest finished run of a stage key, or None without one or without tracking."""
+    """Return the id of the newest finished run with a stage key.
+
+    None if there is no such run, or if tracking is off.
+    """
     if not tracking_is_on():
         return None
     return run_store(project).find_run(key)
@@ -176,14 +185,15 @@ def run_page(project: Project, run: str) -> str:
 
 
 def page_address(project: Project) -> str:
-    """Return the address of MLflow's page: the tracking server's, or that of `freshet ui`."""
+    """Return the address of MLflow's pages: the tracking server, or the page of `freshet ui`."""
     uri = tracking_uri(project)
     return uri if uri.startswith("http") else PAGE
 
 
 def runs_page(project: Project) -> str:
-    """Return the path of the project's runs on MLflow's page, whose own first page shows traces."""
-    # In the project's own store the experiment has the number 1, so MLflow need not be opened.
+    """Return the path of the page with the project's runs. MLflow's first page shows no runs."""
+    # In the project's own store the experiment always has the number 1, so the store need not be
+    # opened.
     experiment = "1"
     if tracking_uri(project) != _own_uri(project):
         experiment = run_store(project).experiment
@@ -191,9 +201,10 @@ def runs_page(project: Project) -> str:
 
 
 def tracking_is_on() -> bool:
-    """Return whether runs are recorded. `FRESHET_TRACKING=off` switches it off.
+    """Return whether runs are recorded in MLflow.
 
-    Without recording, stages start sooner, and their outputs are the same.
+    The environment variable `FRESHET_TRACKING=off` switches tracking off. Stages then start sooner,
+    and their outputs are the same.
 
     Raises:
         SettingsError: If the variable has another value than on or off.
@@ -206,8 +217,8 @@ def tracking_is_on() -> bool:
 def git_state(root: Path) -> tuple[str | None, bool]:
     """Return the commit that is checked out, and whether files below `root` differ from it.
 
-    `dvc.lock` does not count, because every stage that runs rewrites it. Outside of git, or without
-    git on this machine, the result is (None, False).
+    Changes of `dvc.lock` are ignored, because every stage that runs rewrites it. Outside a
+    repository, or if git is not installed, the result is (None, False).
     """
     commit = _git_output(root, "rev-parse", "--verify", "HEAD")
     if commit is None:
@@ -229,7 +240,7 @@ def _git_output(root: Path, *arguments: str) -> str | None:
 
 
 class RunStore:
-    """The store in which runs of stages are recorded and found, in the project's experiment."""
+    """The runs of stages in the MLflow experiment of a project."""
 
     def __init__(self, project: Project) -> None:
         self.client, experiment = open_store(project)
@@ -238,9 +249,9 @@ class RunStore:
     def record_stage(self, record: StageRecord) -> str:
         """Record a stage as one run below the run of its build, and return the run's id.
 
-        The run counts as finished when everything is stored. An unfinished run of the same stage,
-        which a crash left, is deleted and made again. Each system that the stage evaluated has a
-        separate run, so that one column of MLflow's page sorts all systems.
+        The run is marked as finished when everything is stored. If a crash left an unfinished run
+        of the same stage, this run is deleted first. Each system that the stage evaluated has a
+        separate run, so that MLflow's page can sort all systems by one column.
         """
         started_ms = int(record.started * 1000)
         ended_ms = int(record.ended * 1000)
@@ -268,7 +279,7 @@ class RunStore:
 
     def find_run(self, key: str) -> str | None:
         """Return the newest finished run with this stage key, or None."""
-        # A registered version has the key, too, but no stage.
+        # The run of a registered version has the same key, but no tag with a stage.
         query = (
             f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != '' and attributes.status = 'FINISHED'"
         )
@@ -276,9 +287,9 @@ class RunStore:
         return runs[0].info.run_id if runs else None
 
     def _build_tags(self, record: StageRecord, started_ms: int) -> dict[str, str]:
-        """Return the tags that put a run below the run of its build, or none without a build.
+        """Return the tags that make a run a child of the run of its build.
 
-        The first stage of a build makes the build's run.
+        The run of the build is created with the first stage. Without a build there are no tags.
         """
         if not record.build:
             return {}
@@ -294,7 +305,7 @@ class RunStore:
         return {**tags, PARENT: build_run_id}
 
     def _show_on_build(self, run_id: str, record: StageRecord) -> None:
-        """Show the stage's changed settings and the systems' metrics on the run of the build."""
+        """Write the stage's changed settings and its systems' metrics to the run of the build."""
         from mlflow.entities import Param
 
         changed = self._changed_params(record)
@@ -316,9 +327,11 @@ class RunStore:
             params = params[PARAMS_PER_BATCH:]
 
     def _changed_params(self, record: StageRecord) -> dict[str, str]:
-        """Return the settings that differ from the stage's last finished run, with both values.
+        """Return the settings that differ from those of the stage's last finished run.
 
-        A stage that runs for the first time has no changed settings.
+        Returns:
+            The old and the new value as one text, by the key of the setting. Empty if the stage
+            has no earlier run.
         """
         query = f"tags.`{STAGE}` = '{record.stage}' and attributes.status = 'FINISHED'"
         earlier = self._newest_runs(query, limit=1)
@@ -334,7 +347,7 @@ class RunStore:
         return changed
 
     def record_verdict(self, build: str, passed: bool, reasons: str) -> None:
-        """Show the gate's verdict on the run of a build. Nothing happens if it has no run.
+        """Write the gate's verdict to the run of a build. Do nothing if the build has no run.
 
         Args:
             build: Name of the build, such as "retrain hce-000001".
@@ -387,7 +400,7 @@ class RunStore:
             params = params[PARAMS_PER_BATCH:]
 
     def _log_inputs(self, run_id: str, record: StageRecord) -> None:
-        """Log corpus and queries as data sets, and the hash of every input as `inputs.json`."""
+        """Log the corpus and the queries as data sets, and all input hashes as `inputs.json`."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         self.client.log_dict(run_id, dict(record.inputs), "inputs.json")
@@ -414,9 +427,9 @@ def _user_name() -> str:
 
 
 def record_verdict(project: Project, build: str, passed: bool, reasons: str) -> None:
-    """Show the gate's verdict on the run of a build; see `RunStore.record_verdict`.
+    """Write the gate's verdict to the run of a build; see `RunStore.record_verdict`.
 
-    Nothing happens if tracking is off.
+    Do nothing if tracking is off.
     """
     if tracking_is_on():
         run_store(project).record_verdict(build, passed, reasons)
@@ -434,7 +447,7 @@ def _stage_tags(record: StageRecord) -> dict[str, str]:
 def _metrics(
     values: Mapping[str, float], curves: Sequence[Mapping[str, Any]], time_ms: int
 ) -> list[Metric]:
-    """Return MLflow's metrics: one point per value, and one per number and step of the curves."""
+    """Return the points for MLflow: one for each value, and one for each number in the curves."""
     from mlflow.entities import Metric
 
     metrics = [Metric(valid_name(name), float(value), time_ms, 0) for name, value in values.items()]
@@ -446,7 +459,7 @@ def _metrics(
 
 
 def valid_name(name: str) -> str:
-    """Return `name` in the characters that MLflow allows.
+    """Replace the characters of a name that MLflow does not allow.
 
     >>> valid_name("dev nDCG@10 (all)")
     'dev nDCG_at_10 _all_'
@@ -457,7 +470,7 @@ def valid_name(name: str) -> str:
 def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
     """Open the project's store, and create the store and the experiment if they are missing.
 
-    Two processes that initialise a SQLite store at the same time would break it, so one waits.
+    A lock ensures that two processes do not create a SQLite store at the same time and damage it.
 
     Returns:
         A client of the store, and the project's experiment.
@@ -484,22 +497,23 @@ def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
 
 
 def _configure_mlflow(uri: str) -> None:
-    # Importing mlflow sets its log levels, so they are set again here.
+    # The import of mlflow sets log levels that print too much, so they are set again here.
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
     has_pool_settings = any(name.startswith(POOL) for name in os.environ)
     if uri.startswith("sqlite:") and not has_pool_settings:
-        # Without a pool, no file stays open between two queries of a daemon.
+        # Without a pool of connections, a long-running process keeps no database file open between
+        # two queries.
         os.environ[f"{POOL}CLASS"] = "NullPool"
 
 
 def _create_own_store(folder: Path, uri: str, artifact_root: str) -> None:
     """Create the project's SQLite store.
 
-    The client would create it too, but with the working directory as the place of artifacts, whose
-    quotes may break its SQL.
+    MLflow's client would create the store as well. It would use the working directory as the
+    address of artifacts, and quotes in that path would break its SQL.
     """
     has_allowed_path = set("?#%").isdisjoint(str(folder))
     require(
@@ -514,11 +528,14 @@ def _create_own_store(folder: Path, uri: str, artifact_root: str) -> None:
 def _find_or_create_experiment(
     client: MlflowClient, project: Project, is_own_store: bool, artifact_root: str | None
 ) -> Experiment:
-    """Return the project's experiment. The registered model has the same name.
+    """Return the project's experiment, and create it if it is missing.
 
-    The name is `freshet`, unless that is another project's. In a shared store, a copy of a project
-    is not taken for its original. An experiment without an owner belongs to this project if the
-    store does, or if this project has promoted a version.
+    The registered model has the name of the experiment. The name is `freshet`, or `freshet-` with
+    the project's identity if `freshet` belongs to another project of a shared store. A copy of a
+    project needs an identity of its own to use a shared store.
+
+    The experiment `freshet` may have no tag with its owner. It then belongs to this project if the
+    store is the project's own, or if this project has promoted a version.
     """
     if not is_own_store:
         project.require_own_identity()
@@ -552,9 +569,9 @@ def _rewrite_artifact_paths(folder: Path, old: str, new: str) -> None:
 
 
 def spool_record(project: Project, record: StageRecord) -> None:
-    """Put a record with copies of its files into the spool, atomically.
+    """Write a record with copies of its files to the spool, in one atomic step.
 
-    Nothing is written if tracking is off.
+    Do nothing if tracking is off.
     """
     if not tracking_is_on():
         return
@@ -568,7 +585,7 @@ def spool_record(project: Project, record: StageRecord) -> None:
         names.append(path.name)
     write_json(staging / RECORD, asdict(replace(record, artifacts=names)))
 
-    # Entries sort by their start in microseconds.
+    # The name of an entry begins with the start in microseconds, so entries sort by their start.
     started_us = round(record.started * 1e6)
     replace_folder(staging, project.state / "spool" / f"{started_us:020d}.{record.stage}")
 
@@ -576,8 +593,9 @@ def spool_record(project: Project, record: StageRecord) -> None:
 def record_all(project: Project) -> None:
     """Record every spooled stage, in the order in which they started.
 
-    Nothing is recorded if tracking is off. A record leaves the spool when its run is complete, and
-    recording it twice gives one run. Therefore a crash neither loses nor doubles a run.
+    Nothing is recorded if tracking is off. A record is deleted from the spool only when its run is
+    complete, and recording it twice gives one run. A crash therefore neither loses nor duplicates a
+    run.
     """
     if not tracking_is_on() or not _spool_entries(project):
         return
@@ -586,7 +604,8 @@ def record_all(project: Project) -> None:
             record = StageRecord(**read_json(entry / RECORD))
             artifacts = [entry / ARTIFACTS / name for name in record.artifacts]
             run_store(project).record_stage(replace(record, artifacts=artifacts))
-            # A folder without this file is no entry, so that a crash while deleting is harmless.
+            # A folder without `record.json` is not an entry. This file is deleted first, so a crash
+            # between the two deletions is harmless.
             (entry / RECORD).unlink()
             shutil.rmtree(entry)
 
@@ -598,8 +617,8 @@ def _spool_entries(project: Project) -> list[Path]:
 def try_record_all(project: Project) -> bool:
     """Record every spooled stage, and return whether that worked.
 
-    A failure is printed, whatever its cause: a store that cannot be reached must not end a build.
-    The records stay in the spool, and the outputs of the stages are not affected.
+    Every error is printed and not raised, because a store that cannot be reached must not end a
+    build. The records stay in the spool, and the outputs of the stages are not affected.
     """
     try:
         record_all(project)

@@ -1,4 +1,7 @@
-"""The key of a stage before it runs: a hash of its command, inputs, code and settings."""
+"""Compute the stage key: a hash of the command, inputs, code and settings of a stage.
+
+Equal keys mean equal outputs, so recorded runs and registered versions are found by the key.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ class StageInputs:
     """The inputs, code and settings of a stage at one time.
 
     Attributes:
-        command: The shell command that runs it.
+        command: The shell command that runs the stage.
         hashes: Hash of each input and of each file or folder of code, by path.
-        settings: Its groups of `params.yaml`, as plain values.
+        settings: The groups of `params.yaml` that the stage declares, as plain values.
     """
 
     command: str
@@ -31,7 +34,7 @@ class StageInputs:
 
     @property
     def key(self) -> str:
-        """SHA-256 over all of it, in hex. Equal keys mean equal outputs."""
+        """The stage key: SHA-256 of the command, the hashes and the settings, in hexadecimal."""
         content = {"command": self.command, "reads": self.hashes, "settings": self.settings}
         return hash_text(canonical_json(content))
 

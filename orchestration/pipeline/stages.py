@@ -1,4 +1,4 @@
-"""The table of all stages, in an order in which they can run.
+"""The table of all stages of a build, in an order in which they can run.
 
 Each stage is declared in its module in `model_code.stages`. DVC's `dvc.yaml` and Dagster's asset
 graph are made from this table.
@@ -47,7 +47,9 @@ def run_command(stage: Stage) -> str:
 
 
 def expand(retrievers: Iterable[str], fusions: Iterable[str] = ()) -> tuple[Stage, ...]:
-    """Return every stage of a project with these retrievers and fusions, in an order to run them.
+    """Return every stage of a project, in an order in which they can run.
+
+    A stage that runs once per retriever or fusion is repeated for each of their names.
 
     >>> [stage.address for stage in expand(["hce"], ["fused"])][6:]
     ['train@hce', 'index@hce', 'baselines', 'evaluate@hce', 'fuse@fused', 'comparison']
