@@ -1,12 +1,13 @@
 """BM25 as a retriever that is evaluated, registered and kept live like any other.
 
-It needs no training. Its encoder folder holds the settings, and its index is one segment of
-postings. Several segments are searched with the statistics of all documents that are not removed,
-as one index of these documents would be.
+It needs no training. Its encoder folder holds the settings, and its index is one segment: an
+immutable set of postings. Several segments are searched with the statistics of all documents that
+are not removed. So they rank like one index of these documents.
 
-If known queries count as words, the folder `known` of an index holds their own postings. They are
-joined with those of the passages when a query is searched, so that the queries of a document can be
-replaced without reading its text again.
+A known query is a query that a document is known to answer, for example from training data. Its
+words can count as words of the document. Then the folder `known` of an index holds the postings of
+the known queries, which a search adds to the postings of the passages. So the known queries of a
+document can be replaced without indexing its text again.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from model_code.retrieval.protocol import Retriever
 
 SETTINGS = "bm25.json"
 
-# How known queries count, beside the settings; missing if they do not count.
+# File beside the settings that holds a `KnownWords`. It is missing if known queries do not count.
 KNOWN_WORDS = "known_words.json"
 
-# Folder of the known queries, in the folder of an index.
+# Folder inside an index folder that holds the postings of the known queries.
 KNOWN = "known"
 
 HASHED_DIMENSION = 256
-"""Components of a passage's vector of hashed terms."""
+"""Number of components of the vector that `Bm25Retriever.passage_vectors` makes of a passage."""
 
 
 class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
-    """BM25 over one segment, with the known queries of its documents if they count as words."""
+    """BM25 over one segment, which counts known queries as words if `words` is given."""
 
     def __init__(
         self,
@@ -59,8 +60,8 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         Args:
             segment: The segment.
             settings: Parameters of the formula, and the language.
-            words: How known queries count; None ignores them.
-            known: Known queries of the segment's documents; needed if they count.
+            words: How known queries count as words. None ignores them.
+            known: Known queries of the segment's documents. Required if `words` is given.
         """
         parts = [] if known is None else [KnownPart(0, known)]
         super().__init__([(segment, frozenset())], settings, words=words, known=parts)
@@ -74,9 +75,9 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         """Index passages in memory, with the known queries of their documents if they count.
 
         Args:
-            new: The passages.
+            new: The passages, and the known queries of their documents.
             settings: Parameters of the formula, and the language.
-            words: How known queries count; None ignores them.
+            words: How known queries count as words. None ignores them.
         """
         segment = Bm25Segment.build(new.texts, new.document_ids, settings.language)
         known = None
@@ -88,7 +89,8 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         """Return a retriever over the same postings in which known queries count differently.
 
         Args:
-            words: How they count. The limits must be those of this retriever.
+            words: How known queries count. Its `limits` must equal the limits of this retriever,
+                because they decided which known queries were indexed.
         """
         return type(self)(self.segment, self.settings, words, self.known_segment)
 
@@ -137,7 +139,8 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
 
         Args:
             segments: The segments.
-            reference: Index whose statistics are used instead; see `Bm25Index`.
+            reference: Index whose statistics replace the statistics of these segments; see
+                `Bm25Index`.
         """
         first_retriever: Any = segments[0].retriever
         bm25_segments = []
@@ -155,11 +158,11 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         )
 
     def known_parts(self, number: int, segment: RetrieverSegment) -> list[KnownPart]:
-        """Return the known queries of this retriever's documents in an index of several segments.
+        """Return this segment's known queries as parts of an index of several segments.
 
         Args:
-            number: Number of this segment in the index.
-            segment: Tells which documents are removed, and whose known queries are replaced.
+            number: Number of this segment in the index of several segments.
+            segment: This segment, with its removed documents and replaced known queries.
         """
         if self.words is None or self.known_segment is None:
             return []
@@ -173,7 +176,12 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         return parts
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """Return the term counts of each passage, hashed to a few components with random signs.
+        """Return a vector of each passage: its term counts, hashed to a fixed dimension.
+
+        The hash of a term selects its component and its sign.
+
+        Args:
+            document_ids: Not used.
 
         Returns:
             Vectors of shape (n, `HASHED_DIMENSION`), float32.
@@ -223,7 +231,12 @@ def build_folders(
 
 
 def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
-    """Open the retriever in two folders. Options for loading an encoder are ignored.
+    """Open the retriever that `build_folders` wrote.
+
+    Args:
+        encoder: Folder of the settings.
+        index: Folder of the segment.
+        **_: Options for loading a neural encoder, which every kind accepts. BM25 ignores them.
 
     Raises:
         FreshetError: If the index was built with other settings.
@@ -241,7 +254,11 @@ def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
 
 
 def read_known_words(encoder: Path) -> KnownWords | None:
-    """Return how known queries count for the retriever in a folder; None if they do not."""
+    """Read how known queries count for a retriever; None if they do not count.
+
+    Args:
+        encoder: The retriever's encoder folder.
+    """
     path = encoder / KNOWN_WORDS
     if not path.is_file():
         return None

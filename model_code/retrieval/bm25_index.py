@@ -9,14 +9,15 @@ where f(t, d) is how often t occurs in d, |d| is the number of terms of d, and n
 contain t. k1 saturates repeated terms, and b normalises by length. The formula is that of Robertson
 and Zaragoza (2009), The Probabilistic Relevance Framework, with the idf of Lucene.
 
-Known queries of a document can count as words of it. With weight u, the known queries of the
-document add u times their number of occurrences of t to f(t, d) and, if they count towards the
-length, u times their number of terms to |d|. Then n_t also counts passages of documents that have t
-in a known query only. Weights are multiples of 1/4, so that all these sums are exact.
+A known query is a query that a document is known to answer. Its words can count as words of all
+passages of the document, with a weight u. If t occurs c times in the known queries of a document, u
+* c is added to f(t, d). If the words count towards the length, u times the number of all terms of
+these queries is added to |d|. n_t then includes passages that have t from a known query only. u is
+a multiple of 1/4, so that all these sums are exact.
 
-Segments store integers only. N, n_t and the mean length are taken over the passages that are not
-removed, at query time. So any sequence of additions and removals gives the scores of one rebuild,
-bit for bit.
+An index consists of segments: immutable postings of some documents. Segments store integers only.
+N, n_t and the mean length are computed at query time, over the passages that are not removed. So
+after any sequence of additions and removals, scores equal those of a rebuilt index bit for bit.
 
 This is our own code because bm25s builds one index from all texts: it cannot add, remove or merge
 documents. Posting lists in numpy do that and search as fast.
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 FORMAT = 3
-"""Number of the format, which includes the rules by which texts become terms."""
+"""Version of the format on disk. It changes also if texts are split into terms differently."""
 
 OTHER_FORMAT_REMEDY = (
     "build it again: freshet run, then freshet promote. Documents that were added since the build: "
@@ -82,23 +83,30 @@ DOCUMENT_IDS = "document_ids.json"
 POSTINGS = "postings.safetensors"
 DEFAULT_SETTINGS = Bm25Settings()
 
+# Unicode's last character: all terms that begin with a prefix sort before prefix + LAST_CHARACTER.
 LAST_CHARACTER = "\U0010ffff"
+# Number of completions of an unfinished word that an explanation names.
 MAX_NAMED_COMPLETIONS = 3
+# Lower limit of a query's highest possible score. It avoids a division by 0.
 MIN_HIGHEST_SCORE = 1e-9
 
 FINISHED_WORD_FACTOR = 0.5
-"""Weight of completions of a word that the index knows as it is."""
+"""Weight of the completions of a typed last word that is itself a term of the index."""
 
 MIN_COMMON_SHARE = 1 / 8
-"""Share of passages with a term from which its weights are added to all scores at once."""
+"""Share of all passages that contain a term, from which the term is common.
+
+The weights of a common term are stored for all passages, since adding a whole array is faster.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Bm25Segment:
-    """The terms of some documents' passages. Equal passages in equal order give equal segments.
+    """An immutable index of the terms of some documents' passages.
 
-    The postings of term t are the entries `starts[t]` to `starts[t + 1]` of `rows` and
-    `frequencies`.
+    Equal passages in equal order give equal segments. A posting is a pair of a term and a passage
+    that contains it. The postings of term t are the entries `starts[t]` to `starts[t + 1]` of
+    `rows` and `frequencies`.
 
     Attributes:
         vocabulary: The T terms in ascending order.
@@ -106,7 +114,7 @@ class Bm25Segment:
         rows: Passage of each posting, ascending per term, shape (P,), int32.
         frequencies: Occurrences of the term in that passage, shape (P,), int32.
         lengths: Number of terms of each passage, shape (n,), int32.
-        ids: Document of each passage.
+        ids: Document id of each of the n passages.
     """
 
     vocabulary: list[str]
@@ -146,7 +154,9 @@ class Bm25Segment:
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Bm25Segment, Sequence[str]]]) -> Bm25Segment:
-        """Merge selected documents of several segments into the segment that `build` would make.
+        """Merge selected documents of several segments without reading their texts.
+
+        The result equals the segment that `build` makes of the same passages in the same order.
 
         Args:
             sources: Segments, each with the ids of the documents to take from it.
@@ -191,9 +201,16 @@ class Bm25Segment:
         lengths: np.ndarray,
         ids: IdMap,
     ) -> Bm25Segment:
-        """Build from one key per posting: term number * n + row, ascending.
+        """Build a segment of n passages from postings that are encoded as integers.
 
         Terms without postings are left out of the vocabulary.
+
+        Args:
+            vocabulary: Terms in ascending order.
+            keys: Key of each posting, ascending: (number of the term) * n + (row of the passage).
+            frequencies: Occurrences of the term in the passage, for each key.
+            lengths: Number of terms of each passage.
+            ids: Document id of each passage.
         """
         terms, rows = np.divmod(keys, max(1, len(ids)))
         used_terms, posting_counts = np.unique(terms, return_counts=True)
@@ -233,7 +250,7 @@ class Bm25Segment:
 
         Args:
             folder: Folder to write to.
-            facts: Further entries of the manifest.
+            facts: Entries to add to the manifest, such as the fingerprint.
         """
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {
@@ -270,14 +287,15 @@ class Bm25Segment:
 
 @dataclass(frozen=True, eq=False)
 class Bm25Query:
-    """An encoded query: its terms, and the scores that indexes have computed for it.
+    """An encoded query: its terms, and a cache of the scores that indexes computed for it.
 
     Attributes:
         terms: How often each term occurs in the query.
-        completions: Terms of which one completes the unfinished word. They count as one term.
+        completions: Terms that may complete an unfinished last word. They are scored together as
+            one term, like synonyms.
         completion_weight: Factor of the weight of the completions.
         corrections: The terms among `terms` that replace a mistyped word.
-        scores: Passage scores by `id()` of the index, so that no index computes them twice.
+        scores: Cached passage scores by `id()` of the index, each of shape (n,), float32.
     """
 
     terms: Counter[str]
@@ -316,11 +334,12 @@ class _Postings(NamedTuple):
 
 
 class _TermWeights(NamedTuple):
-    """What a term adds to the scores of the passages that contain it.
+    """The contribution of a term to the score of each passage that contains it.
 
-    rows: Passages, counted through all segments, shape (p,). None for a common term.
-    weights: Weight of each of `rows`, shape (p,). For a common term the weight of every passage,
-        shape (n,), because adding a whole array is faster.
+    rows: Passages, counted through all segments, shape (p,). None for a common term; see
+        `MIN_COMMON_SHARE`.
+    weights: Contribution for each of `rows`, shape (p,). For a common term, the contribution for
+        every passage, shape (n,), because adding a whole array is faster.
     """
 
     rows: np.ndarray | None
@@ -334,7 +353,7 @@ class KnownWords:
     Attributes:
         weight: Weight u of one occurrence, a multiple of 1/4.
         in_length: Whether the words count towards the length of a passage.
-        limits: Limits of what known queries may add to one document.
+        limits: Largest numbers of known queries and of their words that count for one document.
     """
 
     weight: float
@@ -342,10 +361,10 @@ class KnownWords:
     limits: KnownQueryLimits = KnownQueryLimits()
 
     def __post_init__(self) -> None:
-        """Check that sums of words are exact.
+        """Check that the weight is a multiple of 1/4, so that weighted sums of counts are exact.
 
         Raises:
-            SettingsError: If the weight is no multiple of 1/4.
+            SettingsError: If the weight is negative or no multiple of 1/4.
         """
         require(
             self.weight >= 0 and (4 * self.weight).is_integer(),
@@ -354,17 +373,19 @@ class KnownWords:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> KnownWords:
-        """Return the values that `dataclasses.asdict` gave."""
+        """Restore an instance from the mapping that `dataclasses.asdict` made of it."""
         limits = KnownQueryLimits(**facts["limits"])
         return cls(facts["weight"], facts["in_length"], limits)
 
 
 class KnownSegment:
-    """Known queries of the documents of a segment. Each belongs to all passages of its document.
+    """The indexed known queries of the documents of one passage segment.
+
+    A known query counts for all passages of its document.
 
     Attributes:
         queries: The known queries, indexed like passages.
-        ids: Document of each passage of the segment.
+        ids: Document id of each passage of the passage segment.
     """
 
     def __init__(self, queries: Bm25Segment, ids: IdMap) -> None:
@@ -383,8 +404,8 @@ class KnownSegment:
 
         Args:
             known: Known queries by document id.
-            ids: Document of each passage of the segment.
-            limits: Limits of what known queries may add to one document.
+            ids: Document id of each passage of the passage segment.
+            limits: Largest numbers of known queries and of their words that count for one document.
             language: Language of the stemmer, see `TermAnalyzer`.
         """
         queries = select_queries(chain.from_iterable(known.values()), limits)
@@ -394,13 +415,16 @@ class KnownSegment:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Start of each query's passages in `passages`, then their number, shape (q + 1,)."""
+        """Start of each query's rows in `passages`, followed by their number, shape (q + 1,)."""
         sizes = [len(rows) for rows in self._rows_of_queries]
         return np.cumsum([0, *sizes])
 
     @cached_property
     def passages(self) -> np.ndarray:
-        """The passages of all queries, one query after the other, counted in the segment."""
+        """Rows of the passages of each query's document, one query after the other, int64.
+
+        A row is a position in the passage segment.
+        """
         return np.fromiter(chain.from_iterable(self._rows_of_queries), np.int64)
 
     @property
@@ -415,9 +439,11 @@ class KnownSegment:
 
 
 class KnownPart(NamedTuple):
-    """Known queries in an index of several segments.
+    """The known queries of one segment in an index of several segments.
 
-    segment: Number of the segment whose documents they belong to.
+    A segment may have two parts: its indexed known queries, and those that replaced some of them.
+
+    segment: Number of the segment that contains the documents of the queries.
     known: The known queries.
     excluded: Documents whose queries do not count, because they are removed or replaced.
     """
@@ -428,7 +454,7 @@ class KnownPart(NamedTuple):
 
 
 class _KnownCounts:
-    """How often passages have terms in the known queries of their documents."""
+    """Counts of terms in known queries, for each passage of an index of several segments."""
 
     def __init__(self, parts: Sequence[KnownPart], ids: IdMaps) -> None:
         self.parts = [part for part in parts if len(part.known.queries.ids)]
@@ -446,7 +472,12 @@ class _KnownCounts:
             self.is_counted.append(mask)
 
     def of_term(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the passages (p,) that have a term in known queries, and its counts (p,)."""
+        """Return the passages whose documents have a term in a known query, with its counts.
+
+        Returns:
+            Ascending passage rows, shape (p,), and the term's total occurrences in the counted
+            known queries of each passage's document, shape (p,).
+        """
         rows = [np.empty(0, np.int64)]
         counts = [np.empty(0, np.int32)]
         for number, part in enumerate(self.parts):
@@ -461,7 +492,7 @@ class _KnownCounts:
         return passages, np.bincount(position, np.concatenate(counts), len(passages))
 
     def lengths(self) -> np.ndarray:
-        """Return the number of terms in the known queries of every passage (n,), float64."""
+        """Return the number of known-query terms of each passage, shape (n,), float64."""
         lengths = np.zeros(self.passages)
         for number, part in enumerate(self.parts):
             query_lengths = part.known.queries.lengths
@@ -470,7 +501,7 @@ class _KnownCounts:
         return lengths
 
     def queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
-        """Yield segments with the rows of a document's queries that count."""
+        """Yield each segment of known queries with the rows of a document's counted queries."""
         for part, is_counted in zip(self.parts, self.is_counted, strict=True):
             query_ids = part.known.queries.ids
             if document_id in query_ids:
@@ -480,7 +511,16 @@ class _KnownCounts:
                 yield part.known, rows
 
     def _passages_of(self, number: int, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the passages of some queries of a part, and how many each query has."""
+        """Return the passages that some known queries of a part count for.
+
+        Args:
+            number: Number of the part.
+            queries: Rows of the known queries, shape (q,).
+
+        Returns:
+            Passage rows through all segments, one query after the other, and the number of
+            passages of each query, shape (q,). It is 0 for a query that does not count.
+        """
         known = self.parts[number].known
         first = known.starts[queries]
         sizes = known.starts[queries + 1] - first
@@ -524,8 +564,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             reference: Index whose statistics (N, n_t and mean length) are used instead of those of
                 the segments. With it, the score of a document does not depend on the documents that
                 were added with it or after it.
-            words: How known queries count; None ignores them.
-            known: Known queries of the documents.
+            words: How known queries count as words; None ignores them.
+            known: Known queries of the documents, by segment.
         """
         self.segments = [segment for segment, _ in segments]
         self.ids = IdMaps([(segment.ids, removed) for segment, removed in segments])
@@ -556,7 +596,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     @cached_property
     def _known_counts(self) -> _KnownCounts | None:
-        """Terms of known queries; None if none count."""
+        """Counts of terms in known queries; None if no known query counts."""
         if self.words is None or not self.words.weight:
             return None
         counts = _KnownCounts(self.known, self.ids)
@@ -602,7 +642,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return [Bm25Query(Counter(analyzer.analyze(text))) for text in texts]
 
     def encode_typed(self, queries: Sequence[TypedQuery]) -> list[Bm25Query]:
-        """Count the terms of typed queries, with one typo tolerated and the last word completed."""
+        """Count the terms of queries as people type them.
+
+        A word that the index does not know is replaced by a known term that one edit makes of it,
+        if there is one. An unfinished last word is completed.
+        """
         return [self._encode_typed(query) for query in queries]
 
     def _encode_typed(self, query: TypedQuery) -> Bm25Query:
@@ -622,7 +666,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             typed_terms = analyzer.analyze(unfinished.word)
             known_terms = [term for term in typed_terms if self.knows(term)]
             if known_terms:
-                # The word is probably finished, and counts more than words that it begins.
+                # The index knows the typed word, so the word is probably finished. It counts more
+                # than longer words that begin with it.
                 terms.update(known_terms)
                 completion_weight = FINISHED_WORD_FACTOR
             completions = [term for term in completions if term not in terms]
@@ -657,7 +702,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return completed_stems(word, analyzer, self._terms_with_prefix, self.document_frequency)
 
     def knows(self, term: str) -> bool:
-        """Return whether a passage contains a term, or has it from a known query."""
+        """Return whether any passage contains a term, in its text or from a known query."""
         if self._known_counts is None:
             return self.document_frequency(term) > 0
         return len(self._live_postings(term).rows) > 0
@@ -690,7 +735,10 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     @cached_property
     def _live_document_frequencies(self) -> list[np.ndarray]:
-        """Per segment the number of passages, without removed ones, of each term, shape (T,)."""
+        """Per segment, the number of passages that contain each term, shape (T,).
+
+        Removed passages are not counted.
+        """
         is_live = self._statistics.is_live
         frequencies = []
         for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
@@ -756,9 +804,10 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     def fits(
         self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]
     ) -> list[dict[str, np.ndarray]]:
-        """Return scores as shares of the highest possible one: the idf of all words of the query.
+        """Return each candidate's score as a share of the query's highest possible score.
 
-        A word that no document contains counts as the rarest of all.
+        The term-frequency factor of BM25 is below 1, so no score exceeds the sum of the idf of the
+        query's terms. A term that no document contains counts with the idf of 0 passages.
         """
         fits = []
         for query, scores in zip(queries, self.score_encoded(queries, candidates), strict=True):
@@ -778,7 +827,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return highest
 
     def without_known_words(self) -> Bm25Index:
-        """Return the same index in which known queries do not count; itself if none count."""
+        """Return the same index without known queries; this index if no known query counts."""
         if self._known_counts is None:
             return self
         removed = [removed for _, removed in self.ids.maps]
@@ -786,12 +835,15 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return Bm25Index(segments, self.settings, self.reference)
 
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
-        """Return the number of the document's best passage, the first of equals."""
+        """Return the number of the document's passage that scores best; the first if several do."""
         rows = self.ids.rows_of([document_id])
         return int(np.argmax(self._scores(query[0])[rows]))
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Return what each term adds to the score of a document's best passage, heaviest first."""
+        """Return the contribution of each term to a document's score, the largest first.
+
+        The score is that of the document's best passage.
+        """
         return self.explain_all(text, self.encode_queries([text]), [document_id])[0]
 
     def explain_all(
@@ -830,11 +882,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return explanations
 
     def score_without(self, query_text: str, document_id: str) -> float:
-        """Score a document for a query that is left out of the document's own words.
+        """Score a document for a query as if the query were no known query of this document.
 
-        A document that is known to answer a query would otherwise be found by a copy of that query.
-        Near-duplicates of the query are left out as well. All other documents keep theirs, and so
-        the score is that of an index which never knew the query for this document.
+        Otherwise a document that is known to answer a query would match its own copy of the query,
+        and an evaluation would be too optimistic. Known queries of the document that nearly equal
+        the query are ignored as well. Known queries of other documents still count.
 
         Args:
             query_text: Text of the query.
@@ -858,7 +910,10 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             yield from self._known_counts.queries_of(document_id)
 
     def _near_duplicate_counts(self, terms: Counter[str], document_id: str) -> Counter[str]:
-        """Return the terms of a document's known queries that nearly equal a query."""
+        """Count the terms of those known queries of a document that nearly equal a query.
+
+        Two queries nearly equal if their Jaccard similarity is at least `MIN_DUPLICATE_JACCARD`.
+        """
         counts: Counter[str] = Counter()
         for known, rows in self.known_queries_of(document_id):
             shared = np.zeros(len(known.queries.ids), np.int64)
@@ -872,7 +927,13 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     def _score_less_words(
         self, terms: Counter[str], document_id: str, left_out: Counter[str]
     ) -> np.float32:
-        """Score a document without some terms of its known queries; see `_sum_weights`."""
+        """Score a document without some terms of its known queries; see `score_without`.
+
+        Args:
+            terms: How often each term occurs in the query.
+            document_id: Id of the document.
+            left_out: How often each term occurs in the known queries to ignore.
+        """
         assert self.words is not None
         weight = self.words.weight
         passages = self.ids.rows_of([document_id])
@@ -925,10 +986,13 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return terms
 
     def term_weights(self, terms: Sequence[str]) -> sparse.csr_matrix:
-        """Return what each term adds to the score of each passage, shape (n, T), sparse.
+        """Return the contribution of each term to the score of each passage.
 
         Args:
             terms: T different terms.
+
+        Returns:
+            Contributions, shape (n, T), sparse.
         """
         from scipy import sparse
 
@@ -957,8 +1021,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     def _sum_weights(self, query: Bm25Query) -> np.ndarray:
         """Sum the weights of a query's terms for every passage, shape (n,), float32.
 
-        The sum is in float64, over common terms first and both groups in the query's order. So it
-        rounds alike, however the passages are split into segments.
+        The sum is in float64. Common terms are added first, then rare terms, each in the order of
+        the query. So rounding does not depend on how the passages are split into segments.
         """
         scores = np.zeros(len(self.ids))
         rare_rows = []
@@ -986,13 +1050,13 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return scores.astype(np.float32)
 
     def _term_weights(self, term: str) -> _TermWeights:
-        """Return the weights of a term. They are computed when it is first asked for."""
+        """Return the cached weights of a term, which the first call computes."""
         if term not in self._weights_of_term:
             self._weights_of_term[term] = self._compute_weights([term])
         return self._weights_of_term[term]
 
     def _compute_weights(self, terms: Sequence[str]) -> _TermWeights:
-        """Return the weights of terms that count as one, like synonyms."""
+        """Compute the weights of several terms that count as one term, like synonyms."""
         rows, frequencies = self._joint_postings(terms)
         statistics = self._statistics
         document_frequency = len(rows)
@@ -1016,7 +1080,10 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return _Postings(rows, frequencies)
 
     def _live_postings(self, term: str) -> _Postings:
-        """Return the passages that have a term and are not removed."""
+        """Return the postings of a term, without removed passages.
+
+        If known queries count, passages that have the term from a known query are included.
+        """
         row_parts = [np.empty(0, np.intp)]
         frequency_parts = [np.empty(0, np.int32)]
         for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
@@ -1040,7 +1107,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
 
 def fingerprint_of(settings: Bm25Settings, words: KnownWords | None) -> str:
-    """Return the SHA-256 of everything that decides the scores of given documents."""
+    """Return the SHA-256 of the format and of all settings that influence scores."""
     facts: dict[str, Any] = settings.model_dump()
     if words is not None:
         facts["known_words"] = asdict(words)
@@ -1048,23 +1115,24 @@ def fingerprint_of(settings: Bm25Settings, words: KnownWords | None) -> str:
 
 
 def inverse_document_frequency(containing: int, passages: int) -> float:
-    """Return idf(t) for a term that `containing` of the passages have."""
+    """Return idf(t) for a term that occurs in `containing` of `passages` passages."""
     return math.log(1 + (passages - containing + 0.5) / (containing + 0.5))
 
 
 def _add_counts(
     rows: np.ndarray, frequencies: np.ndarray, more_rows: np.ndarray, counts: np.ndarray
 ) -> _Postings:
-    """Add counts to the frequencies of some rows.
+    """Add the counts of known queries to the postings of one term.
 
     Args:
-        rows: Ascending rows, shape (p,).
-        frequencies: Frequency in each of `rows`, shape (p,).
-        more_rows: Ascending rows, shape (q,).
-        counts: What is added in each of `more_rows`, shape (q,).
+        rows: Rows of the term's postings, ascending, shape (p,).
+        frequencies: Frequency of the term in each of `rows`, shape (p,).
+        more_rows: Rows whose frequency grows, ascending, shape (q,).
+        counts: Number to add to the frequency of each of `more_rows`, shape (q,).
 
     Returns:
-        All rows that are in one of the two, and their frequencies, float64.
+        Postings with all rows of `rows`, then the rows that only `more_rows` has. The frequencies
+        are float64.
     """
     summed = frequencies.astype(np.float64)
     positions = np.searchsorted(rows, more_rows)

@@ -1,8 +1,8 @@
 """Dense retrieval: passage vectors, searched by inner product.
 
-It serves the encoders of contrastive training and HCE with one vector per passage, and those of MLR
-with one vector per indexed layer. Segments of a live collection are exact indexes of the new
-passages' vectors, however the base was indexed.
+Encoders of contrastive training and of HCE make one vector per passage. Encoders of MLR make one
+vector per indexed layer of the model. The index of a build may be approximate. The segments that a
+live collection adds later are always searched exactly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
         """Combine an encoder with an index.
 
-        The index refuses every search if its vectors come from another encoder.
+        If the vectors of the index come from another encoder, every search raises an error.
 
         Args:
             encoder: Encoder of queries and new passages.
@@ -54,10 +54,14 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self.encoder.encode(texts)
 
     def normalize_query(self, vector: Sequence[float]) -> np.ndarray:
-        """Return a vector as an encoded query (1, H) of length 1, as the encoder makes them.
+        """Turn a user's vector into an encoded query: a float32 array (1, H) of length 1.
+
+        Args:
+            vector: H numbers of any length, where H is the dimension of the index.
 
         Raises:
-            SettingsError: If it has another dimension, a number that is not finite, or length 0.
+            SettingsError: If the vector has another dimension, a number that is not finite, or
+                length 0.
         """
         dimension = self.index.dimension
         try:
@@ -79,7 +83,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return unit[np.newaxis].astype(np.float32)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """Return the vectors (q, H) of query texts, and their token signs."""
+        """Return the vectors (q, H) of query texts, and their token signs for late interaction."""
         return self.encoder.encode_with_tokens(texts)
 
     def search_encoded(
@@ -93,7 +97,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def score_encoded(
         self, queries: np.ndarray, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """Return the inner products of query vectors (q, H) with their candidates."""
+        """Return the scores of each query's candidates, for query vectors (q, H).
+
+        A score is the inner product with the candidate's nearest vector.
+        """
         return self.index.scores(queries, candidates, self.fingerprint)
 
     def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:
@@ -141,7 +148,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return one retriever over all segments, whose candidates are chosen together."""
+        """Return one retriever that searches all segments as one index."""
         indexes = []
         for segment in segments:
             retriever: Any = segment.retriever
@@ -154,16 +161,17 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """Return one vector per passage, shape (n, H).
 
-        Of several vectors of a passage it is the last one, that of the last layer.
+        If a passage has several vectors, one per layer, this is the vector of the last layer.
         """
         vectors_per_passage = self.index.vectors_per_passage
         return self.index.vectors[vectors_per_passage - 1 :: vectors_per_passage]
 
     def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
-        """Encode new passages.
+        """Encode new passages, before `new.refine` is applied.
 
         Returns:
-            The document of each row, and the encoder's vectors (n, H). `new.refine` receives both.
+            The document id of each row, and the encoder's vectors, shape (n, H). A passage has
+            `vectors_per_passage` consecutive rows.
         """
         document_ids = []
         for document_id in new.document_ids:
@@ -173,11 +181,15 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def encode_known_queries(
         self, new: NewPassages, document_ids: Sequence[str]
     ) -> list[np.ndarray]:
-        """Return the vectors (m, H) of the known queries of each document.
+        """Return the vectors of the known queries of each document.
 
         Args:
-            new: New passages, with the known queries.
-            document_ids: Documents; they may repeat. m is 0 for a document without queries.
+            new: New passages, with the known queries of their documents.
+            document_ids: Document ids. An id may occur several times.
+
+        Returns:
+            For each entry of `document_ids` an array of shape (m, H). m is the number of the
+            document's known queries, which may be 0.
         """
         vectors_of = {
             document_id: self.encoder.encode(list(queries))

@@ -1,11 +1,12 @@
 """Search by inner product over passage vectors; a document is ranked by its best passage.
 
-Candidates are proposed by a float32 scan of all vectors, or by an inverted file of FAISS. Each one
-is then scored separately from the stored vectors. So a score depends on the two vectors only, and
-neither on the batch, nor on the order of insertion, nor on how a library blocks a matrix product.
+A search has two steps. First a float32 scan of all vectors, or an inverted file of FAISS, proposes
+candidate passages. Then each candidate is scored separately from the stored vectors. So a score
+depends on the query vector and the passage vector only. It does not depend on the other queries of
+a batch, on the order of insertion, or on how a library blocks a matrix product.
 
-Without an inverted file the result is provably exact: more candidates are fetched until rounding
-cannot hide a better one.
+Without an inverted file the result is provably exact: the search fetches more candidates until no
+passage that was left out can be better, even with the largest possible rounding error.
 
 The exact search is our own code because FAISS's flat index neither scores independently of the
 batch nor ranks documents by their best passage. It also lets small projects do without FAISS.
@@ -35,6 +36,7 @@ from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import nearest_rows, top_k
 
 FORMAT = 2
+# Lower limit of a norm by which vectors are divided. It avoids a division by 0.
 MIN_NORM = 1e-12
 KIND = "dense"
 VECTORS = "vectors.npy"
@@ -49,10 +51,10 @@ EXTRA_CANDIDATES = 16
 """Candidate passages fetched beyond those needed for k documents."""
 
 MAX_EXHAUSTIVE_ROWS = 4096
-"""Allowed passages up to which a filtered search scores all of them."""
+"""Largest number of allowed passages for which a filtered search scores every allowed passage."""
 
 MAX_PROBE_FACTOR = 8
-"""Factor of the lists that a filtered search visits, at most."""
+"""Largest factor by which a filter increases the number of inverted lists that a query visits."""
 
 MAX_ROWS_SCORED_AT_ONCE = 65_536
 """Passages whose vectors are held in float64 at a time."""
@@ -64,9 +66,9 @@ FLOAT32_ROUNDING = 2.0**-24
 class DenseIndex:
     """Passage vectors, the document of each, and the fingerprint of the encoder that made them.
 
-    An index never changes. A live collection adds documents in further indexes and masks removed
-    ones. Every method that takes vectors also takes the fingerprint of their encoder, because
-    vectors of one dimension look alike whichever encoder made them.
+    An index is immutable. A live collection adds documents in further indexes, and masks removed
+    documents. Every method that takes query vectors also takes the fingerprint of their encoder.
+    Otherwise vectors of a wrong encoder with the same dimension would go unnoticed.
 
     >>> index = DenseIndex.build(np.eye(2, dtype=np.float32), ["a", "b"], fingerprint="f")
     >>> index.search(np.array([[.6, .8]], np.float32), k=1, fingerprint="f")
@@ -83,11 +85,11 @@ class DenseIndex:
         vectors_per_passage: int = 1,
         tokens: TokenSigns | None = None,
     ) -> None:
-        """Wrap the parts of an index; `build` and `load` make them.
+        """Wrap vectors and their optional inverted file. Use `build` or `load` instead.
 
         Args:
             vectors: Passage vectors, shape (n, H), float32.
-            ids: Document of each row.
+            ids: Document id of each row.
             fingerprint: Fingerprint of the encoder.
             settings: How the index is searched.
             approximate: FAISS's inverted file of the vectors, numbered by row. None: exact search.
@@ -116,7 +118,7 @@ class DenseIndex:
 
         Args:
             vectors: Vectors, shape (n, H).
-            document_ids: Document of each row. The passages of a document may lie anywhere.
+            document_ids: Document id of each row. Passages of a document need not be adjacent.
             fingerprint: Fingerprint of the encoder.
             settings: How the index is searched.
             vectors_per_passage: Number of consecutive rows that represent one passage.
@@ -133,7 +135,7 @@ class DenseIndex:
 
     @property
     def factory(self) -> str:
-        """The FAISS factory string of the index that proposes candidates."""
+        """FAISS's factory string of the index that proposes candidates; `Flat` for exact search."""
         if self.approximate is None:
             return FLAT_FACTORY
         return f"IVF{self.approximate.nlist},SQ8"
@@ -183,7 +185,7 @@ class DenseIndex:
         if not live_rows:
             return rankings
 
-        # Enough candidates for k documents if all documents have the same number of passages.
+        # These are enough candidates if all documents have the same number of passages.
         rows_per_document = -(-live_rows // max(1, documents))
         count = k * max(1, rows_per_document) + EXTRA_CANDIDATES
         unsettled = np.arange(len(queries))
@@ -202,7 +204,8 @@ class DenseIndex:
                     ranking = top_k(scores[i], self.ids.document_ids, k, rows[i])
                     ranking = [hit for hit in ranking if hit[1] > -np.inf]
                     rankings[number] = ranking
-                    # `search_among` scores such a query exhaustively.
+                    # The inverted file found too few allowed documents for this query.
+                    # `search_among` then scores all allowed passages.
                     gives_up = (
                         allowed is not None
                         and len(ranking) < k
@@ -255,9 +258,9 @@ class DenseIndex:
     ) -> list[Ranking]:
         """Return the k best of the allowed documents for each query.
 
-        Few passages are scored exhaustively. Among many, candidates are proposed as in `search`,
-        from the allowed passages only. Queries for which an approximate index misses allowed
-        documents fall back to exhaustive scoring.
+        If at most `MAX_EXHAUSTIVE_ROWS` passages are allowed, all of them are scored. Otherwise
+        candidates are proposed as in `search`, from the allowed passages only. If an approximate
+        index finds too few documents for a query, all allowed passages are scored for this query.
 
         Args:
             queries: Query vectors, shape (q, H).
@@ -286,7 +289,9 @@ class DenseIndex:
         return top_k(self._scores(query, rows), self.ids.document_ids, k, rows)
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
-        """Return the number of the document's passage nearest to a query, the first of equals.
+        """Return the number of the document's passage nearest to a query.
+
+        Passages of a document count from 0. If several are equally near, it is the first of them.
 
         Args:
             query: Query vector, shape (H,).
@@ -373,10 +378,10 @@ class DenseIndex:
     def _candidate_rows(
         self, queries: np.ndarray, count: int, allowed: AllowedRows | None = None
     ) -> np.ndarray:
-        """Return the rows that may be the best for each query, shape (q, count), best first.
+        """Return the candidate rows of each query, shape (q, count), best first.
 
-        No row that was left out is better than the last one. A last row of -1 says that no more
-        candidates can be fetched.
+        No row that was left out is better than the last candidate. If the last candidate is -1, no
+        more candidates can be fetched.
         """
         if self.approximate is None:
             excluded = None if allowed is None else allowed.excluded_rows()
@@ -402,7 +407,7 @@ class DenseIndex:
         return faiss.SearchParametersIVF(sel=faiss.IDSelectorBitmap(bits), nprobe=probed_lists)
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (..., H) of rows (...) in float64; those of row -1 are arbitrary."""
+        """Return the vectors (..., H) of rows (...) in float64; arbitrary for a row of -1."""
         return self.vectors[rows].astype(np.float64)
 
     def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
@@ -439,9 +444,9 @@ class DenseIndex:
     def _is_settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.
 
-        The exact scan orders by float32 sums. Each is within H * 2^-24 * |q| * |d| of the exact
-        product (Higham, Accuracy and Stability of Numerical Algorithms, eq. 3.5). The last
-        candidate bounds every passage that was not fetched.
+        The exact scan orders passages by float32 sums. Each sum differs from the exact product by
+        at most H * 2^-24 * |q| * |d| (Higham, Accuracy and Stability of Numerical Algorithms, eq.
+        3.5). No passage that was not fetched has a greater sum than the last candidate.
         """
         is_end_reached = rows[-1] < 0
         if len(ranking) < k or is_end_reached:
@@ -457,9 +462,9 @@ class DenseIndex:
 class JoinedIndex(DenseIndex):
     """Several indexes of one encoder, without their removed documents, searched as one index.
 
-    Candidates are chosen and scored once, whatever the number of indexes. Only the first index may
-    be approximate; the others are scanned exactly. A joined index can only be searched: vectors and
-    tokens are stored in `indexes`.
+    A search chooses and scores candidates once for all indexes together. Only the first index may
+    be approximate; the others are scanned exactly. A joined index can be searched, but not saved:
+    `vectors` holds those of the first index only, and the others stay in `indexes`.
     """
 
     ids: IdMaps
@@ -491,7 +496,7 @@ class JoinedIndex(DenseIndex):
         self, queries: np.ndarray, count: int, allowed: AllowedRows | None = None
     ) -> np.ndarray:
         base, *others = [index.vectors for index in self.indexes]
-        # An inverted file searches the rows of the base; all later rows are scanned.
+        # If the first index (`base`) has an inverted file, only the other indexes are scanned.
         first_scanned_row = 0 if self.approximate is None else len(base)
         excluded_rows = self.ids.removed_rows if allowed is None else allowed.excluded_rows()
         excluded_rows = excluded_rows[excluded_rows >= first_scanned_row] - first_scanned_row
@@ -542,9 +547,11 @@ class JoinedIndex(DenseIndex):
     def _split_by_index(
         self, rows: np.ndarray
     ) -> Iterator[tuple[DenseIndex, np.ndarray, np.ndarray]]:
-        """Yield each index that has some of the rows, which of them it has, and their local rows.
+        """Split joined rows by the index that contains them. Rows of -1 belong to no index.
 
-        Rows of -1 belong to no index.
+        Yields:
+            An index, a mask of the shape of `rows` that marks the rows of this index, and these
+            rows counted within the index.
         """
         index_numbers = np.searchsorted(self.ids.first_rows, rows, side="right") - 1
         for number in np.unique(index_numbers).tolist():
@@ -560,11 +567,11 @@ class JoinedIndex(DenseIndex):
 
 
 class AllowedRows(NamedTuple):
-    """The rows that a filter leaves.
+    """The rows of the documents that a filter accepts.
 
     Attributes:
-        rows: The rows, ascending.
-        total: Number of all rows.
+        rows: The accepted rows, ascending.
+        total: Number of all rows of the index.
         documents: Number of different documents of the rows.
     """
 
@@ -585,10 +592,11 @@ class AllowedRows(NamedTuple):
 
 
 class CandidateVectors(NamedTuple):
-    """The vectors and token signs of n documents, read once for several scorings.
+    """The vectors and token signs of n documents, read once and scored several times.
 
     Attributes:
-        vectors: Vectors, document after document, shape (r, H), float64.
+        vectors: Vectors of all rows of the documents, one document after the other, shape (r, H),
+            float64.
         tokens: Token signs of the passages, if they are stored.
         groups: Which rows belong to which document.
     """
@@ -598,7 +606,7 @@ class CandidateVectors(NamedTuple):
     groups: RowGroups
 
     def scores(self, query: np.ndarray) -> np.ndarray:
-        """Return each document's product with a query (H,): that of its nearest vector.
+        """Return the inner product of a query (H,) with each document's nearest vector.
 
         Returns:
             Scores of shape (n,), float32.
@@ -606,7 +614,7 @@ class CandidateVectors(NamedTuple):
         return self.groups.max_scores(inner_products(self.vectors, query))
 
     def late_scores(self, query: TokenSigns) -> np.ndarray:
-        """Return each document's late-interaction score: that of its most similar passage.
+        """Return the late-interaction score of each document's most similar passage.
 
         Args:
             query: Token signs of one query.
@@ -617,17 +625,23 @@ class CandidateVectors(NamedTuple):
         return self.groups.max_scores(query.similarities(self.tokens))
 
     def similarities(self) -> np.ndarray:
-        """Return the cosine of the mean vectors of each pair of documents, shape (n, n)."""
+        """Return the cosine similarity of each pair of documents, shape (n, n), float64.
+
+        A document is represented by the mean of its vectors.
+        """
         sums = np.add.reduceat(self.vectors, self.groups.starts)[self.groups.group_index]
         directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), MIN_NORM)
         return directions @ directions.T
 
     def nearest_vector(self, query: np.ndarray, document: int) -> np.ndarray:
-        """Return a document's vector (H,) that is nearest to a query (H,), the first of equals.
+        """Return a document's vector that is nearest to a query; the first if several are.
 
         Args:
-            query: Query vector.
+            query: Query vector, shape (H,).
             document: Number of the document among the n documents.
+
+        Returns:
+            A vector of shape (H,), float64.
         """
         group = self.groups.group_index[document]
         start = self.groups.starts[group]
@@ -638,15 +652,15 @@ class CandidateVectors(NamedTuple):
 
 
 def _append_end_marker(rows: np.ndarray) -> np.ndarray:
-    """Append a row of -1 to candidates (q, c): no more can be fetched."""
+    """Append a column of -1 to candidates (q, c), which marks that no more can be fetched."""
     return np.pad(rows, ((0, 0), (0, 1)), constant_values=-1)
 
 
 def inner_products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Return the products of vectors with a query, the same bits whatever else is in the batch.
+    """Return the inner products of vectors with a query, whose bits do not depend on the batch.
 
-    The vectors are float32 numbers in float64. Products of 24-bit factors are exact in a 53-bit
-    format, and each row is summed separately.
+    The vectors hold float32 values in float64 arrays. A product of two float32 values is exact in
+    float64, since 24 + 24 bits fit into 53 bits. Each row is summed separately.
 
     Args:
         vectors: Vectors, shape (r, H), float64.
@@ -684,7 +698,13 @@ def _read_inverted_file(path: Path, settings: IndexSettings) -> Any:
 
 
 def require_faiss(settings: IndexSettings, vectors: int) -> None:
-    """Check, before hours of encoding, that FAISS is installed if so many vectors need it.
+    """Check that FAISS is installed if an index of this size needs it.
+
+    A build calls it before it spends hours on encoding.
+
+    Args:
+        settings: How the index is searched.
+        vectors: Number of vectors to index.
 
     Raises:
         FreshetError: If FAISS is needed and not installed.

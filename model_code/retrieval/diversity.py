@@ -1,11 +1,12 @@
-"""Maximal marginal relevance: a ranking without repetitions among its first documents.
+"""Maximal marginal relevance (MMR): a ranking whose first documents do not repeat each other.
 
-The next document is the one with the highest
+The documents of a ranking are ordered again, one after the other. The next document is always the
+remaining one with the highest
 
-    (1 - diversity) * relevance - diversity * (greatest similarity to a document before it),
+    (1 - diversity) * relevance - diversity * (greatest similarity to a document chosen before).
 
-where relevance is the score, scaled to 0 to 1 over the candidates (Carbonell and Goldstein, 1998,
-The Use of MMR).
+Relevance is the score, scaled to the range from 0 to 1 over the ranking (Carbonell and Goldstein,
+1998, The Use of MMR).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import numpy as np
 
 from model_code.retrieval.protocol import Ranking
 
+# Lower limit of the range by which scores are divided. It avoids a division by 0 for equal scores.
 MIN_SCORE_RANGE = 1e-9
 
 
 def diversify(ranking: Ranking, similarities: np.ndarray, diversity: float) -> Ranking:
-    """Return the documents of a ranking in the order of their marginal relevance.
+    """Order a ranking by marginal relevance, so that similar documents do not follow each other.
 
-    Scores stay with their documents. The first document stays the first.
+    Documents keep their scores, which are then no longer in descending order. The first document
+    stays the first.
 
     Args:
         ranking: Documents and scores, best first.
@@ -53,7 +56,10 @@ def diversify(ranking: Ranking, similarities: np.ndarray, diversity: float) -> R
 
 
 def term_similarities(term_sets: Sequence[frozenset[str]]) -> np.ndarray:
-    """Return the share of common terms (Jaccard) of each pair of texts, shape (n, n).
+    """Return the Jaccard similarity of each pair of n texts, shape (n, n), float64.
+
+    Args:
+        term_sets: The terms of each text.
 
     >>> term_similarities([frozenset("ab"), frozenset("bc")]).round(2).tolist()
     [[1.0, 0.33], [0.33, 1.0]]

@@ -1,36 +1,36 @@
 """Fusion: several retrievers over the same documents, ranked by a weighted sum of their scores.
 
-The candidates are the union of the components' best documents. Every component then scores all of
-them exactly. So a document has one score for a query, whatever k and whatever filter. With weights
-w_c of components c
+A fused retriever combines several retrievers, its components. The candidates of a query are the
+union of the components' best documents. Every component then scores every candidate exactly. So the
+score of a document depends neither on k nor on a filter. With weights w_c of components c
 
     s(q, d) = sum_c w_c * f_c(s_c(q, d)).
 
-The normalisation f_c depends on the component:
+A term of this sum is the component's share. The normalisation f_c depends on the component:
 
-- dense: (s - m) / v, where m and v are the mean and the standard deviation of the query's products
-  with all vectors of the build. Both follow from the vectors' mean and covariance.
-- by words (BM25, lexical): s / max_d s(q, d), the score of the query's best document.
+- dense: (s - m) / v, where m and v are the mean and the standard deviation of the query's inner
+  products with all vectors of the build. Both are computed from the vectors' mean and covariance.
+- components that match words (BM25, lexical): s / max_d s(q, d). The divisor is the score of the
+  query's best document.
 - headline: as dense, over one vector per document.
-- late interaction: 10 * s. It exists for a dense component whose index stores token signs, has its
-  own weight under NAME.late, and proposes no candidates.
+- late interaction: 10 * s. It re-scores the documents of a dense component whose index stores token
+  signs. It has its own weight, named NAME.late after the component, and proposes no candidates.
 
-Mean and covariance stay those of the build when documents are added, because the weights were
-learned with them. Added documents of another domain may then reach far larger values than the
-documents of the build ever did. So two rules bound the shares of a query:
+When documents are added, the mean and the covariance of the build stay in use, because the weights
+were learned with them. Added documents of another domain may then have far larger normalised scores
+than any document of the build. So two rules limit the shares of a query:
 
-- The dense values of a query are scaled down if the best one exceeds the largest value that a dev
-  query reached in the build. Their order stays.
-- A few documents may be isolated by words: their scores lead all others by a large gap, as those
-  of the only documents that hold a rare identifier. Then the other shares are scaled down until
-  they cannot close the gap.
+- If the best dense score of a query exceeds the largest one of any dev query in the build, all its
+  dense scores are scaled down to this limit. Their order stays.
+- If the word scores of one to three documents lead all others by a large gap, these documents are
+  isolated. An example are the only documents with a rare identifier. The shares of the other
+  components are then scaled down until they cannot close the gap.
 
-With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). In
-the second pass a dense component's query is q + c * (v_1 + v_2 + v_3) / 3, where v_i are the
-vectors of the three best documents of the first pass. They are the best of all documents, so that a
-score still depends on the query and the collection only. Candidates are those of the original
-query: adding those of the moved query changed nDCG@10 of 1,000 dev queries of tldr by less than
-.0001.
+With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). The
+second scoring uses q + c * (v_1 + v_2 + v_3) / 3 as the query of a dense component. The v_i are the
+vectors of the three best documents of the first scoring. These three are chosen without a filter,
+so that a score depends on the query and the collection only. The candidates stay those of q. Adding
+the candidates of the moved query changed nDCG@10 of 1,000 dev queries of tldr by less than .0001.
 """
 
 from __future__ import annotations
@@ -77,33 +77,45 @@ FUSION = "fusion.json"
 NORMALIZERS = "scales.safetensors"
 
 MIN_VARIANCE = 1e-6
-"""Lower limit of the variance of a query's products. Equal documents differ by rounding only."""
+"""Lower limit of the variance of a query's inner products.
+
+If all documents are equal, the computed variance is a rounding error around 0.
+"""
 
 LATE_SCORE_FACTOR = 10.0
-"""Factor of late-interaction scores. They are mean cosines and then spread like the other scores.
+"""Factor of late-interaction scores.
+
+They are mean cosines. The factor gives them about the spread of the other normalised scores.
 """
 
 FEEDBACK_DOCUMENTS = 3
-"""Best documents of the first pass that a query is moved towards."""
+"""Number of best documents of the first scoring whose mean vector moves the query."""
 
 MAX_ISOLATED_DOCUMENTS = 3
-"""Documents that words may isolate from all others."""
+"""Largest number of documents whose word scores may isolate them from all others."""
 
 MIN_ISOLATION_GAP = 0.2
-"""Gap behind isolated documents, as a share of the total weight of the components by words."""
+"""Smallest gap in word scores behind isolated documents.
+
+It is a share of the total weight of the components that match words.
+"""
 
 CLOSABLE_GAP_SHARE = 0.9
-"""Share of the gap behind isolated documents that the other components may close."""
+"""Largest share of the gap behind isolated documents that the other components may close."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreNormalizer:
-    """Mean and covariance of a dense component's vectors, from which those of its scores follow.
+    """Standardises the scores of a dense component to mean 0 and standard deviation 1 per query.
+
+    The mean and the variance of a query's inner products follow from the mean and the covariance of
+    the document vectors, so that the query needs no product with all documents.
 
     Attributes:
-        mean: Mean vector, shape (H,), float64.
-        covariance: Covariance matrix, shape (H, H), float64.
-        score_limit: Largest standardised score of the best document of a query.
+        mean: Mean vector of the build, shape (H,), float64.
+        covariance: Covariance matrix of the build's vectors, shape (H, H), float64.
+        score_limit: Largest standardised score that a query's best document may have. Greater
+            scores are scaled down.
     """
 
     mean: np.ndarray
@@ -119,10 +131,11 @@ class ScoreNormalizer:
         return cls(mean, covariance)
 
     def standardize(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Subtract the mean of a query's products, and divide by their standard deviation.
+        """Standardise the scores of one query.
 
-        It takes one query at a time: the rounding of a product of two matrices would depend on the
-        number of queries.
+        The mean and the standard deviation are those of the query's inner products with all vectors
+        of the build. The function takes one query at a time, because the rounding of a product of
+        two matrices depends on the number of queries.
 
         Args:
             query: Query vector, shape (H,).
@@ -139,11 +152,13 @@ class Fusion:
     """The parameters of a fused retriever.
 
     Attributes:
-        weights: Weight of each component, and of late interaction under NAME.late.
+        weights: Weight of each component. The weight of a component's late interaction has the key
+            NAME.late.
         normalizers: Normalizer of each dense component.
-        depth: Number of each component's best documents that become candidates, at least k.
-        feedback: Factor by which a query is moved towards its best documents before the second
-            scoring. 0: candidates are scored once.
+        depth: Number of each component's best documents that become candidates. A search for more
+            than `depth` documents uses k instead.
+        feedback: Factor c of the mean of the best documents, which is added to a dense query before
+            the second scoring. 0: candidates are scored once.
     """
 
     weights: Mapping[str, float]
@@ -186,7 +201,7 @@ class Fusion:
         return cls(weights, normalizers, parameters["depth"], parameters["feedback"])
 
     def fingerprint(self, components: Mapping[str, Retriever]) -> str:
-        """Return the SHA-256 of everything that decides scores.
+        """Return the SHA-256 of everything that influences scores.
 
         Args:
             components: The opened components, whose fingerprints enter the hash.
@@ -202,7 +217,7 @@ class Fusion:
 
     @property
     def components(self) -> list[str]:
-        """Names of the components. `weights` has those of late interaction as well."""
+        """Names of the components: the keys of `weights` without those of late interaction."""
         return [name for name in self.weights if not name.endswith(LATE_SUFFIX)]
 
     @cached_property
@@ -219,20 +234,23 @@ class Fusion:
 
 @dataclass(frozen=True)
 class FusedQueries:
-    """Queries, encoded for each component, with the candidates of a search of all documents.
+    """Queries, encoded for each component, with the candidates of a search without a filter.
+
+    The mappings have a component's name as key. NAME.late is the key of its late interaction.
 
     Attributes:
-        encoded: Per component the queries as they find candidates. Under NAME.late their token
-            signs.
-        scoring: Per component the queries as they score candidates: moved by feedback.
-        max_scores: Per component that matches words the score of each query's best document, or 1
-            if no document matches.
-        scores: Per component, and under NAME.late, each query's scores (n,) of its candidates.
-        dense_factors: Per dense component the factor of each query's normalised scores, which
-            keeps the best one within the component's `score_limit`.
-        isolation_factors: Factor of all shares of a query that are not by words, which keeps
-            documents first that words isolate.
-        candidates: Each query's candidates, ascending.
+        encoded: The encoded queries with which a component finds candidates; token signs for
+            NAME.late.
+        scoring: The encoded queries with which a component scores candidates. Feedback has moved
+            the queries of dense components.
+        max_scores: For each component that matches words, the score of each query's best document,
+            or 1 if no document matches.
+        scores: Each query's scores of its candidates, shape (n,), also for NAME.late.
+        dense_factors: For each dense component, a factor of each query's normalised scores. It
+            limits the best score to the component's `score_limit`.
+        isolation_factors: For each query, the factor of all shares except those of components that
+            match words. It keeps isolated documents first.
+        candidates: Document ids of each query's candidates, ascending.
     """
 
     encoded: Mapping[str, Any]
@@ -265,7 +283,10 @@ def _slice_values(values: Mapping[str, Any], rows: slice) -> dict[str, Any]:
 
 
 class FusedSearch(Retriever[FusedQueries]):
-    """The search over opened components, in the order of their weights."""
+    """A search that fuses the scores of opened components; see the module for the formula.
+
+    Components are kept in the order of the fusion's weights.
+    """
 
     can_explain = True
 
@@ -301,7 +322,7 @@ class FusedSearch(Retriever[FusedQueries]):
         return None
 
     def without_known_words(self) -> FusedSearch:
-        """Return the fusion in which known queries do not count; itself if none count."""
+        """Return the same fusion without known queries; this one if no component counts any."""
         components = {
             name: component.without_known_words() for name, component in self.components.items()
         }
@@ -310,7 +331,7 @@ class FusedSearch(Retriever[FusedQueries]):
         return FusedSearch(components, self.fusion)
 
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
-        """Encode query texts for every component, find their candidates, and score these."""
+        """Encode query texts for every component, then find and score their candidates."""
 
         def encode(component: Retriever) -> Any:
             return component.encode_queries(texts)
@@ -327,7 +348,7 @@ class FusedSearch(Retriever[FusedQueries]):
         return self._score_queries(self._encode_components(texts, encode))
 
     def added_terms(self, queries: FusedQueries) -> frozenset[str]:
-        """Return the terms that a component's BM25 added to the queries."""
+        """Return the terms that replaced mistyped or unfinished words in any component."""
         terms: frozenset[str] = frozenset()
         for name, component in self.components.items():
             terms |= component.added_terms(queries.encoded[name])
@@ -375,13 +396,17 @@ class FusedSearch(Retriever[FusedQueries]):
     def _encode_components(
         self, texts: Sequence[str], encode: Callable[[Retriever], Any]
     ) -> dict[str, Any]:
-        """Encode queries for each component, and under NAME.late their tokens, in the same pass.
+        """Encode queries for each component, and their token signs for late interaction.
 
-        A headline component takes the vectors of another component that has its encoder.
+        One run of an encoder makes both the query vectors and the token signs. A headline component
+        reuses the query vectors of another component with the same encoder.
 
         Args:
-            texts: Texts of the queries, which components with late interaction encode.
-            encode: Encodes the queries for another component.
+            texts: Texts of the queries, for components with late interaction.
+            encode: Encodes the queries for any other component.
+
+        Returns:
+            Encoded queries by component name. Token signs have the key NAME.late.
         """
         encoded = {}
         vectors_of: dict[Any, Any] = {}
@@ -421,9 +446,15 @@ class FusedSearch(Retriever[FusedQueries]):
     def _limit_shares(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> None:
-        """Set the factors of query i by the scores of its candidates.
+        """Compute the dense factors and the isolation factor of query i.
 
-        The candidates are those of a search of all documents, so that a filter changes no score.
+        They are computed from the candidates of a search without a filter, so that a filter changes
+        no score.
+
+        Args:
+            queries: The encoded queries, whose factors are set.
+            i: Number of the query.
+            scores: Scores of the query's candidates by component, before normalisation.
         """
         if not queries.candidates[i]:
             return
@@ -439,7 +470,7 @@ class FusedSearch(Retriever[FusedQueries]):
         queries.isolation_factors[i] = self._isolation_factor(normalized)
 
     def _isolation_factor(self, normalized: Mapping[str, np.ndarray]) -> float:
-        """Return the factor of all shares but those by words; see `isolation_factor`.
+        """Return the factor of all shares except those by words; see `isolation_factor`.
 
         Args:
             normalized: Normalised scores (n,) of a query's candidates by component.
@@ -460,7 +491,13 @@ class FusedSearch(Retriever[FusedQueries]):
     def _apply_feedback(
         self, queries: FusedQueries, i: int, vectors: Mapping[str, CandidateVectors]
     ) -> None:
-        """Move the dense vectors of query i towards its best candidates of a first scoring."""
+        """Score the candidates of query i, and move its dense vectors towards the best ones.
+
+        Args:
+            queries: The encoded queries, whose `scoring` vectors are moved.
+            i: Number of the query.
+            vectors: Vectors of the candidates, by dense component.
+        """
         scores = {name: values[i] for name, values in queries.scores.items() if name not in vectors}
         for name, candidate_vectors in vectors.items():
             scores[name] = candidate_vectors.scores(queries.encoded[name][i])
@@ -510,14 +547,14 @@ class FusedSearch(Retriever[FusedQueries]):
     def _candidate_shares(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield for each query what each component adds to the scores of its candidates."""
+        """Yield for each query the share of each component in the scores of its candidates."""
         for i, scores in enumerate(self._raw_scores(queries, candidates)):
             yield self._shares(queries, i, scores)
 
     def fits(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> list[dict[str, np.ndarray]]:
-        """Return how well the candidates fit each query according to each component."""
+        """Return how well the candidates fit each query, by component; see `Retriever.fits`."""
         fits: list[dict[str, np.ndarray]] = [{} for _ in candidates]
         for name, component in self.components.items():
             component_fits = component.fits(queries.encoded[name], candidates)
@@ -533,7 +570,8 @@ class FusedSearch(Retriever[FusedQueries]):
 
         Args:
             queries: Encoded queries.
-            candidates: Document ids per query. The scores of `queries.candidates` are known.
+            candidates: Document ids per query. If this is `queries.candidates`, the scores that
+                the encoding computed are used.
 
         Yields:
             Per component, and under NAME.late, scores of shape (n,), float64.
@@ -544,7 +582,7 @@ class FusedSearch(Retriever[FusedQueries]):
     def _raw_scores(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield for each query the scores of its candidates as the components give them."""
+        """Yield for each query the components' scores of its candidates, before normalisation."""
         scores = queries.scores
         if candidates is not queries.candidates:
             scores = self._score_candidates(queries, candidates)
@@ -587,7 +625,7 @@ class FusedSearch(Retriever[FusedQueries]):
     def _shares(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return what each component adds to the scores (n,) of candidates of query i."""
+        """Return the share (n,) of each component in the scores of candidates of query i."""
         shares = {}
         for name, values in self._normalize(queries, i, scores).items():
             factor = self.fusion.weights[name]
@@ -597,9 +635,9 @@ class FusedSearch(Retriever[FusedQueries]):
         return shares
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
-        """Return the best passage according to the component with the largest weight.
+        """Return the document's best passage for the component with the largest weight.
 
-        Headlines are not passages, so they have no say.
+        Headline components are left out, because they index documents and not passages.
         """
         components = self._passage_components()
         name = max(components, key=self.fusion.weights.__getitem__)
@@ -637,7 +675,10 @@ class FusedSearch(Retriever[FusedQueries]):
         return explanations
 
     def _components_with_known_words(self, text: str, document_id: str) -> set[str]:
-        """Return the components in which a known query gave the document a word of the query."""
+        """Return the components whose score of a document includes a word of a known query.
+
+        This is the case if the document has a word of the query only from its known queries.
+        """
         names = set()
         for name, component in self.components.items():
             if component.without_known_words() is component:
@@ -648,9 +689,9 @@ class FusedSearch(Retriever[FusedQueries]):
 
 
 def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:
-    """Return for each query the different documents of all components' rankings, ascending.
+    """Return for each query the different documents of all components' rankings, by ascending id.
 
-    The order makes equal scores go by id.
+    `top_k_ranking` needs this order, so that documents with equal scores are ordered by id.
     """
     unions = []
     for query_rankings in zip(*rankings, strict=True):
@@ -660,18 +701,20 @@ def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]
 
 
 def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap: float) -> float:
-    """Return the factor of other shares at which documents that words isolate stay first.
+    """Return the factor of the other components' shares that keeps isolated documents first.
 
-    In the order of shares by words, the documents before the first gap of at least `min_gap` are
-    isolated.
+    Sort the candidates by descending share of the components that match words. If a gap of at least
+    `min_gap` follows one of the first `MAX_ISOLATED_DOCUMENTS` candidates, all candidates before
+    the first such gap are isolated.
 
     Args:
-        word_shares: Share of each candidate by words, shape (n,).
-        other_shares: Share of each candidate by all other components, shape (n,).
-        min_gap: Smallest gap that isolates. 0: no document is isolated.
+        word_shares: Sum of the shares of components that match words, per candidate, shape (n,).
+        other_shares: Sum of the shares of all other components, per candidate, shape (n,).
+        min_gap: Smallest gap that isolates documents. 0: no document is isolated.
 
     Returns:
-        A factor in (0, 1], which is 1 if no document is isolated.
+        A factor in (0, 1]. It is 1 if no document is isolated, or if the other components cannot
+        close the gap.
 
     >>> isolation_factor(np.array([5.0, 0.0, 0.0]), np.array([0.0, 9.0, 1.0]), min_gap=1.5)
     0.5
@@ -703,7 +746,10 @@ def _top_score(ranking: Ranking) -> float:
 
 
 class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
-    """A `FusedSearch` over a folder with one index per component."""
+    """A `FusedSearch` over a folder with one index per component.
+
+    It indexes, reopens and merges such folders, for the segments of a live collection.
+    """
 
     components: dict[str, Any]
     """Opened components, each an `IndexedRetriever`."""
@@ -748,7 +794,11 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         return FusedSearch(components, first_retriever.fusion)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """Return the passage vectors of the dense component, or else of the first one."""
+        """Return one vector per passage, shape (n, D), in the order of the passages.
+
+        The vectors are those of the first dense component. A fusion without a dense component uses
+        its first component.
+        """
         component: Any = self.dense
         if component is None:
             component = next(iter(self._passage_components().values()))
@@ -766,9 +816,13 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
 
 
 def leave_one_out(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the names that remain without each component, for subsets that are still fusions.
+    """Return, for each name, the other names of a fusion, to measure what each one contributes.
 
-    Without a component, its late interaction is left out as well.
+    If a component is left out, its late interaction is left out as well. Subsets of a single name
+    are no fusions and are not returned.
+
+    Args:
+        names: Keys of the fusion's weights.
 
     >>> leave_one_out(["hce", "bm25", "hce.late"])
     {'bm25': ['hce', 'hce.late'], 'hce.late': ['hce', 'bm25']}
@@ -784,7 +838,7 @@ def leave_one_out(names: Sequence[str]) -> dict[str, list[str]]:
 def build_folders(
     components: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path
 ) -> None:
-    """Make one retriever of several; the new folders get a copy of each component's folders.
+    """Build a fused retriever in two new folders, which receive copies of the components' folders.
 
     Args:
         components: Per component the folders of its encoder and its index.
@@ -814,12 +868,12 @@ def _open_component(encoder: Path, index: Path, **loading: Any) -> IndexedRetrie
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
-    """Open the fused retriever in two folders.
+    """Open the fused retriever that `build_folders` wrote.
 
     Args:
         encoder: Folder of the components' encoders and of the parameters.
         index: Folder of the components' indexes.
-        loading: Options that the components load their encoders with.
+        loading: Options for loading the components' encoders.
 
     Raises:
         FreshetError: If the two folders name different components.

@@ -1,6 +1,7 @@
 """Search of headlines: one vector per document, of its readable title and first sentence.
 
-It is a component of fusions. The pretrained encoder makes the vectors, so it needs no training.
+A headline retriever is a component of fusions. The pretrained encoder makes its vectors, so it
+needs no training.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ class HeadlineRetriever(DenseRetriever):
 
     @property
     def dense(self) -> None:
-        """None: the hierarchy and IncDSI use the vectors of passages."""
+        """None, because the hierarchy and IncDSI, which read this, need vectors of passages."""
         return None
 
     def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:
-        """Return 0, as a headline belongs to no passage."""
+        """Return 0, because a headline belongs to no passage."""
         return 0
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode the headlines of new documents and index them in `folder`.
 
-        They keep their encodings: `new.refine` is about passages.
+        `new.refine` is not applied, because it changes the vectors of passages.
         """
         document_ids = list(dict.fromkeys(new.document_ids))
         headlines = [new.headlines[document_id] for document_id in document_ids]
@@ -52,7 +53,7 @@ class HeadlineRetriever(DenseRetriever):
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return one retriever over all segments, whose candidates are chosen together."""
+        """Return one retriever that searches all segments as one index."""
         first_retriever: Any = segments[0].retriever
         joined: Any = super().join_segments(segments)
         return cls(joined.encoder, joined.index, first_retriever.fingerprint)
@@ -79,11 +80,11 @@ def build_index(
 
 
 def save_index(index: DenseIndex, folder: Path) -> None:
-    """Write an index whose manifest names this kind."""
+    """Write an index whose manifest has the kind `headline` instead of `dense`."""
     index.save(folder)
     add_to_manifest(folder, {"kind": KIND})
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> HeadlineRetriever:
-    """Open the retriever in two folders; `loading` is passed to `Encoder.load`."""
+    """Open a headline retriever; `loading` is passed to `Encoder.load`."""
     return HeadlineRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index))

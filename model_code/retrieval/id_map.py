@@ -1,4 +1,8 @@
-"""Maps from rows of an index to documents. Nothing else knows which rows a document has."""
+"""Maps between the rows of an index and documents.
+
+A row holds one passage, or one of a passage's vectors. Only this module knows which rows a document
+has.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ class RowGroups(NamedTuple):
     Attributes:
         rows: Rows of the documents, one group after the other, shape (r,).
         starts: Start of each group in `rows`, shape (n,).
-        group_index: For each requested document the number of its group, shape (n,).
+        group_index: Number of the group of each requested document, shape (n,). Groups may be in
+            another order than the request.
     """
 
     rows: np.ndarray
@@ -33,7 +38,7 @@ class RowGroups(NamedTuple):
 
     @classmethod
     def of(cls, groups: Sequence[Sequence[int]], group_index: np.ndarray) -> Self:
-        """Build from a list of rows per group."""
+        """Build from a list of rows per group, and the group of each requested document."""
         starts = np.cumsum([0, *map(len, groups)])[:-1]
         rows = np.fromiter(chain.from_iterable(groups), np.int64)
         return cls(rows, starts, group_index)
@@ -57,9 +62,10 @@ class RowGroups(NamedTuple):
 
 
 class AllowedDocuments(Collection[str]):
-    """The documents that a filter leaves, as one mask per segment of a collection.
+    """The documents that a filter accepts, as one mask per segment of a collection.
 
-    A search takes them like a set of ids, but finds their rows without looking up any id.
+    A search accepts an instance in place of a set of ids, and is faster with it: it finds the rows
+    without looking up any id.
 
     >>> ids = IdMap(["b", "a", "b", "c"])
     >>> allowed = AllowedDocuments([(ids, np.array([False, True, True]))])
@@ -67,8 +73,8 @@ class AllowedDocuments(Collection[str]):
     (['b', 'c'], [0, 2, 3])
 
     Attributes:
-        segments: Passages of each segment, and which of its documents are allowed, by ascending
-            id, shape (n,), bool. Removed documents are not allowed.
+        segments: For each segment its map, and a mask over its n different documents by ascending
+            id, shape (n,), bool. The mask is false for removed documents.
     """
 
     def __init__(self, segments: Sequence[tuple[IdMap, np.ndarray]]) -> None:
@@ -106,7 +112,7 @@ class AllowedDocuments(Collection[str]):
         """Return the mask of each of `count` segments.
 
         Raises:
-            FreshetError: If the documents are those of another number of segments.
+            FreshetError: If the filter was made for another number of segments.
         """
         if len(self.segments) != count:
             raise FreshetError(
@@ -160,7 +166,7 @@ class IdMap:
         return np.fromiter(positions, np.uint64, len(self))
 
     def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
-        """Return the k best documents with a score above 0.
+        """Return the k best documents with a score above 0, each by its best row.
 
         Args:
             scores: Scores of all rows, or of `rows`; float32, none negative.
@@ -197,7 +203,10 @@ class IdMap:
         """Return the rows of some documents, ascending.
 
         Args:
-            mask: Which documents, by ascending id, shape (n,), bool.
+            mask: Which of the n different documents to select, by ascending id, shape (n,), bool.
+
+        Raises:
+            FreshetError: If the mask has another length.
         """
         if len(mask) != self.documents:
             raise FreshetError(
@@ -219,7 +228,7 @@ class IdMap:
         return RowGroups.of(groups, np.arange(len(document_ids)))
 
     def intersection(self, document_ids: Set[str]) -> set[str]:
-        """Return those of the documents that have a row."""
+        """Return the given documents that have a row."""
         return self.rows_by_document.keys() & document_ids
 
     def require_known(self, document_ids: Iterable[str]) -> None:
@@ -230,13 +239,13 @@ class IdMap:
 
 
 _open_maps: WeakValueDictionary[int, IdMap] = WeakValueDictionary()
-"""Maps in memory by the hash of their ids."""
+"""Maps that are in use, by the hash of their ids. It lets `read_id_map` share equal maps."""
 
 
 def read_id_map(path: Path) -> IdMap:
     """Read the document of each row from a JSON file.
 
-    Files with equal ids give the same map, so that the components of a fusion share it.
+    Files with equal ids give the same object, so that the components of a fusion share its memory.
     """
     document_ids = read_json(path)
     key = hash(tuple(document_ids))
@@ -249,9 +258,10 @@ def read_id_map(path: Path) -> IdMap:
 
 
 class IdMaps:
-    """Several maps, concatenated, each without its removed documents.
+    """The maps of several segments, concatenated, each without its removed documents.
 
-    A document that is not removed is in one of the maps only. Removed documents keep their rows.
+    A document that is not removed is in one of the maps only. Removed documents keep their rows, so
+    that the rows of other documents do not change.
 
     >>> maps = IdMaps([(IdMap(["a", "b", "a"]), frozenset("b")), (IdMap(["b"]), frozenset())])
     >>> maps.group_rows(["b", "a"])
@@ -305,7 +315,8 @@ class IdMaps:
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents; see `IdMap.group_rows`.
 
-        Groups are ordered by map, so that the rows of a map follow each other.
+        Groups are ordered by map, so that the rows of a map are adjacent and ascend from map to
+        map.
         """
         missing = list(document_ids)
         groups: list[list[int]] = []
@@ -335,7 +346,7 @@ class IdMaps:
         return top_k(scores[hits], self.document_ids, k, hit_rows)
 
     def require_known(self, document_ids: Iterable[str]) -> None:
-        """Raise FreshetError if one of the documents has no row that is not removed."""
+        """Raise FreshetError if one of the documents is in no map, or is removed."""
         unknown = set(document_ids)
         for ids, removed in self.maps:
             unknown -= ids.intersection(unknown) - removed

@@ -11,7 +11,7 @@ from model_code.settings import Field, Settings, constant_field, require
 from model_code.text.terms import AUTO
 
 ALWAYS_EXACT = 2**62
-"""A value of `flat_below` above any number of vectors."""
+"""Value of `flat_below` that makes every index exact: no index has so many vectors."""
 
 
 class IndexSettings(Settings):

@@ -26,10 +26,11 @@ from model_code.retrieval.top_k import EXTRA_DOCUMENTS, rank_best_first, search_
 from model_code.text.known_queries import KnownQuery
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
-"""(document id of each row, vectors (n, H), known-query vectors (m, H) of each row) -> vectors (n,
-H).
+"""A function that replaces the encoder's vectors of new documents by the vectors to index.
 
-It replaces the encoder's vectors by the vectors to index. m is 0 for a document without queries.
+Arguments: the document id of each of n rows; the encoder's vectors, shape (n, H); and for each row
+the vectors of its document's m known queries, shape (m, H), where m may be 0. It returns vectors of
+shape (n, H).
 """
 
 
@@ -38,9 +39,9 @@ class NewPassages:
     """Passages to index in a new segment.
 
     Attributes:
-        texts: The passages. Those of one document follow each other.
-        document_ids: Document of each passage.
-        queries: Texts of known queries by document id, for kinds that make vectors of them.
+        texts: The passages. The passages of one document are adjacent.
+        document_ids: Document id of each passage.
+        queries: Texts of known queries by document id, for kinds that encode known queries.
         headlines: Headline by document id, for retrievers that search headlines.
         known: Known queries by document id, for kinds that count their words.
         refine: Changes the vectors before they are indexed. Kinds without dense vectors ignore it.
@@ -55,11 +56,14 @@ class NewPassages:
 
 
 class IndexedRetriever(Retriever[Queries]):
-    """A retriever over an index folder. A live collection adds segments of later documents.
+    """A retriever over an index folder, which can index further documents.
+
+    A live collection keeps documents that are added later in segments: further index folders of the
+    same encoder.
 
     Attributes:
-        learns_documents: Whether training learned the document vectors. They then represent the
-            texts that training saw, rather than encodings that can be repeated.
+        learns_documents: Whether training learns a vector of each document. Such a vector belongs
+            to the text that training saw. Encoding the text again does not give the same vector.
     """
 
     learns_documents = False
@@ -98,13 +102,14 @@ class IndexedRetriever(Retriever[Queries]):
 
 @dataclass(frozen=True, eq=False)
 class RetrieverSegment:
-    """A retriever over documents that were indexed together, less the documents removed since.
+    """A retriever over documents that were indexed together, and the later changes to them.
 
     Attributes:
-        retriever: Retriever over all documents of the segment.
-        rows: Document of each passage.
-        removed: Ids of the removed documents.
-        known: All known queries of the documents whose queries changed since, by document id.
+        retriever: Retriever over all documents of the segment, including removed ones.
+        rows: Document id of each passage.
+        removed: Ids of the documents that were removed after indexing.
+        known: Known queries, by document id, of the documents whose known queries changed after
+            indexing. They replace the indexed known queries of these documents.
     """
 
     retriever: IndexedRetriever
@@ -122,7 +127,7 @@ class RetrieverSegment:
         return self.rows.documents - len(self.removed)
 
     def of(self, retriever: IndexedRetriever) -> RetrieverSegment:
-        """Return the same documents in another retriever's index."""
+        """Return this segment with another retriever over the same documents."""
         return replace(self, retriever=retriever)
 
 
@@ -208,7 +213,7 @@ class SegmentedRetriever(Retriever[Any]):
         return _merge_rankings(rankings, len(texts), k)
 
     def without_known_words(self) -> SegmentedRetriever:
-        """Return the same search in which known queries do not count; itself if none count."""
+        """Return the same search without known queries; this one if no known query counts."""
         segments: list[RetrieverSegment] = []
         for segment in self.segments:
             retriever: Any = segment.retriever.without_known_words()
@@ -283,7 +288,7 @@ def _search_remaining(
 ) -> list[Ranking]:
     """Return the k best documents of a segment that are not removed, for each query.
 
-    A ranking is shorter than k only if no other documents match.
+    A ranking has fewer than k documents only if no other documents match.
     """
     removed = segment.removed
     if not removed:

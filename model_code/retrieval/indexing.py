@@ -14,8 +14,8 @@ from model_code.retrieval.dense_index import DenseIndex, require_faiss
 def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     """Index the passages of `inputs["corpus"]` in the folder `index/` of a stage's output.
 
-    Passage i of the table is row i of the index. With v vectors per passage its rows are v * i to
-    v * i + v - 1.
+    Passage i of the corpus's table is row i of the index. If a passage has v vectors, its rows are
+    v * i to v * i + v - 1.
 
     Args:
         context: Stage with the input `corpus` and the settings `encoder` and `index`.
@@ -25,8 +25,8 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
         The stage's report.
 
     Raises:
-        FreshetError: If so many passages need FAISS and it is not installed. This is checked before
-            anything is encoded.
+        FreshetError: If the number of passages requires FAISS and it is not installed. This is
+            checked before anything is encoded.
     """
     passages = load_corpus(context.inputs["corpus"]).passages
     texts = passage_texts(passages, context.settings["encoder"].include_title)
@@ -53,7 +53,7 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
 def save_index(index: DenseIndex, context: StageContext) -> dict[str, Any]:
     """Write an index to the folder `index/` of a stage's output, and return the stage's report.
 
-    The report lies outside that folder, because the manifest lists every file of its folder.
+    The stage writes its report outside `index/`, because the manifest lists every file in `index/`.
     """
     manifest = index.save(context.output / "index")
     reported = ("passages", "documents", "dimension", "factory", "fingerprint")

@@ -4,8 +4,9 @@ A kind that is trained here is a package with a module `kind.py` that defines `K
 `RetrieverKind`. To add one, write such a package and add a line to `TRAINED_KINDS`. Nothing else in
 the project compares the name of a kind.
 
-The registry holds names of modules and imports them when they are needed: the kinds stand above
-this package. For the same reason a module `kind.py` imports slow libraries inside functions only.
+The registry holds the names of modules and imports a module when its kind is needed. An import at
+the top would be circular, because the modules of the kinds import this package. A module `kind.py`
+imports slow libraries inside functions only, so that looking up a kind is fast.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ UNTRAINED_KINDS: dict[str, str] = {
     "headline": "model_code.retrieval.headline",
     "fused": "model_code.retrieval.fused",
 }
-"""The module of each kind that is only opened, by its function `open_folders`."""
+"""The module of each kind that needs no training; its function `open_folders` opens a retriever."""
 
 DEFAULT_KIND = "dense"
 """The kind of a retriever whose settings name none, and of the base encoder's index."""
 
 PRECISION = "precision"
-"""Key in an index's manifest: the precision that its passages were encoded in."""
+"""Key in an index's manifest: the number format in which its passages were encoded."""
 
 
 def accept_settings(training: Any, settings: Any) -> None:
@@ -57,17 +58,17 @@ def accept_output(context: StageContext) -> None:
 
 @dataclass(frozen=True)
 class RetrieverKind:
-    """A type of retriever that is trained here, with everything that the rest of the project asks.
+    """A type of retriever that is trained here: its functions and its properties.
 
     Attributes:
         name: Value of `kind` in params.yaml and in the manifests of indexes.
         description: One line for the reference of settings.
-        train: Train the retriever of the stage's context on the tables' pairs, write the stage's
-            output, and return its report.
+        train: Train a retriever, write the output of the training stage, and return its report.
+            Arguments: the stage's context and the training tables.
         index: Index the corpus's passages with the encoder in `inputs["trained"]`, write `index/`,
-            and return the stage's report.
-        open_folders: Open the retriever in a folder of an encoder and one of an index. It also
-            takes the options that the kind loads its encoder with.
+            and return the stage's report. Argument: the stage's context.
+        open_folders: Open a retriever. Arguments: the encoder's folder, the index's folder, and
+            options for loading the encoder.
         check_index: Raise FreshetError if an index folder breaks the kind's contract. Arguments:
             the folder, its manifest, and the document of each passage.
         settings_group: Key of the kind's own group in a retriever's settings.
@@ -79,7 +80,7 @@ class RetrieverKind:
         learns_documents: Whether training learns a vector per document.
         shares_steps: Whether several processes can share the batches of one training step.
         loader: Class of sentence-transformers that loads the trained encoder.
-        trust_remote_code: Whether that class needs code that lies in the encoder's folder.
+        trust_remote_code: Whether `loader` must run code from the encoder's folder.
     """
 
     name: str
@@ -100,7 +101,7 @@ class RetrieverKind:
 
 
 def trained_kind(name: str) -> RetrieverKind:
-    """Return the kind of this name among those that are trained."""
+    """Import and return the trained kind with a name, which must be in `TRAINED_KINDS`."""
     kind: RetrieverKind = importlib.import_module(TRAINED_KINDS[name]).KIND
     return kind
 
@@ -118,8 +119,8 @@ def open_retriever(
     Args:
         encoder: Folder of the trained encoder.
         index: Folder of its index, whose manifest names the kind.
-        settings: Maximum length, precision and device. None: the encoder's length and the index's
-            precision.
+        settings: Maximum length, precision and device. None uses the encoder's maximum length and
+            the precision in which the index was encoded.
 
     Raises:
         FreshetError: If a folder is damaged, or the two do not belong together.
@@ -138,8 +139,11 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever
     Args:
         encoder: Folder of the trained encoder.
         index: Folder of its index.
-        loading: Options that the kind loads its encoder with. Without a precision, the index's is
-            used.
+        loading: Options for loading the encoder. If they have no precision, the precision of the
+            index's manifest is used.
+
+    Raises:
+        FreshetError: If the index folder has no manifest.
     """
     path = index / MANIFEST
     if not path.is_file():

@@ -18,7 +18,7 @@ Ranking = list[tuple[str, float]]
 """Document ids and scores, best first."""
 
 LATE_SUFFIX = ".late"
-"""Appended to the name of a fusion's component: its score by late interaction."""
+"""Suffix of a fusion component's name that denotes the component's late-interaction score."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class TypedQuery:
     """A query as a person types it.
 
     Attributes:
-        text: The text that encoders encode. An unfinished word may be completed in it.
-        words: The words as typed, which retrievers by words look up.
+        text: The text for encoders. Its unfinished last word may already be completed.
+        words: The words as typed, for retrievers that match words.
         is_unfinished: Whether the last word may be the beginning of a longer one.
         corrects_typos: Whether one typo is tolerated in longer words that the index does not know.
     """
@@ -49,15 +49,15 @@ Queries = TypeVar("Queries")
 class Retriever(ABC, Generic[Queries]):
     """An opened retriever: an encoder and the index of its documents.
 
-    Retrievers are immutable and can be shared between threads. Subclasses implement searches by
-    encoded queries, and this class derives the searches by text. Queries that are encoded once can
-    search several indexes of one encoder, such as the segments of a live collection.
+    Retrievers are immutable and can be shared between threads. Subclasses implement the search for
+    encoded queries. This class implements the search for query texts with it. One encoding of a
+    query can search several indexes of one encoder, such as the segments of a live collection.
 
     Attributes:
         fingerprint: Fingerprint of the encoder that made the index and encodes the queries.
-        candidate_depth: Number of candidates that `search_encoded` proposes for re-ranking. None if
-            its ranking is final. Over several indexes, the candidates of all of them must be merged
-            before they are re-ranked.
+        candidate_depth: Number of candidates that `search_encoded` must return for re-ranking. None
+            if the ranking of `search_encoded` is final. A search of several indexes must merge
+            their candidates before it re-ranks them.
         can_explain: Whether `explain` is supported.
         language: Language of the words that are marked in hits, see `TermAnalyzer`.
     """
@@ -69,12 +69,12 @@ class Retriever(ABC, Generic[Queries]):
 
     @property
     def dense(self) -> Any | None:
-        """The `DenseRetriever` that makes one vector of a query: itself, a component, or None."""
+        """The `DenseRetriever` that encodes a query as one vector: itself, a component or None."""
         return None
 
     @property
     def keyword_index(self) -> Any | None:
-        """The `Bm25Index` that looks up words: itself, a component, or None."""
+        """The `Bm25Index` in which words can be looked up: itself, a component or None."""
         return None
 
     @abstractmethod
@@ -82,14 +82,14 @@ class Retriever(ABC, Generic[Queries]):
         """Encode query texts."""
 
     def encode_typed(self, queries: Sequence[TypedQuery]) -> Queries:
-        """Encode queries that people type.
+        """Encode queries as people type them.
 
-        Retrievers by words tolerate typos and complete unfinished words. Others encode the text.
+        BM25 tolerates typos and completes unfinished words. Other retrievers encode the text.
         """
         return self.encode_queries([query.text for query in queries])
 
     def added_terms(self, queries: Queries) -> frozenset[str]:
-        """Return the terms of BM25 that replaced mistyped or unfinished words of the queries."""
+        """Return the terms that BM25 put in place of mistyped or unfinished words."""
         return frozenset()
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
@@ -132,19 +132,29 @@ class Retriever(ABC, Generic[Queries]):
     def fits(
         self, queries: Queries, candidates: Sequence[Sequence[str]]
     ) -> list[dict[str, np.ndarray]]:
-        """Return how well the candidates fit each encoded query, comparable between queries.
+        """Return a measure of relevance that is comparable between queries, for each candidate.
+
+        The relevance floor compares fits with a threshold. Most kinds return their scores.
+
+        Args:
+            queries: Encoded queries.
+            candidates: Document ids per query, without repetitions.
 
         Returns:
-            Fits (n,) of the n candidates of each query, by component. Most kinds have one, without
-            a name: their scores.
+            For each query, the fits (n,) of its n candidates by component. Kinds without components
+            use the empty name.
         """
         return [{"": scores} for scores in self.score_encoded(queries, candidates)]
 
     @abstractmethod
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
-        """Return the number of the passage that answers a single encoded query best.
+        """Return the number of a document's passage that answers a query best, counted from 0.
 
-        Passages of a document count from 0. The result is 0 for kinds with one vector per document.
+        It is 0 for kinds with one vector per document.
+
+        Args:
+            query: One encoded query.
+            document_id: Id of the document.
         """
 
     def vectors_of(self, document_ids: Sequence[str]) -> Any:
@@ -159,9 +169,11 @@ class Retriever(ABC, Generic[Queries]):
     def search_and_rerank(
         self, queries: Queries, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """Return the k best documents for each encoded query, re-ranked where the kind does so.
+        """Return the k best documents for each encoded query, after re-ranking.
 
-        Documents with equal scores are ordered by ascending id.
+        Kinds with a `candidate_depth` score that many candidates again with `score_encoded`. For
+        other kinds this is `search_encoded`. Documents with equal scores are ordered by ascending
+        id.
         """
         if self.candidate_depth is None:
             return self.search_encoded(queries, k, allowed)
@@ -191,11 +203,11 @@ class Retriever(ABC, Generic[Queries]):
         return self
 
     def variants(self) -> Mapping[str, Search]:
-        """Return other searches of the same build by name; the evaluation compares them."""
+        """Return other ways to search the same index, by name, which the evaluation compares."""
         return {}
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Return the contributions to a document's score, the heaviest first.
+        """Return the contribution of each token or component to a document's score, largest first.
 
         Raises:
             FreshetError: If the kind does not score by token. Most kinds do not.

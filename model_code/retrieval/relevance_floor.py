@@ -1,16 +1,17 @@
-"""The relevance floor: how well documents fit queries that they do not answer.
+"""The relevance floor: the fit below which a hit is probably no answer to its query.
 
-A retriever by meaning ranks documents for every query, also if none fits. So queries that the
-collection hardly answers are searched for first: everyday questions about many subjects. A hit that
-fits its query less than the best hits of most of these fit theirs is below the floor.
+A dense retriever ranks documents for every query, even if no document answers it. So the floor is
+learned from queries that the collection hardly answers: everyday questions about many subjects. The
+floor is a high quantile of the fits of their best hits. A hit with a smaller fit is probably no
+answer either.
 
-A collection may be about everyday subjects, or share no word with the questions. So the floor lies
-between half of and the whole fit of queries that mean nothing in the words of the collection: words
-of random documents, put together.
+These questions mislead if the collection is about everyday subjects, or shares no word with them.
+So random queries limit the floor. A random query joins words of random documents and means nothing.
+The floor is at least half of, and at most, the median fit of the best hits of random queries.
 
-The scores of a fusion do not tell how well a hit fits, since the best document by words always
-scores 1. Each component is therefore measured on its own, and a hit is below the floor if it is for
-every component.
+The scores of a fusion do not show how well a hit fits, because they are normalised per query: the
+best document of a component that matches words always has the score 1. So each component has its
+own threshold. A hit is below the floor if it is below the threshold of every component.
 """
 
 from __future__ import annotations
@@ -24,15 +25,22 @@ import numpy as np
 from model_code.retrieval.protocol import Retriever
 from model_code.text.words import split_search_words
 
+# Number of random queries, and the range of their lengths in words.
 RANDOM_QUERIES = 16
 MIN_QUERY_WORDS = 3
 MAX_QUERY_WORDS = 10
+# Number of hits among which the best fit of a query is looked for.
 HITS_PER_QUERY = 10
+# Quantiles of the best fits of everyday queries and of random queries.
 EVERYDAY_QUANTILE = 0.85
 RANDOM_QUANTILE = 0.5
+# Lower limit of the floor, as a share of the quantile of random queries.
 MIN_SHARE_OF_RANDOM = 0.5
 MIN_DOCUMENTS = 20
-"""Documents from which a floor is learned. In fewer, random queries say little."""
+"""Smallest number of documents for which a floor is learned.
+
+Words of fewer documents make random queries that are too similar to the documents.
+"""
 
 
 EVERYDAY_QUERIES = (
@@ -73,22 +81,24 @@ EVERYDAY_QUERIES = (
 
 @dataclass(frozen=True)
 class RelevanceFloor:
-    """The lowest fits of hits that mean something.
+    """Thresholds below which hits are probably no answers.
 
     Attributes:
-        thresholds: Threshold by component; see `Retriever.fits`. Without any, no hit is below.
+        thresholds: Smallest fit of an answer, by component; see `Retriever.fits`. If it is empty,
+            no hit is below the floor.
     """
 
     thresholds: Mapping[str, float]
 
     @classmethod
     def learn(cls, retriever: Retriever, texts: Sequence[str], seed: int = 0) -> RelevanceFloor:
-        """Search for everyday and random queries.
+        """Learn the floor of a retriever from everyday and random queries.
 
         Args:
             retriever: The retriever.
-            texts: Texts of some of its documents, from which words are drawn.
-            seed: Seed of the draw.
+            texts: Texts of some of its documents, whose words make the random queries. The floor is
+                empty if there are fewer than `MIN_DOCUMENTS`.
+            seed: Seed of the random queries.
         """
         queries = random_queries(texts, seed)
         if len(texts) < MIN_DOCUMENTS or not queries:
@@ -117,7 +127,7 @@ class RelevanceFloor:
 
 
 def _best_fits(retriever: Retriever, queries: Sequence[str]) -> dict[str, list[float]]:
-    """Return the fit of the best hit of each query, by component."""
+    """Return the best fit among the first hits of each query, by component; 0 without hits."""
     encoded = retriever.encode_queries(queries)
     rankings = retriever.search_and_rerank(encoded, HITS_PER_QUERY)
     candidates = [sorted(dict(ranking)) for ranking in rankings]
@@ -130,9 +140,9 @@ def _best_fits(retriever: Retriever, queries: Sequence[str]) -> dict[str, list[f
 
 
 def random_queries(texts: Sequence[str], seed: int) -> list[str]:
-    """Return queries of words that are drawn from random texts.
+    """Return queries whose words are drawn from random texts; an empty list if no text has a word.
 
-    >>> random_queries(["river bank", "tax law"], seed=1)[0].split()[0] in "river bank tax law"
+     random_queries(["river bank", "tax law"], seed=1)[0].split()[0] in "river bank tax law"
     True
     """
     draw = random.Random(seed)

@@ -1,7 +1,7 @@
 """Rerank the best documents of a search with a cross-encoder.
 
-A cross-encoder reads query and passage together, which is more accurate than to compare their
-vectors, and slower. It therefore reads the best passage of the first `depth` documents only.
+A cross-encoder reads a query and a passage together. This is more accurate than a comparison of
+their vectors, and slower. So it reads only the best passage of each of the first `depth` documents.
 
 sentence-transformers takes seconds to import, so it is imported when a model is loaded.
 """
@@ -20,6 +20,7 @@ from model_code.settings import Field, Settings
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
+# Pairs of query and passage that the cross-encoder reads at a time.
 BATCH_SIZE = 32
 
 
@@ -51,7 +52,9 @@ class Reranker:
 
     @classmethod
     def load(cls, settings: RerankSettings) -> Reranker | None:
-        """Load the model of the settings, once per process; None if they name none.
+        """Load the model of the settings, or return None if they name no model.
+
+        A process keeps the loaded models, so that repeated calls are fast.
 
         Raises:
             FreshetError: If sentence-transformers is not installed, or the model cannot be loaded.

@@ -20,21 +20,30 @@ from model_code.errors import SettingsError
 from model_code.retrieval.protocol import Ranking
 
 EXTRA_DOCUMENTS = 16
-"""Documents fetched beyond k where a filter may drop some of them."""
+"""Documents fetched beyond k by a search whose hits are filtered afterwards."""
 
 GROUPS_PER_ROW = 4
-"""Groups per wanted row when scores are searched by the maxima of groups."""
+"""Number of groups per wanted row, when the best rows are found by the maxima of groups."""
 
 MIN_SCORES_FOR_GROUPS = 2**14
-"""Scores; for fewer, partitioning the keys is faster than searching by groups."""
+"""Number of scores up to which all keys are partitioned.
+
+For more scores it is faster to select the best rows by groups first.
+"""
 
 MIN_QUERIES_FOR_MATMUL = 12
-"""Queries; for fewer, one pass of dot products per query beats a narrow matrix product."""
+"""Smallest number of queries for which a matrix product is used.
+
+For fewer queries, separate dot products per query are faster than a narrow matrix product.
+"""
 
 MAX_SCORES_IN_MEMORY = 2**25
-"""Float32 scores held at a time, 128 MiB. At least those of `MIN_QUERIES_FOR_MATMUL` queries."""
+"""Float32 scores held at a time (128 MiB).
 
-# A sort key holds the score's bits in its upper half and the number of the document in its lower.
+A block always has `MIN_QUERIES_FOR_MATMUL` queries at least, even if their scores need more.
+"""
+
+# The upper 32 bits of a sort key hold the score's bits, the lower 32 bits the document's number.
 _SCORE_SHIFT = np.uint64(32)
 _NUMBER_MASK = np.uint64(2**32 - 1)
 
@@ -45,9 +54,9 @@ def top_k(
     k: int,
     document_rows: np.ndarray | None = None,
 ) -> Ranking:
-    """Return the k best documents by their best passage.
+    """Return the k best documents, each scored by its best passage.
 
-    The first j entries of the result are the result for k = j.
+    A smaller k gives the first entries of the same ranking.
 
     Args:
         scores: Score of each passage, shape (n,).
@@ -87,10 +96,11 @@ def top_k_positive(
     document_numbers: np.ndarray,
     has_repeated_documents: bool,
 ) -> Ranking:
-    """Return what `top_k` finds among the scores above 0, in half of the time.
+    """Return the ranking of `top_k` without scores of 0, in half of its time.
 
     Each passage gets a key of 64 bits: the bits of its score, then the number of its document. The
-    bits of non-negative float32 numbers grow with the numbers, so one sort orders by score and id.
+    bits of non-negative float32 numbers, read as integers, have the order of the numbers. So one
+    sort of the keys orders passages by score and id.
 
     Args:
         scores: Score of each passage, shape (n,), float32, none negative.
@@ -122,7 +132,7 @@ def top_k_positive(
 
 
 def _best_keys(scores: np.ndarray, document_numbers: np.ndarray, count: int) -> np.ndarray:
-    """Return the keys of about `count` best scores above 0, in descending order."""
+    """Return the keys of the `count` best scores above 0, in descending order."""
     rows: np.ndarray | slice = slice(None)
     if len(scores) > MIN_SCORES_FOR_GROUPS:
         rows = select_best_rows(scores, count)
@@ -134,13 +144,13 @@ def _best_keys(scores: np.ndarray, document_numbers: np.ndarray, count: int) -> 
         keys = np.partition(keys, surplus)[surplus:]
     keys.sort()
 
-    # A key without score bits belongs to a score of 0.
+    # A key whose upper 32 bits are 0 belongs to a score of 0.
     first_positive = keys.searchsorted(_NUMBER_MASK, side="right")
     return keys[first_positive:][::-1]
 
 
 def rank_best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ranking:
-    """Order different documents by descending score, equal scores by ascending id.
+    """Order different documents by descending score. Equal scores are ordered by ascending id.
 
     Args:
         scores: Pairs of document id and score.
@@ -149,15 +159,15 @@ def rank_best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -
     >>> rank_best_first({"b": 0.5, "c": 0.9, "a": 0.5}.items(), k=2)
     [('c', 0.9), ('a', 0.5)]
     """
-    # Two sorts are faster than one with a key of both, since neither calls a Python function.
+    # Two sorts are faster than one sort by a tuple, because neither calls a Python function.
     by_id = sorted(scores)
     return sorted(by_id, key=itemgetter(1), reverse=True)[:k]
 
 
 def select_best_rows(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of the `count` best scores and of all ties with the last one, ascending.
+    """Return the rows of the `count` best scores, ascending, and of scores equal to the last one.
 
-    Returns all rows if so many scores are NaN that no threshold can be found.
+    All rows are returned if so many scores are NaN that no threshold can be found.
 
     >>> select_best_rows(np.array([0.5, 0.9, 0.5, 0.2]), count=2).tolist()
     [0, 1, 2]
@@ -174,11 +184,12 @@ def select_best_rows(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def _score_floor(scores: np.ndarray, count: int) -> np.floating:
-    """Return a value that the `count` best scores reach and few others do.
+    """Return a value that the `count` best scores and few other scores reach.
 
-    The scores are split into groups. The `count` best group maxima are scores themselves, so at
-    least `count` scores reach the lowest of them. A group takes rows from everywhere, because
-    neighbouring rows often have similar scores. This takes a fifth of a partition's time.
+    The scores are split into groups. At least `count` scores reach the `count`-th best group
+    maximum, because the maxima are scores themselves. A group takes rows at regular distances,
+    because neighbouring rows often have similar scores. This takes a fifth of the time of a
+    partition of all scores.
     """
     group_count = GROUPS_PER_ROW * count
     group_size = len(scores) // group_count
@@ -204,8 +215,8 @@ def search_filtered(
     """Return the k best documents that pass a filter, for each query.
 
     The search fetches `first_depth` documents and doubles the depth for queries with too few hits.
-    A ranking has fewer than k documents if the search finds no others. An approximate search may
-    miss some that exist.
+    A ranking has fewer than k documents if the search finds no more. An approximate search may miss
+    matching documents.
 
     Args:
         search: Returns the best documents for queries, down to a given depth.
@@ -213,7 +224,7 @@ def search_filtered(
         k: Number of documents per query.
         keep: Whether a document passes the filter.
         first_depth: Depth of the first search.
-        max_depth: Depth at which k documents pass the filter, if so many exist.
+        max_depth: Largest depth to search. k documents among so many pass the filter, if k exist.
     """
     first_depth = min(first_depth, max_depth)
     filtered: list[Ranking] = []
@@ -234,20 +245,20 @@ def nearest_rows(
     count: int,
     excluded_rows: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows with the largest inner products for each query.
+    """Return the rows of vectors that have the largest inner products with each query.
 
-    The last bits of a score may depend on the number of queries, as the products are computed in
-    blocks.
+    The last bits of a score may depend on the number of queries, because the products of several
+    queries are computed together.
 
     Args:
         queries: Query vectors, shape (q, H), float32.
-        blocks: Vectors (n_i, H), float32. Rows count through all blocks.
+        blocks: Arrays of vectors, each of shape (n_i, H), float32. Rows count through all blocks.
         count: Number of rows per query.
         excluded_rows: Rows that score -inf.
 
     Returns:
-        Scores (float32) and rows (int64), both of shape (q, min(count, n)), by descending score and
-        equal scores by ascending row.
+        Scores (float32) and rows (int64), both of shape (q, min(count, n)). They are ordered by
+        descending score, and by ascending row if scores are equal.
 
     >>> nearest_rows(np.array([[0.0, 1.0]], np.float32), [np.eye(2, dtype=np.float32)], count=2)
     (array([[1., 0.]], dtype=float32), array([[1, 0]]))
@@ -257,7 +268,7 @@ def nearest_rows(
     best_scores = np.empty((len(queries), width), np.float32)
     best_rows = np.empty((len(queries), width), np.int64)
 
-    # Several blocks are copied side by side, which doubles the memory.
+    # The scores of several blocks are copied into one array, which doubles the memory.
     copies = 1 if len(blocks) == 1 else 2
     step = max(MIN_QUERIES_FOR_MATMUL, MAX_SCORES_IN_MEMORY // copies // max(1, row_count))
     for start in range(0, len(queries), step):

@@ -1,9 +1,9 @@
 """Words that people type: unfinished ones are completed, and one typo is tolerated.
 
-An index holds stems and no words. So a stem is looked up for every form that the typed word may
-have: for each ending that may follow its letters, or for each word that one edit makes of it
-(Norvig, 2007, How to Write a Spelling Corrector). Nothing has to be stored for that, and an index
-after any changes answers like one that is built again.
+An index holds stems and no words. So many possible words are stemmed, and their stems are looked
+up. To complete a word, each common ending is appended to its letters. To correct a word, each edit
+of one letter is applied (Norvig, 2007, How to Write a Spelling Corrector). This needs no further
+data in the index. So an index after any changes answers like an index that is built again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from model_code.text.folding import fold_characters, fold_letters
 from model_code.text.terms import IDENTIFIER_BOUNDARY, TermAnalyzer
 from model_code.text.words import split_search_words
 
+# Smallest number of letters of an unfinished word that is completed.
 MIN_PREFIX_LETTERS = 2
+# Largest number of terms that complete an unfinished word.
 MAX_COMPLETIONS = 16
 MIN_TYPO_LETTERS = 5
-"""Letters of a word from which a typo is tolerated. Shorter words are near to too many others."""
+"""Smallest number of letters of a word in which a typo is tolerated.
+
+One edit turns a shorter word into too many other words.
+"""
 
 ENDINGS = (
     "ability able ably ally ance ances ation ations ative edly ement ements ence ences ered ering "
@@ -29,7 +34,7 @@ ENDINGS = (
     "aison ement ements euse euses issement ique iques iste istes ité "
     "amiento ación aciones ador idad mente"
 )
-"""Endings of words in languages with Latin letters, which stemmers cut. Blanks separate them."""
+"""Word endings of languages with Latin letters that stemmers remove, separated by blanks."""
 
 ALPHABETS = (
     "abcdefghijklmnopqrstuvwxyz",
@@ -41,7 +46,7 @@ ALPHABETS = (
 
 
 def _tails_of_endings() -> tuple[str, ...]:
-    """Return what may follow the letters typed so far: an ending, or the rest of one."""
+    """Return the texts that may complete a word: an ending, or the rest of a started ending."""
     tails = {"", "s", "es", "e", "ed", "d", "er", "ers", "r", "rs", "y", "ly", "en", "n"}
     for ending in ENDINGS.split():
         folded = fold_letters(fold_characters(ending))
@@ -56,8 +61,9 @@ class UnfinishedWord(NamedTuple):
     """A query whose last word may be unfinished.
 
     Attributes:
-        finished_text: The words before it.
-        word: The word, as typed. Empty if there is none, or if it cannot be completed.
+        finished_text: The text before the last word; the whole text if `word` is empty.
+        word: The last word, as typed. It is empty if the last word is finished or cannot be
+            completed.
     """
 
     finished_text: str
@@ -87,7 +93,7 @@ def completed_stems(
     terms_with_prefix: Callable[[str], Mapping[str, int]],
     document_frequency: Callable[[str], int],
 ) -> list[str]:
-    """Return the terms of an index whose words begin with an unfinished word.
+    """Return the terms of an index that words with a given beginning have.
 
     Args:
         word: The unfinished word, as typed.
@@ -106,7 +112,8 @@ def completed_stems(
         if len(prefix) < MIN_PREFIX_LETTERS:
             continue
         found.update(terms_with_prefix(prefix))
-        # "embankm" begins no stem, but "embankment" has the stem "embank".
+        # A stem may be shorter than the typed letters: a word that begins with "embankm" is
+        # "embankment", and its stem is "embank". So possible whole words are stemmed as well.
         for stem in set(analyzer.stem([prefix + tail for tail in TAILS])):
             frequency = document_frequency(stem)
             if frequency:
@@ -118,10 +125,10 @@ def completed_stems(
 def corrected_stem(
     word: str, analyzer: TermAnalyzer, document_frequency: Callable[[str], int]
 ) -> str | None:
-    """Return the most frequent term that a word becomes by one edit, or None.
+    """Return the most frequent term of the index that one edit makes of a word, or None.
 
-    An edit inserts, deletes or replaces a letter, or swaps two neighbours. The first letter stays,
-    because people rarely mistype it.
+    An edit inserts, deletes or replaces a letter, or swaps two neighbouring letters. The first
+    letter is not edited, because people rarely mistype it.
 
     Args:
         word: A word that the index does not know, as typed.
@@ -140,9 +147,11 @@ def corrected_stem(
 
 
 def _edits(word: str) -> Iterable[str]:
-    """Yield the words that one edit after the first letter makes of a word.
+    """Yield the words that one edit makes of a word, without edits of its first letter.
 
-    >>> {"grape", "grpaes", "grades", "grapples"}.intersection(_edits("grapes")) == {
+    Letters are inserted and replaced from the alphabet of the word's last letter.
+
+     {"grape", "grpaes", "grades", "grapples"}.intersection(_edits("grapes")) == {
     ...     "grape", "grpaes", "grades"}
     True
     """
