@@ -21,8 +21,9 @@ class Document:
         document_id: Its id.
         title: Its title; may be empty if there is a text.
         text: Its text; may be empty if there is a title.
-        fields: Values that filters can ask for.
-        queries: Known queries. Kinds that learn a vector per document train on them.
+        fields: Named values that filters can ask for.
+        queries: Known queries: texts that the document is known to answer. Retrievers that learn a
+            vector per document train on them.
         date: Its date, in ISO format.
 
     Raises:
@@ -47,7 +48,7 @@ class Document:
 
     @classmethod
     def from_payload(cls, document_id: str, payload: Mapping[str, Any]) -> Document:
-        """Build a document from its id and the payload that `payload` gives."""
+        """Build a document from its id and its `payload`."""
         return cls(
             document_id=document_id,
             title=payload["title"],
@@ -72,9 +73,10 @@ class Document:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of everything but the id, in hex: equal exactly for equal contents.
+        """SHA-256 of everything but the id, in hex, which is equal for equal contents.
 
-        An empty string separates the date from the queries, none of which is empty.
+        An empty string separates the queries from the date. No query is empty, so that a date
+        cannot be mistaken for a query.
 
         >>> has_query = Document("a", "", "x", queries=("2020",))
         >>> has_date = Document("a", "", "x", date="2020")
@@ -93,7 +95,7 @@ class Remove:
 
     Attributes:
         document_id: Id of the document.
-        content_hash: Hash of the content after the removal: None.
+        content_hash: None, because no content remains after the removal.
     """
 
     document_id: str
@@ -101,14 +103,14 @@ class Remove:
 
 
 Change = Document | Remove
-"""A document to add or to replace, or one to remove."""
+"""A document to add or to replace, or the removal of a document."""
 
 STATUSES = ("added", "updated", "deleted", "unchanged")
-"""What a change can do to its document."""
+"""Possible effects of a change on its document."""
 
 
 def status_of(change: Change, before: str | None) -> str:
-    """Return what a change does to its document, one of `STATUSES`.
+    """Return the effect of a change on its document, one of `STATUSES`.
 
     Args:
         change: The change.
@@ -124,7 +126,9 @@ def status_of(change: Change, before: str | None) -> str:
 
 
 def canonical_fields(fields: Mapping[str, Any]) -> str:
-    """Serialise fields as tables store them: JSON with sorted keys, other values as text.
+    """Serialise fields as tables store them: as JSON with sorted keys.
+
+    Values that JSON does not support are written as text.
 
     >>> canonical_fields({"b": 1, "a": "x"})
     '{"a": "x", "b": 1}'

@@ -1,7 +1,7 @@
 """The headline of a document: its title in plain words, with its first sentence.
 
-People ask for a thing by its name or its purpose. A long passage hides both among details, so the
-headline is searched beside the passages.
+People ask for a thing by its name or its purpose. In a long passage, details outweigh both in the
+passage's vector. So fusions search a vector of the headline beside the passages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from model_code.text.words import join_words, split_first_sentence, split_words, word_spans
 
 MAX_HEADLINE_WORDS = 60
-"""Words of the first sentence that a headline keeps."""
+"""Largest number of words of the first sentence that a headline keeps."""
 
 # Signs between the parts of an identifier or a path: numpy.linalg.solve, read_csv, notes/oak-tree.
 _IDENTIFIER_SIGNS = re.compile(r"(?<=[^\W_])[._/\\:-]+(?=[^\W\d_])|_+")
@@ -21,7 +21,7 @@ _LINE_MARKUP = re.compile(r"^[#>*+\s-]+")
 
 
 def readable_title(title: str) -> str:
-    """Return a title with the parts of identifiers and paths as words.
+    """Return a title in which identifiers and paths are split into words.
 
     >>> readable_title("numpy.linalg.solve"), readable_title("The U.S. in 1.5 pages")
     ('numpy linalg solve', 'The U S. in 1.5 pages')

@@ -1,8 +1,8 @@
 """Known queries: texts that a document is known to answer.
 
-They come from judgements, from the rows that documents arrived with, and from feedback. Search can
-count their words as words of the document. All functions here depend on the set of queries alone,
-so the order in which queries arrive changes nothing.
+Known queries come from judgements, from the rows that documents arrived with, and from feedback.
+Search can count their words as words of the document. The functions here give the same result for
+the same queries in any order, so the order of arrival does not matter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 from model_code.text.words import split_words
 
 MIN_DUPLICATE_JACCARD = 0.8
-"""Word Jaccard from which two queries of a document are near-duplicates."""
+"""Smallest Jaccard similarity of the word sets of two queries that are near-duplicates."""
 
 
 class QuerySource(StrEnum):
@@ -28,19 +28,20 @@ class QuerySource(StrEnum):
 
 
 PUBLIC_SOURCES = frozenset({QuerySource.QRELS, QuerySource.ROW})
-"""Sources whose texts are shown. Texts of the others were typed by users of the search."""
+"""Sources whose query texts are shown. Users of the search typed the texts of other sources."""
 
 
 @dataclass(frozen=True)
 class KnownQuery:
-    """A query, and what is known about it and one document.
+    """A query, with evidence for or against the statement that one document answers it.
 
     Attributes:
         document_id: Id of the document.
         text: Text of the query.
         source: Where the query comes from.
-        weight: Evidence that the document answers the query: the grade of a judgement, 1 for a
-            query of a row, and the number of thumbs up. It is negative for evidence against it.
+        weight: Strength of the evidence, negative for evidence against the statement. It depends on
+            `source`: the grade of a judgement; 1 for a query in a document's row; the number of
+            thumbs up for feedback.
         date: Date of the evidence in ISO format, if it is known.
     """
 
@@ -52,7 +53,7 @@ class KnownQuery:
 
     @cached_property
     def key(self) -> tuple[str, str]:
-        """The document and the normalised text, which identify the query."""
+        """Document id and normalised text, which are equal for equal queries of a document."""
         return self.document_id, normalize_query(self.text)
 
     @property
@@ -67,9 +68,9 @@ class KnownQuery:
 
 
 def normalize_query(text: str) -> str:
-    """Return the words of a query, without regard to case, punctuation and width of characters.
+    """Return the words of a query in lower case, without punctuation, and in normal width.
 
-    Two queries are equal if these texts are equal.
+    Two queries count as equal if their normalised texts are equal.
 
     >>> normalize_query(" How do I sort\\na LIST?")
     'how do i sort a list'
@@ -82,7 +83,7 @@ def normalize_query(text: str) -> str:
 
 
 def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
-    """Return the share of common words among all words of two queries; 0 if there are none.
+    """Return the Jaccard similarity of two sets of words; 0 if both are empty.
 
     >>> jaccard(frozenset({"sort", "list"}), frozenset({"sort", "table"}))
     0.3333333333333333
@@ -92,17 +93,19 @@ def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
 
 
 def resolve_queries(queries: Iterable[KnownQuery]) -> list[KnownQuery]:
-    """Add up the evidence for each query of a document, and keep the queries that have some.
+    """Add up the evidence for each query of a document, and keep queries with positive evidence.
 
-    The weights of equal texts are added, so that a thumb down cancels a thumb up or a query of a
-    row. A text is taken from a public source if there is one, because it may then be shown.
+    The weights of equal queries are added, so that a thumb down cancels a thumb up or a query of a
+    row. If equal queries come from several sources, the text of a public source is kept, because it
+    may be shown.
 
     Args:
         queries: Known queries of any documents, in any order.
 
     Returns:
-        One query per document and normalised text whose weights sum to more than 0: by ascending
-        document id, then by descending weight, ascending date and ascending text.
+        One query per document and normalised text whose weights sum to more than 0. They are
+        ordered by ascending document id, then by descending weight, ascending date and ascending
+        text.
 
     >>> up = KnownQuery("a", "Sort a list", QuerySource.FEEDBACK)
     >>> down = KnownQuery("a", "sort a list?", QuerySource.FEEDBACK, weight=-1)
@@ -126,11 +129,11 @@ def resolve_queries(queries: Iterable[KnownQuery]) -> list[KnownQuery]:
 
 @dataclass(frozen=True)
 class KnownQueryLimits:
-    """Limits of what known queries may add to one document.
+    """Limits of the known queries whose words count as words of one document.
 
     Attributes:
         max_queries: Largest number of queries.
-        max_words: Largest number of words in all of them together.
+        max_words: Largest number of words in all these queries together.
     """
 
     max_queries: int = 16
@@ -142,9 +145,9 @@ def select_queries(
 ) -> list[KnownQuery]:
     """Return the known queries whose words count as words of their documents.
 
-    Queries of a document are taken in the order of `resolve_queries` up to the limits. A query is
-    passed over if it is a near-duplicate of one that was taken, or if its words do not fit. So
-    queries that are new or have little evidence cannot push out others.
+    The queries of a document are taken in the order of `resolve_queries`, up to the limits. A query
+    is skipped if it is a near-duplicate of a query that was taken, or if its words exceed the
+    limit. So queries with little evidence, or new ones, cannot displace others.
 
     Args:
         queries: Known queries of any documents, in any order.
@@ -183,7 +186,7 @@ def is_near_duplicate(left: frozenset[str], right: frozenset[str]) -> bool:
 
 
 def by_document(queries: Iterable[KnownQuery]) -> dict[str, list[KnownQuery]]:
-    """Group queries by document, and keep their order."""
+    """Group queries by document id. Queries of a document keep their order."""
     grouped: dict[str, list[KnownQuery]] = {}
     for query in queries:
         grouped.setdefault(query.document_id, []).append(query)
@@ -191,5 +194,5 @@ def by_document(queries: Iterable[KnownQuery]) -> dict[str, list[KnownQuery]]:
 
 
 def _rank(query: KnownQuery) -> tuple[float, str, str, str]:
-    """Order queries of one document: heavy ones first, then old ones, then by text and source."""
+    """Return a sort key: descending weight, then ascending date, text and source."""
     return (-query.weight, query.date or "", query.text, query.source)

@@ -13,7 +13,7 @@ _HTML_TAG = re.compile(
 _FENCE = re.compile(r"(?:^|(?<=\s))(?:`{3,}|~{3,})\w*(?=\s|$)")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
-# Each pattern keeps its first group.
+# Markup around a text. The markup is removed, and the text, the pattern's first group, is kept.
 _WRAPPED = (
     # Markdown: images and links, inline or by reference.
     re.compile(r"!?\[([^\[\]]*)\](?:\([^()]*\)|\[[^\[\]]*\])"),
@@ -28,7 +28,7 @@ _WRAPPED = (
     re.compile(r"(?<![\w.])_(?![_\s])([^_]+?)(?<!\s)_(?!\w|\.\w|\()"),
 )
 
-# Markup that stands between words: headings, lines below headings, table columns.
+# Markup between words: signs of headings, lines below headings, borders of table columns.
 _BETWEEN_WORDS = re.compile(r"(?:^|(?<=\s))(?:#{1,6}|[=~^*+-]{3,}|\|(?:[-:| ]*\|)?)(?=\s|$)")
 _LINE_START = re.compile(r"^(?:[-*+>]\s+)+")
 

@@ -1,6 +1,6 @@
 """Splitting of long documents into overlapping passages.
 
-A document is ranked by its best passage. Ids and metrics stay those of documents.
+A document is ranked by its best passage. Rankings and metrics refer to documents.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from model_code.text.words import word_spans
 Cut = Literal["words", "lines", "sections"]
 
 TOKEN = re.compile(r"[A-Za-z]{1,6}|\d{1,2}|[^\W\d_]|[\W_]")
-"""Roughly what WordPiece makes one token of."""
+"""A piece of text that WordPiece tokenizers roughly make one token of."""
 
 MAX_UNBROKEN_CHARACTERS = 80
-"""Longer words are cut."""
+"""Number of characters at which a longer word is cut."""
 
 HEADING = re.compile(r"(?:^|(?<=\n\n))(#{1,6}) +([^\n]+)(?=\n\n|\Z)")
 """A Markdown heading: a line between empty lines."""
@@ -33,9 +33,9 @@ class Span:
     """A passage as a slice of its document's text.
 
     Attributes:
-        start: First character.
-        end: Character after the last one.
-        prefix: Context that is searched before the slice, such as its heading.
+        start: Position of the first character.
+        end: Position after the last character.
+        prefix: Text that is put before the slice, such as the heading of its section.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Span:
     prefix: str = ""
 
     def read(self, text: str) -> str:
-        """Return the passage as it is searched."""
+        """Return the passage's text: the prefix and the slice of the document's text."""
         return self.prefix + text[self.start : self.end]
 
 
@@ -56,7 +56,7 @@ class _Section(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A word or a part of one, with its weight in words."""
+    """A word or a part of a word, which counts as `weight` words of a window."""
 
     start: int
     end: int
@@ -64,7 +64,7 @@ class _Piece(NamedTuple):
 
 
 def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0) -> list[Span]:
-    """Cut a text into windows.
+    """Cut a text into overlapping windows.
 
     Args:
         text: The text, or a part of a document's text.
@@ -83,7 +83,7 @@ def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0
     first = 0
     end = 0
     while end < len(pieces):
-        # A window holds one piece at least, however heavy it is.
+        # A window holds at least one piece, even if the piece alone exceeds the limit.
         fitting_end = bisect_right(words_before, words_before[first] + words) - 1
         end = max(first + 1, fitting_end)
         spans.append(Span(shift + pieces[first].start, shift + pieces[end - 1].end, prefix))
@@ -97,9 +97,9 @@ def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0
 def _weighted_pieces(text: str) -> list[_Piece]:
     """Split a text into words with weights: a word of many tokens counts as several words.
 
-    An ordinary word is about 4/3 tokens. With weights, addresses, tables, code and scripts that the
-    encoder hardly knows do not exceed `encoder.max_tokens` where prose of as many words fits. A
-    word of more than `MAX_UNBROKEN_CHARACTERS` characters is cut.
+    An ordinary word has about 4/3 tokens. Words of addresses, tables, code and rare scripts have
+    many more. Without weights, windows of such texts would exceed `encoder.max_tokens`. A word of
+    more than `MAX_UNBROKEN_CHARACTERS` characters is cut.
 
     >>> [tuple(piece) for piece in _weighted_pieces("see https://example.org/a/long/path")]
     [(0, 3, 1), (4, 35, 10)]
@@ -116,7 +116,8 @@ def _weighted_pieces(text: str) -> list[_Piece]:
 def _line_spans(text: str) -> list[Span]:
     """Return each line after the first, with the first line as prefix.
 
-    In a list, the first line says what the document is, and each other line is one item of it.
+    This suits documents that are lists: the first line names the subject, and each further line is
+    one item.
 
     >>> text = "Lists files.\\nls -a\\n\\nls -l"
     >>> [span.read(text) for span in _line_spans(text)]
@@ -141,14 +142,14 @@ def _line_spans(text: str) -> list[Span]:
 def _section_spans(text: str, words: int, stride: int) -> list[Span]:
     """Cut each section of a text into windows that start with the section's heading.
 
-    A heading without text of its own is put before the next section that has text.
+    A heading that no text follows is put before the next section that has text.
 
     >>> text = "Intro.\\n\\n# A\\n\\n## B\\n\\none two three"
     >>> [span.read(text) for span in _section_spans(text, words=2, stride=2)]
     ['Intro.', '# A\\n\\n## B\\n\\none two', '# A\\n\\n## B\\n\\nthree']
     """
     spans: list[Span] = []
-    # Headings since the last section with text.
+    # Headings that followed the last section with text.
     open_headings: list[re.Match[str]] = []
     for section in _split_at_headings(text):
         if section.heading is not None:
@@ -198,7 +199,7 @@ def passage_spans(text: str, words: int, stride: int, by: Cut) -> list[Span]:
 
     Args:
         text: The document's text.
-        words: Largest number of words per passage; unused for lines. 0: no windows.
+        words: Largest number of words per passage; unused for lines. 0: no cut into windows.
         stride: Words between the starts of two windows.
         by: Where passages are cut, see `PassageSettings`.
     """
@@ -210,11 +211,10 @@ def passage_spans(text: str, words: int, stride: int, by: Cut) -> list[Span]:
 
 
 def cut_passages(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
-    """Return the passages of a text, at least one, as they are searched.
+    """Return the texts of a document's passages, at least one; see `passage_spans`.
 
-    Windows hold at most `words` words and start every `stride` words. The last one reaches the end
-    of the text, and there are no more than needed. Every word lies in a window. With `words` = 0
-    the text is one passage.
+    Windows hold at most `words` words and start every `stride` words, until one reaches the end of
+    the text. Every word is in a window. With `words` = 0 the text is one passage.
 
     >>> cut_passages("a b c d e f g", words=3, stride=2)
     ['a b c', 'c d e', 'e f g']
@@ -245,7 +245,7 @@ def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> li
 class TextRules:
     """The settings of a build that decide how a document's text becomes passages.
 
-    The encoder also cuts each passage at its largest number of tokens.
+    The encoder also cuts each passage after `encoder.max_tokens` tokens.
 
     Attributes:
         include_title: `encoder.include_title`.
@@ -263,7 +263,10 @@ class TextRules:
     cut: Cut = "words"
 
     def passages(self, title: str, text: str) -> list[str]:
-        """Return the texts of a document's passages, like `passage_texts` of a corpus."""
+        """Return the texts of a document's passages, with the title if the rules include it.
+
+        They equal the texts that `passage_texts` returns for a corpus.
+        """
         passages = cut_passages(text, self.words, self.stride, self.cut)
         if not self.include_title:
             return passages

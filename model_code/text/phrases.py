@@ -25,11 +25,11 @@ def documents_containing(phrases: Iterable[str], texts: Mapping[str, str]) -> di
     A phrase is looked for only in texts that contain its rarest word.
 
     Args:
-        phrases: Phrases from `normalize_phrase`. An empty one is found nowhere.
-        texts: Text by document id, from `normalize_phrase`.
+        phrases: Phrases that `normalize_phrase` returned. No document contains an empty phrase.
+        texts: Texts that `normalize_phrase` returned, by document id.
 
     Returns:
-        Ids of documents by phrase.
+        Ids of the documents that contain each phrase.
 
     >>> documents_containing(["sort a"], {"d1": "sort a list", "d2": "sort all"})
     {'sort a': {'d1'}}

@@ -7,10 +7,14 @@
 | `title:river`, `title:"river bank"` | have the word in its title |
 | `-title:river` | not have the word in its title |
 
-Everything else is text, also what only resembles the syntax: an unclosed quote, a dash within a
-word or before a blank, a number, a single letter or another dash, and a query that only excludes. A
-query with flags such as `-r` or `--force` is a command, so that no word of it is excluded. Neither
-is a word that a document contains with its dash, such as `-name` in `find -name`.
+Everything else is searched as text, even if it resembles the syntax:
+
+- an unclosed quote;
+- a dash within a word, or before a blank, a number, a single letter or another dash;
+- a query that has excluded words only.
+
+A query with a flag such as `-r` or `--force` is a command, and no word of it is excluded. A word
+with a dash is also not excluded if a document contains it with the dash, such as `find -name`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from model_code.text.words import ASCII_SIGNS, UNSPACED_SCRIPTS, split_search_wo
 
 OPEN_QUOTES = '"“„«'
 CLOSE_QUOTES = '"”“»'
-# A dash at the start of a line is a bullet of a list.
+# A phrase or a word, with optional `-` and `title:` before it. It begins after a blank or at the
+# start of the query. A dash at the start of a later line is the bullet of a list, and no operator.
 OPERAND = re.compile(
     rf"""(?:(?<=[^\S\n])|\A)(?P<exclude>-)?(?P<title>title:)?
     (?:[{OPEN_QUOTES}](?P<phrase>[^{OPEN_QUOTES}{CLOSE_QUOTES}]+)[{CLOSE_QUOTES}](?!\w)
@@ -49,9 +54,10 @@ class TextCondition:
         words: A word or a phrase.
         is_excluded: Whether documents must not contain it.
         in_title: Whether only the title counts.
-        is_exact: Whether the words must occur as they are. Otherwise any form of the word counts.
-        literal: An excluded word with its dash, as typed. If a document contains this, the dash
-            belongs to a command such as `find -name`. Empty for all others.
+        is_exact: Whether the words must occur in this form and order. Otherwise any form of a word
+            counts, such as its plural.
+        literal: An excluded word with its dash, as typed. If a document contains it, the dash is
+            part of a command such as `find -name`. Empty if no single word is excluded.
     """
 
     words: str
@@ -66,8 +72,9 @@ class ParsedQuery:
     """A query without its syntax.
 
     Attributes:
-        text: The text to search for, which includes the words of phrases and titles.
-        conditions: Conditions that every hit meets.
+        text: The text to search for. It includes the words of phrases and of `title:`, but no
+            excluded words.
+        conditions: Conditions that every hit must meet.
     """
 
     text: str
@@ -79,7 +86,8 @@ def parse_query(text: str, flags: Collection[str] = ()) -> ParsedQuery:
 
     Args:
         text: The query as typed.
-        flags: Words with a dash, such as `-name`, that are text.
+        flags: Words with a dash, such as `-name`, that documents contain and that are therefore
+            searched as text.
 
     >>> parse_query('bank -"river bank" title:money')
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -108,13 +116,13 @@ def parse_query(text: str, flags: Collection[str] = ()) -> ParsedQuery:
         return ParsedQuery(text)
     searched_text = " ".join("".join(positive_text).split())
     if not split_search_words(searched_text):
-        # Only exclusions: nothing would be searched for.
+        # The query has excluded words only, so that no text to search for remains.
         return ParsedQuery(text)
     return ParsedQuery(searched_text, tuple(conditions))
 
 
 def _read_condition(match: re.Match[str], is_command: bool) -> TextCondition | None:
-    """Return the condition that a part of a query states, or None if it is text."""
+    """Return the condition of a matched part of a query, or None if the part is plain text."""
     is_excluded = match["exclude"] is not None
     in_title = match["title"] is not None
     if match["phrase"] is not None:
@@ -183,7 +191,10 @@ def fold_text(text: str) -> str:
 
 
 def _phrase_pattern(folded_words: Iterable[str]) -> re.Pattern[str]:
-    """Return the pattern of words that follow each other, in a folded text."""
+    """Return a pattern that finds words in this order in a folded text.
+
+    Between two words of scripts with blanks, some punctuation or white space is required.
+    """
     pattern = ""
     previous = ""
     for word in folded_words:
@@ -200,7 +211,10 @@ def _phrase_pattern(folded_words: Iterable[str]) -> re.Pattern[str]:
 
 
 def _is_spaced(character: str) -> bool:
-    """Return whether a character is a letter or digit of a script with blanks, or missing."""
+    """Return whether a character is a letter or digit of a script that separates words by blanks.
+
+    An empty string, which stands for the character before or after a phrase, counts as one.
+    """
     if not character:
         return True
     return character.isalnum() and UNSPACED_CHARACTER.match(character) is None

@@ -1,4 +1,4 @@
-"""Checks of query texts, and the part of a document that a hit shows."""
+"""Snippets: the part of a document that a hit shows. Also the check of query texts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from model_code.text.terms import AUTO, get_analyzer
 from model_code.text.words import is_valid_utf8, word_spans
 
 MAX_SNIPPET_CHARACTERS = 480
-"""Text without blanks, such as code or encoded data, would make snippets of any length."""
+"""Largest number of characters of the text in a snippet.
+
+A limit in words alone would allow very long snippets of texts without blanks, such as encoded data.
+"""
 
 SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
 
 
-# Words of English that say little alone. A mark on one of them tells a reader nothing.
+# English words that carry little meaning alone. They are not marked in hits.
 _FUNCTION_WORD_LIST = """
     a about an and are as at be been but by can do does for from had has have how i if in into is
     it its me my no not of on or our should so than that the their them then there these they this
@@ -52,18 +55,19 @@ def make_snippet(
 ) -> str:
     """Return about `width` words of a text around the words of a query.
 
-    It has at most `MAX_SNIPPET_CHARACTERS` characters of the text.
-
     The window with the highest weight is shown. Each different query word in a window adds 1 / (its
-    number of occurrences in the text), so that frequent words such as "the" hardly count. The
-    snippet starts and ends with a sentence where that leaves out no match. Dots mark other ends.
+    number of occurrences in the text) to the weight. So frequent words such as "the" hardly count.
+
+    The snippet starts at the start of a sentence, and stops at the end of one, if all query words
+    of the window then still fit. Otherwise "..." marks the start or the end. The snippet has at
+    most `MAX_SNIPPET_CHARACTERS` characters of the text.
 
     Args:
         text: The text. Its beginning is shown if it has none of the query's words.
         query: The query text.
         width: Number of words.
         language: Language of the words, see `TermAnalyzer`.
-        more_terms: Terms that count like words of the query.
+        more_terms: Further terms to look for, such as corrections of mistyped words.
 
     >>> make_snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
@@ -75,7 +79,7 @@ def make_snippet(
     word_starts = [start for start, _ in spans]
     sentence_starts = _sentence_starts(text, word_starts)
 
-    # The number of the word of each match, with the matched term.
+    # For each match, the number of its word in the text and the matched term.
     found_terms = sorted(_find_terms(text, query, language, more_terms))
     matches = sorted((bisect_right(word_starts, start) - 1, term) for start, _, term in found_terms)
     context_words = width // 8
@@ -133,19 +137,25 @@ def _fit_to_sentences(
     word_count: int,
     sentence_starts: list[int],
 ) -> tuple[int, int]:
-    """Return the first word of a snippet and the word after its last one.
+    """Choose the words of a snippet so that it starts and ends with a sentence if possible.
+
+    Words are given by their number in the text.
 
     Args:
         first_match: First matching word to show.
         last_match: Last matching word to show.
-        width: Largest number of words.
-        context_words: Words before the first match where no sentence starts near it.
+        width: Largest number of words of the snippet.
+        context_words: Number of words to show before the first match, if the start of its sentence
+            is too far away.
         word_count: Number of words of the text.
         sentence_starts: Words that start sentences, then `word_count`; see `_sentence_starts`.
+
+    Returns:
+        The first word of the snippet, and the word after its last word.
     """
     start = max(border for border in sentence_starts if border <= first_match)
     if last_match - start >= width:
-        # The sentence starts too far away.
+        # The sentence starts so far before the match that the matches would not fit.
         start = max(0, min(first_match - context_words, word_count - width))
 
     stop = min(start + width, word_count)
@@ -155,7 +165,7 @@ def _fit_to_sentences(
         stop = max(sentence_ends)
 
     if stop == word_count:
-        # There is room before the start.
+        # The text ends before `width` words, so earlier sentences may fit before the start.
         earlier_starts = [border for border in sentence_starts if stop - width <= border < start]
         if earlier_starts:
             start = min(earlier_starts)
@@ -165,16 +175,16 @@ def _fit_to_sentences(
 def find_marks(
     text: str, query: str, language: str | None = AUTO, more_terms: Collection[str] = ()
 ) -> tuple[tuple[int, int], ...]:
-    """Return the spans of a query's words in a text, whatever their endings.
+    """Return the spans to highlight in a text: all words with the stem of a query word.
 
-    Function words such as "the" are left out if the query has other words, because they stand
-    everywhere and draw the eye from the words that matter.
+    Function words such as "the" are left out if the query has other words. They occur everywhere,
+    and marking them would distract from the words that matter.
 
     Args:
         text: The text.
         query: The query text.
         language: Language of the words, see `TermAnalyzer`.
-        more_terms: Terms that count like words of the query.
+        more_terms: Further terms to look for, such as corrections of mistyped words.
 
     >>> find_marks("the end of the list", "the list"), find_marks("to be", "to be")
     (((15, 19),), ((0, 2), (3, 5)))
@@ -189,7 +199,7 @@ def find_marks(
         if text[start:end].casefold() in unmarked_words:
             continue
         if marks and start < marks[-1][1]:
-            # Pairs of characters overlap.
+            # Terms of scripts without spaces are pairs of characters, which overlap.
             previous_start, previous_end = marks[-1]
             marks[-1] = (previous_start, max(end, previous_end))
         else:
@@ -209,11 +219,11 @@ def _find_terms(
 
 
 def _sentence_starts(text: str, word_starts: list[int]) -> list[int]:
-    """Return the numbers of the words that start sentences, and the number of words.
+    """Return the numbers of the words that start sentences, ascending, then the number of words.
 
     Args:
         text: The text.
-        word_starts: Start of each word.
+        word_starts: Position of the first character of each word.
     """
     borders = {0, len(word_starts)}
     for sentence_end in SENTENCE_END.finditer(text):
@@ -222,11 +232,13 @@ def _sentence_starts(text: str, word_starts: list[int]) -> list[int]:
 
 
 def _best_window_start(matches: list[tuple[int, str]], width: int) -> int:
-    """Return the first match whose window of `width` words weighs most, or 0 without matches.
+    """Return the number of the word at which the best window starts, or 0 without matches.
+
+    A window has `width` words and starts at a match. See `make_snippet` for its weight.
 
     Args:
-        matches: Number of the word and term of each match, ascending.
-        width: Number of words.
+        matches: For each match, the number of its word and the matched term, ascending.
+        width: Number of words of a window.
     """
     if not matches:
         return 0

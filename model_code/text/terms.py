@@ -1,4 +1,4 @@
-"""Terms of BM25: words reduced so that a search finds them whatever their ending or case."""
+"""Terms of BM25: words reduced to a form that does not depend on case, accents and endings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ LANGUAGE_OF_SCRIPT = {
 DEFAULT_LANGUAGE = "english"
 """Stemmer of all other scripts."""
 
-# Folding makes several characters of some, as 1⁄2 of ½ and (1) of ⑴.
+# Where an identifier is split. Some of these characters come from folding, which turns ½ into 1⁄2
+# and ⑴ into (1).
 IDENTIFIER_BOUNDARY = re.compile(r"[_⁄/.,()]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 NAME_WITH_SIGN = re.compile(r"\.?(\w.*?)(?:\+\+|#)?", re.DOTALL)
 GROUPED_NUMBER = re.compile(r"\d+(?:[.,]\d{3})+")
@@ -41,7 +42,7 @@ UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED_SCRIPTS}]")
 FIRST_UNSPACED_CHARACTER = "\u0e00"
 
 MAX_CACHED_WORDS = 2**20
-"""Words whose terms are cached; then the cache starts again."""
+"""Number of words whose terms are cached. A full cache is emptied, which bounds its memory."""
 
 _stemmer = lru_cache(Stemmer.Stemmer)
 
@@ -49,9 +50,10 @@ _stemmer = lru_cache(Stemmer.Stemmer)
 class TermAnalyzer:
     """Reduces texts of one language to terms: lower-case stems and parts of identifiers.
 
-    Words are folded first, see `model_code.text.folding`. An identifier gives its parts and the
-    whole, and so do names such as C++, grouped numbers and joined emoji. A sign is a term. A word
-    in a script without spaces is a character; each pair of neighbours is a term as well.
+    Words are folded first, see `model_code.text.folding`. An identifier becomes several terms: its
+    parts and the whole. The same holds for names such as C++, grouped numbers such as 12,500 and
+    joined emoji. A sign such as € is a term. In scripts without spaces, each character is a term,
+    and each pair of neighbouring characters is another one.
 
     Args:
         language: A language of Snowball's stemmers, such as english or german. None: no stemming.
@@ -84,7 +86,7 @@ class TermAnalyzer:
         return terms
 
     def whole_terms(self, text: str) -> list[str]:
-        """Return the term of each word of a text, without those of its parts.
+        """Return one term per word of a text, without the terms of the word's parts.
 
         >>> TermAnalyzer("english").whole_terms("sorted DataFrame")
         ['sort', 'datafram']
@@ -93,13 +95,14 @@ class TermAnalyzer:
         return [word_terms[-1] for word_terms in terms if word_terms]
 
     def stem(self, words: Sequence[str]) -> list[str]:
-        """Return the stems of folded words, which all are of one script."""
+        """Return the stems of folded words. All words must be of the script of the first one."""
         return self._word_terms.stem(list(words))
 
     def query_terms(self, query: str) -> set[str]:
-        """Return the terms that a reader looks for in a text.
+        """Return the terms of a query that are marked in a hit.
 
-        Neighbouring characters of an unspaced script count as pairs only, not each on its own.
+        Neighbouring characters of a script without spaces are marked as pairs only. A single one of
+        them would match in unrelated words.
         """
         words = split_search_words(query)
         paired_characters: set[str] = set()
@@ -109,7 +112,10 @@ class TermAnalyzer:
         return set(self.analyze(query)) - paired_characters
 
     def locate(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
-        """Return the start, end and terms of each word, and of each pair of characters."""
+        """Return the start, the end and the terms of each word of a text.
+
+        Each pair of neighbouring characters of a script without spaces is listed as well.
+        """
         matches = list(search_word_matches(text))
         located = [(*match.span(), self._word_terms[match[0]]) for match in matches]
         for i in _unspaced_pairs([match[0] for match in matches]):
@@ -124,12 +130,12 @@ class TermAnalyzer:
 
 @lru_cache(maxsize=8)
 def get_analyzer(language: str | None) -> TermAnalyzer:
-    """Return the analyzer of a language. It is shared, because it caches words."""
+    """Return the analyzer of a language. All callers share it, and so its cache of words."""
     return TermAnalyzer(language)
 
 
 class _WordTerms(dict[str, tuple[str, ...]]):
-    """The terms of single words; each is analysed on its first look-up."""
+    """A cache of the terms of single words. A word is analysed on its first look-up."""
 
     def __init__(self, language: str | None) -> None:
         self.language = language
@@ -150,7 +156,7 @@ class _WordTerms(dict[str, tuple[str, ...]]):
 
         Args:
             whole: The word, such as C++ or read_csv.
-            name: The same without its signs.
+            name: The word without a leading dot and without ++ or # at its end.
         """
         parts = [part for part in IDENTIFIER_BOUNDARY.split(name) if part]
         terms = [fold_letters(part) for part in parts]
@@ -175,7 +181,7 @@ class _WordTerms(dict[str, tuple[str, ...]]):
 
 
 def _sign_terms(sign: str) -> tuple[str, ...]:
-    """Return the terms of a sign. Joined emoji give their parts and the whole.
+    """Return the terms of a sign. The terms of joined emoji are the parts and the whole.
 
     >>> _sign_terms("€"), _sign_terms("👩🏽\u200d🚒")
     (('€',), ('👩', '🚒', '👩🚒'))
@@ -188,6 +194,6 @@ def _sign_terms(sign: str) -> tuple[str, ...]:
 
 
 def _unspaced_pairs(words: list[str]) -> list[int]:
-    """Return the numbers of the words that are, like their successor, unspaced characters."""
+    """Return the index of each word that starts a pair of characters of scripts without spaces."""
     is_unspaced = [UNSPACED_CHARACTER.match(word) is not None for word in words]
     return [i for i in range(len(words) - 1) if is_unspaced[i] and is_unspaced[i + 1]]

@@ -1,9 +1,9 @@
 """Words of any language.
 
-Words are separated by spaces. Chinese, Japanese and the scripts of South-East Asia are written
-without spaces: there every character, with its combining marks, is a word. Split at spaces alone, a
-text in these scripts would be one word, and hence one passage without a span or a snippet. More
-cannot be told without a dictionary. Unicode's word boundaries (UAX 29) split Chinese alike.
+Most scripts separate words by spaces. Chinese, Japanese and the scripts of South-East Asia do not.
+In these scripts, every character with its combining marks counts as a word. Otherwise a whole text
+would be one word, which could not be cut into passages or snippets. Finding the real words would
+need a dictionary. Unicode's word boundaries (UAX 29) split Chinese in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 
 AUTO = "auto"
-"""As a language: that of each word's script."""
+"""Value of a language setting that selects the language of each word by its script."""
 
 # Thai, Lao, Tibetan, Burmese, Khmer; Chinese characters, kana, Bopomofo, half-width kana.
 UNSPACED_SCRIPTS = (
@@ -36,7 +36,10 @@ INVISIBLE = re.compile(
 )
 
 LAST_SIMPLE_CHARACTER = "\u02ff"
-"""Up to here no character is a combining mark or belongs to an unspaced script."""
+"""No character up to this one is a combining mark or belongs to a script without spaces.
+
+Texts of these characters are split with simpler and faster patterns.
+"""
 
 # Soft hyphen, zero-width characters, and marks of writing direction.
 IGNORABLE = "\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
@@ -46,7 +49,7 @@ ASCII_SIGNS = "$%&+<=>@^|~#"
 """ASCII characters that are signs. Other ASCII punctuation only separates words."""
 
 PUNCTUATION_SIGNS = "§¶†‡‰‱※"
-"""Characters that Unicode calls punctuation and that people search for like signs."""
+"""Characters that people search for, although Unicode classifies them as punctuation."""
 
 HALF_WIDTH_VOICE_MARKS = "\uff9e\uff9f"
 EMOJI_MODIFIERS = "\U0001f3fb-\U0001f3ff"
@@ -64,9 +67,9 @@ ASCII_SEARCH_WORD = re.compile(
 
 
 def escape_invisible(text: str) -> str:
-    """Escape characters that control a terminal or reverse the order of letters.
+    """Escape invisible characters that control a terminal or reverse the order of letters.
 
-    The escapes are those of JSON, so that JSON text keeps its meaning.
+    They are escaped as in JSON (\\u001b), so that escaped JSON text keeps its meaning.
 
     >>> escape_invisible("a\\x1b[2Jb\\u202ec")
     'a\\\\u001b[2Jb\\\\u202ec'
@@ -77,7 +80,8 @@ def escape_invisible(text: str) -> str:
 def print_message(text: str, nl: bool = True) -> None:
     """Print a command's output.
 
-    All output passes here, because ids, titles and reasons may come from strangers.
+    All commands print with this function, because ids, titles and reasons may come from strangers
+    and contain control characters.
 
     Args:
         text: The output.
@@ -87,7 +91,7 @@ def print_message(text: str, nl: bool = True) -> None:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each word, with the punctuation that touches it.
+    """Return the start and end of each word, including the punctuation that touches it.
 
     >>> text = "sort a list!"
     >>> [text[start:end] for start, end in word_spans(text)]
@@ -104,7 +108,7 @@ def join_words(text: str, spans: list[tuple[int, int]], start: int, end: int) ->
 
     Args:
         text: The text.
-        spans: Its `word_spans`.
+        spans: The result of `word_spans(text)`.
         start: Number of the first word.
         end: Number of the word after the last one.
 
@@ -144,14 +148,14 @@ def split_words(text: str) -> list[str]:
 
 
 def word_matches(text: str) -> Iterator[re.Match[str]]:
-    """Yield the words of `split_words` as matches."""
+    """Yield the words of `split_words` as matches, which have positions."""
     return _word_pattern(text).finditer(text)
 
 
 def split_search_words(text: str) -> list[str]:
-    """Return the words that a search can find: those of `split_words`, names and signs.
+    """Return the words that a search can find. Unlike `split_words`, they include signs.
 
-    Names such as C++, C# and .NET keep their signs, and numbers such as 12,500 their commas.
+    Names such as C++, C# and .NET keep their signs, and numbers such as 12,500 keep their commas.
     Currency signs, emoji and arrows are words. Invisible characters do not end a word.
 
     >>> split_search_words("C++ costs 5 €, a >= b!")
@@ -163,7 +167,7 @@ def split_search_words(text: str) -> list[str]:
 
 
 def search_word_matches(text: str) -> Iterator[re.Match[str]]:
-    """Yield the words of `split_search_words` as matches."""
+    """Yield the words of `split_search_words` as matches, which have positions."""
     return _search_word_pattern(text).finditer(text)
 
 
@@ -175,7 +179,10 @@ def _search_word_pattern(text: str) -> re.Pattern[str]:
 
 @cache
 def _search_word_pattern_with_signs() -> re.Pattern[str]:
-    """Compile the pattern of words and signs of all scripts, when a text first needs it."""
+    """Compile the pattern of words and signs of all scripts.
+
+    This is slow, so it is done when the first text needs it.
+    """
     marks = f"{_combining_marks()}{IGNORABLE}{HALF_WIDTH_VOICE_MARKS}"
     signs = f"{_non_ascii_signs()}{PUNCTUATION_SIGNS}"
     modifiers = f"{EMOJI_MODIFIERS}\ufe0e\ufe0f\u20e3"
@@ -186,7 +193,7 @@ def _search_word_pattern_with_signs() -> re.Pattern[str]:
         rf"[{UNSPACED_SCRIPTS}][{marks}]*",
         rf"(?:[^\W{UNSPACED_SCRIPTS}]+[{marks}]*)+(?:{NAME_SUFFIX})?",
         rf"[{FLAG_LETTERS}]{{2}}",
-        # Joined emoji, such as those of families and professions.
+        # Emoji that zero-width joiners combine into one, such as families and professions.
         rf"{emoji}(?:\u200d{emoji})*",
         rf"[{re.escape(ASCII_SIGNS)}]+",
         DOTTED_NAME,
@@ -237,14 +244,19 @@ def _word_pattern(text: str) -> re.Pattern[str]:
 
 @cache
 def _word_pattern_with_marks() -> re.Pattern[str]:
-    """Compile the pattern of words with combining marks, when a text first needs it."""
+    """Compile the pattern of words with combining marks.
+
+    This is slow, so it is done when the first text needs it.
+    """
     # Joiners occur within words of Persian and of Indic scripts.
     marks = f"{_combining_marks()}\u200c\u200d"
     return re.compile(rf"[{UNSPACED_SCRIPTS}][{marks}]*|(?:[^\W{UNSPACED_SCRIPTS}]+[{marks}]*)+")
 
 
 def is_valid_utf8(text: str) -> bool:
-    """Whether every byte of a text was UTF-8. Readers decode others as lone surrogates.
+    """Return whether a text was decoded from valid UTF-8.
+
+    Files are read with `surrogateescape`, which decodes invalid bytes as lone surrogates.
 
     >>> is_valid_utf8("café"), is_valid_utf8("caf\\udce9")
     (True, False)
