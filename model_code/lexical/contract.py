@@ -1,7 +1,7 @@
-"""Contract of a lexical retriever's trained encoder and index folder.
+"""Contract of a lexical retriever: conditions that its trained encoder and its index must meet.
 
-`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file trains
-lexical retrievers again, since DVC knows a kind's package as a whole.
+`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file makes DVC
+train lexical retrievers again, because a stage depends on the whole package of its kind.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from model_code.context import StageContext
 from model_code.files import MANIFEST, read_json
 from model_code.lexical.settings import EMBEDDED
 
-# Key of the manifest that states how known queries count; missing if they do not count.
+# Manifest key of a `KnownWords`: how known queries count. It is missing if they do not count.
 KNOWN_WORDS = "known_words"
 
 
 def check_trained(context: StageContext) -> None:
-    """Require the encoder's configuration and the weights of its head."""
+    """Check that the encoder's configuration and the weights of its head exist."""
     encoder = context.output / "encoder"
     require_files(encoder, ["lexical.json"])
     require_files(encoder / "1_LexicalHead", ["config.json", "model.safetensors"])
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
-    """Require the token index, and beside it exactly the part that the main search reads.
+    """Check that the folder has the token index and exactly the parts that its main search reads.
 
     Args:
         folder: Folder of the indexes.
-        manifest: Its manifest.
-        documents: The document of each passage, in the corpus's order.
+        manifest: Manifest of the folder.
+        documents: Document id of each passage, in the order of the corpus.
     """
     search = manifest["search"]
     is_expected = {

@@ -1,21 +1,23 @@
-"""The lexical encoder of SVDR: learned weights E(x) of a text, and its own tokens T(x).
+"""The lexical encoder of SVDR: learned weights E(x) of a text x, and the set of its tokens T(x).
 
-With features x_t (D) of a text's tokens, decoder rows e_v (D) and biases b_v, the weight of
-vocabulary entry v is
+E(x) has a weight for each entry of the tokenizer's vocabulary, also for entries that do not occur
+in the text. With features x_t (D) of the text's tokens t, decoder rows e_v (D) and biases b_v, the
+weight of vocabulary entry v is
 
     elu1p( max_t x_t.e_v + b_v )
 
-(Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 3). Padding takes no part in
-the maximum. In the published code it does, so a text's weights depend on its neighbours in a batch.
+(Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 3). The maximum leaves out
+padding. The published code includes it, so that a text's weights there depend on the other texts of
+its batch.
 
 The features come from one of two heads:
 
-- "mlm": a masked language model without its decoder. The decoder's rows and biases are e and b.
-- "closed_form", for encoders without such a head. Decoder rows are the word embeddings, centred and
-  scaled to unit norm. A matrix W is the ridge regression of each token's last hidden state onto the
-  decoder row of that token. The logit of entry v at a token is scale * cos(W h, e_v) + b_v, where
-  b_v starts at idf_v plus a constant: rare tokens weigh more. Nothing about an untrained head is
-  random.
+- "mlm": the head of a masked language model. The rows and biases of its decoder are e and b.
+- "closed_form", for encoders without such a head. The decoder rows e_v are the word embeddings,
+  centred and scaled to unit norm. A ridge regression solves for a matrix W that maps the last
+  hidden state h of a token to the decoder row of this token. The logit of entry v at a token is
+  scale * cos(W h, e_v) + b_v. b_v starts at idf_v plus a constant, so that rare tokens weigh more.
+  An untrained head has no random weights.
 """
 
 from __future__ import annotations
@@ -55,12 +57,15 @@ from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, no_progress
 
 UNUSED_TOKEN = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
-# Vocabulary entries that are scored at once. A block of logits of 512 tokens stays in the cache.
+# Vocabulary entries that are scored at a time. The logits of 512 tokens then fit into the cache.
 VOCABULARY_BLOCK = 2048
 
 
 class ClosedFormHead(nn.Module):
-    """Maps hidden states h to features scale * W h / |W h|, for unit decoder rows."""
+    """Maps hidden states h to features scale * W h / |W h|; see the module for "closed_form".
+
+    The decoder rows have unit norm, so that a logit is scale times a cosine.
+    """
 
     def __init__(self, hidden: int, scale: float) -> None:
         """Create the head.
@@ -77,21 +82,22 @@ class ClosedFormHead(nn.Module):
         """Return the features of hidden states, both (..., H), in float32 or wider."""
         transformed = self.transform(hidden)
         if transformed.dtype != torch.float64:
-            # Norms in bfloat16 lose the third digit.
+            # In bfloat16, norms would have less than three correct digits.
             transformed = transformed.float()
         return self.scale * normalize(transformed, dim=-1)
 
 
 def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Tensor:
-    """Return the W that minimises sum |W h - e|^2 + penalty |W|^2, computed in float64.
+    """Solve the ridge regression that maps hidden states to decoder rows.
+
+    It minimises sum |W h - e|^2 + penalty |W|^2 over all tokens, in float64.
 
     Args:
         pairs: Batches of hidden states h, (n, H), and decoder rows e, (n, D), of the same tokens.
-        ridge: The penalty, as a share of the mean square of the hidden states' components, summed
-            over all tokens.
+        ridge: The penalty, as a share of the mean diagonal entry of the sum of h h^T.
 
     Returns:
-        W, (D, H).
+        W, shape (D, H), float64.
     """
     gram: Tensor | None = None
     cross: Tensor | None = None
@@ -111,7 +117,7 @@ class ClosedFormBody(nn.Module):
     """A transformer with the closed-form head: maps token ids to features (B, T, H)."""
 
     def __init__(self, backbone: Any, head: ClosedFormHead) -> None:
-        """Put the head on the transformer's last hidden states."""
+        """Combine a transformer with a head that reads its last hidden states."""
         super().__init__()
         self.backbone = backbone
         self.head = head
@@ -124,15 +130,16 @@ class ClosedFormBody(nn.Module):
 class MaskedModel(nn.Module):
     """A masked language model without its decoder: maps token ids to features (B, T, D).
 
-    The decoder is a linear map to the vocabulary, whose rows mostly are the word embeddings. The
-    lexical encoder applies it itself.
+    The decoder is the last linear map of the model, from features to logits of the vocabulary. Its
+    rows usually are the word embeddings. `LexicalEncoder` applies the decoder itself, because it
+    only needs some of the logits.
     """
 
     def __init__(self, model: Any) -> None:
         """Take the decoder out of `model`.
 
         Raises:
-            FreshetError: If the decoder is no linear map.
+            FreshetError: If the decoder is not a linear map.
         """
         super().__init__()
         decoder = model.get_output_embeddings()
@@ -145,12 +152,12 @@ class MaskedModel(nn.Module):
         )
         self.model = model
         self.set_decoder(nn.Identity())
-        # In a list, so that torch does not register its parameters here: the lexical encoder does.
+        # A list hides the decoder's parameters from torch. `LexicalEncoder` registers them.
         self._decoder = [decoder]
 
     @property
     def decoder(self) -> nn.Linear:
-        """The linear map that was taken out."""
+        """The linear map that was taken out of the model."""
         return self._decoder[0]
 
     @property
@@ -159,11 +166,11 @@ class MaskedModel(nn.Module):
         return self.model.base_model
 
     def set_decoder(self, decoder: nn.Module) -> None:
-        """Set the module in the decoder's place, for example to save the whole model."""
+        """Replace the decoder of the model, for example to save the model with its decoder."""
         self.model.set_submodule(self._decoder_name, decoder)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the features of every token, which the decoder would multiply."""
+        """Return the features of every token: the decoder's input."""
         return self.model(input_ids=ids, attention_mask=mask).logits
 
 
@@ -173,10 +180,10 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
     Raises:
         FreshetError: If the checkpoint lacks a part of the head.
     """
-    # transformers takes seconds to import, as in `base_models`.
+    # transformers takes seconds to import.
     from transformers import AutoModelForMaskedLM
 
-    # Its configuration has checked positions, and dropout 0.
+    # `load_transformer` checks the number of positions and sets dropout to 0 in the configuration.
     backbone = load_transformer(folder, max_tokens)
     model, missing = load_pretrained(AutoModelForMaskedLM, folder, backbone.config)
     if missing:
@@ -189,19 +196,19 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
 
 
 def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
-    """Mark the vocabulary entries that never carry weight.
+    """Mark the vocabulary entries that never have a weight.
 
-    These are special and unused tokens, entries without a token, and, unless `punctuation`, tokens
-    whose text has no letter or digit. The text of a token matters, not its name: byte-level
-    tokenizers write "Ġ," for " ,".
+    These are special and unused tokens, and entries without a token. Tokens without a letter or
+    digit are marked as well, unless `punctuation` is true. The decoded text of a token decides, not
+    its name, because byte-level tokenizers write "Ġ," for " ,".
 
     Args:
         tokenizer: A fast tokenizer of transformers.
         size: Number of vocabulary entries.
-        punctuation: Whether tokens without letters and digits carry weight.
+        punctuation: Whether tokens without letters and digits may have a weight.
 
     Returns:
-        Mask, (size,) bool.
+        Mask, (size,) bool, true for entries that never have a weight.
     """
     name_of = {number: name for name, number in tokenizer.get_vocab().items()}
     special = set(tokenizer.all_special_ids)
@@ -216,12 +223,15 @@ def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
 
 
 def _has_letter_or_digit(text: str) -> bool:
-    """Return whether a token's text may be part of a word; bytes of a split character may."""
+    """Return whether a token's text may be part of a word.
+
+    A token may hold only some bytes of a character, which then decode to a replacement character.
+    """
     return any(letter.isalnum() or letter == REPLACEMENT_CHARACTER for letter in text)
 
 
 def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:
-    """Return T(x): the different tokens of a text that may carry weight, ascending int64.
+    """Return T(x): the different tokens of a text that may have a weight, ascending int64.
 
     >>> own_tokens([101, 7, 5, 7, 102], np.isin(np.arange(200), [101, 102])).tolist()
     [5, 7]
@@ -231,17 +241,17 @@ def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:
 
 
 def inverse_document_frequencies(bags: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """Return log( (N + 1) / (n_v + 1) ) of each token, which n_v of the N bags contain.
+    """Return the idf of each token v: log((N + 1) / (n_v + 1)), where n_v of N texts contain v.
 
-    A token that no bag contains counts as little rarer than one of a single bag. With a larger idf,
-    vocabulary that the corpus never uses would fill the places of query expansion.
+    The formula gives a token without a text only a slightly larger idf than a token of one text.
+    With a much larger idf, query expansion would choose tokens that the corpus never uses.
 
     Args:
         bags: The different token ids of each text.
         size: Number of tokens.
 
     Returns:
-        Frequencies, (size,) float32.
+        Inverse document frequencies, (size,) float32.
 
     >>> inverse_document_frequencies([np.array([0, 1]), np.array([0])], size=3).round(2).tolist()
     [0.0, 0.41, 1.1]
@@ -252,7 +262,7 @@ def inverse_document_frequencies(bags: Sequence[np.ndarray], size: int) -> np.nd
 
 
 def elu1p(logits: Tensor) -> Tensor:
-    """Return x + 1 for x >= 0 and e^x below: positive, smooth and increasing.
+    """Return x + 1 for x >= 0 and e^x for x < 0: a positive, smooth and increasing function.
 
     >>> elu1p(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0.3679, 1.0000, 3.0000])
@@ -264,9 +274,9 @@ def max_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) ->
     """Return max_t x_t.e_v + b_v over each text's tokens, computed in blocks of the vocabulary.
 
     Args:
-        features: (B, T, D).
+        features: Features of each token, (B, T, D).
         mask: (B, T), 0 for padding.
-        decoder: (V, D).
+        decoder: Decoder rows, (V, D).
         bias: (V,).
 
     Returns:
@@ -283,17 +293,17 @@ def max_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) ->
 def max_logits_at(
     features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor, entries: Tensor
 ) -> Tensor:
-    """Return `max_logits` at some entries of each text only, in float32 or wider.
+    """Return `max_logits` of some vocabulary entries of each text only, in float32 or wider.
 
     The backward pass keeps (B, T, k) numbers instead of (B, T, V). Values and gradients equal those
     of the dense computation.
 
     Args:
-        features: (B, T, D).
+        features: Features of each token, (B, T, D).
         mask: (B, T), 0 for padding.
-        decoder: (V, D).
+        decoder: Decoder rows, (V, D).
         bias: (V,).
-        entries: (B, k) int64.
+        entries: Vocabulary entries of each text, (B, k) int64.
 
     Returns:
         Logits, (B, k).
@@ -313,9 +323,9 @@ def top_entries(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = 
     Args:
         logits: (B, V).
         blocked: (V,) bool.
-        k: At most the number of entries that are not blocked. It is not checked here, because a GPU
-            would have to be waited for.
-        first: (B, n) int64, entries that come before all others unless they are blocked.
+        k: Number of entries per text, at most the number of entries that are not blocked. It is
+            not checked, because the check would have to wait for the GPU.
+        first: Entries, (B, n) int64, that are chosen before all others unless they are blocked.
 
     Returns:
         Entries, (B, k) int64.
@@ -334,11 +344,11 @@ class LexicalConfig:
     """Configuration that is saved beside a lexical encoder's weights; see `LexicalSettings`.
 
     Attributes:
-        head: "mlm" or "closed_form".
+        head: "mlm" or "closed_form"; see the module.
         scale: Norm of the closed-form head's features.
-        punctuation: Whether tokens without letters and digits carry weight.
-        index_top_k: Number of weights of an indexed passage.
-        query_top_k: Number of weights of a query.
+        punctuation: Whether tokens without letters and digits may have a weight.
+        index_top_k: Number of largest weights that are kept of an indexed passage.
+        query_top_k: Number of largest weights that are kept of a query.
     """
 
     head: str
@@ -354,11 +364,12 @@ class LexicalEncoder(TextModel):
     Attributes:
         body: Maps (input_ids, attention_mask) to features (B, T, D). Its `backbone` is the
             transformer alone.
-        decoder: (V, D). Features times its rows, plus the bias, are logits.
-        bias: (V,).
-        config: Head, and numbers of weights that are kept.
-        blocked: (V,) bool, entries that never carry weight.
-        open_entries: Number of entries that may carry weight.
+        decoder: Decoder rows, (V, D). The logit of an entry is the product of a feature with its
+            row, plus its bias.
+        bias: Biases, (V,).
+        config: Kind of the head, and numbers of weights that are kept.
+        blocked: (V,) bool, entries that never have a weight.
+        open_entries: Number of entries that may have a weight.
     """
 
     def __init__(
@@ -379,15 +390,15 @@ class LexicalEncoder(TextModel):
             bias: (V,).
             tokenizer: A fast tokenizer of transformers.
             config: Head, and numbers of weights that are kept.
-            max_tokens: Longer texts are cut.
-            precision: Precision of encoding.
+            max_tokens: Number of tokens to which longer texts are cut.
+            precision: Number format of matrix products when texts are encoded.
         """
         super().__init__(tokenizer, max_tokens, precision)
         self.body = body
         self.decoder = decoder
         self.bias = bias
         self.config = config
-        # It reads words, so it has no prompts.
+        # A prompt's words would get weights, so a lexical encoder has no prompts.
         self.prompts = Prompts()
         blocked = blocked_tokens(tokenizer, len(decoder), config.punctuation)
         self.register_buffer("blocked", torch.from_numpy(blocked), persistent=False)
@@ -400,11 +411,11 @@ class LexicalEncoder(TextModel):
 
     @property
     def vocabulary_size(self) -> int:
-        """V, including special and unused entries."""
+        """Number V of vocabulary entries, including special and unused ones."""
         return len(self.decoder)
 
     def bags(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return T(x) of each whole text, which is not cut: ascending int64 token ids."""
+        """Return T(x) of each text as ascending int64 token ids. Texts are not cut."""
         blocked = self.blocked.cpu().numpy()
         bags = []
         for start in range(0, len(texts), WINDOW_TEXTS):
@@ -415,20 +426,24 @@ class LexicalEncoder(TextModel):
 
     @cached_property
     def _untruncated_tokenizer(self) -> Any:
-        """A copy of the tokenizer: `token_ids` sets truncation, perhaps in another thread."""
+        """A copy of the tokenizer that never truncates.
+
+        `token_ids` sets the truncation of the original, perhaps in another thread.
+        """
         return Tokenizer.from_str(tokenizer_rules(self.tokenizer))
 
     def sparse(self, features: Features, k: int, bag_first: bool = False) -> tuple[Tensor, Tensor]:
         """Return the k largest weights of each text.
 
-        The entries are found without gradient, and only their logits are computed with it. So the
-        gradient equals that of the dense computation, and no (B, T, V) tensor is kept.
+        The entries are selected without gradient. Then only their logits are computed with
+        gradient. The gradient equals that of the dense computation, but no (B, T, V) tensor is
+        kept.
 
         Args:
             features: Tokenised texts.
             k: Number of weights per text.
-            bag_first: Whether a text's own tokens come before all others, however small their
-                weights. Then they always get a gradient.
+            bag_first: Whether the text's own tokens are selected first, even if their weights are
+                small. Then they always get a gradient.
 
         Returns:
             Entries, (B, k) int64, ascending, and weights, (B, k), with gradient.
@@ -446,7 +461,7 @@ class LexicalEncoder(TextModel):
         return elu1p(max_logits_at(tokens, mask, self.decoder, self.bias, entries))
 
     def binary_bags(self, features: Features) -> Tensor:
-        """Return T(x) as rows, (B, V) float32: 1 at each text's tokens that may carry weight."""
+        """Return T(x) as 0/1 rows, (B, V) float32, without tokens that never have a weight."""
         ids = features["input_ids"].to(self.device)
         rows = torch.zeros(len(ids), self.vocabulary_size, device=self.device).scatter(1, ids, 1.0)
         return rows.masked_fill(self.blocked, 0.0)
@@ -464,17 +479,17 @@ class LexicalEncoder(TextModel):
         progress: Progress = no_progress,
         even: bool = False,
     ) -> list[Sparse]:
-        """Return E(x), the largest weights of each text. Equal texts give equal bytes.
+        """Return E(x): the largest weights of each text. Equal calls give equal bytes.
 
         Args:
             texts: The texts, which are cut to `max_tokens`.
             top_k: Number of weights. None: `index_top_k`.
             progress: Called after each batch.
-            even: Whether batches have texts of one length only, without padding; see
+            even: Whether all texts of a batch have the same length, so that nothing is padded; see
                 `Encoder.encode`.
 
         Returns:
-            Ascending entries, and their weights, of each text.
+            For each text its ascending vocabulary entries and their weights.
         """
         k = top_k or self.config.index_top_k
 
@@ -489,7 +504,7 @@ class LexicalEncoder(TextModel):
         return self.encode(texts, self.config.query_top_k, even=True)
 
     def encode_own(self, texts: Sequence[str]) -> list[Sparse]:
-        """Return E(q) at the query's own tokens only: learned term weights without expansion."""
+        """Return the weights E(q) of each query's own tokens, without expansion by others."""
         blocked = self.blocked.cpu().numpy()
 
         def encode_bags(features: Features, ids: list[list[int]]) -> list[Sparse]:
@@ -515,14 +530,14 @@ class LexicalEncoder(TextModel):
                 results[row] = result
 
         batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        # Half a dense encoder's batch, since logits need memory beside the activations.
+        # Half of a dense encoder's batch, because the logits need memory beside the activations.
         self.encode_in_batches(texts, store, progress, even, batch_tokens // 2)
         return results
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of everything that decides a text's weights.
+        """Return the SHA-256 of everything that influences a text's weights.
 
-        These are the parameters, the tokenizer, the configuration and `max_tokens`.
+        This is the parameters, the tokenizer, the configuration and `max_tokens`.
         """
         return compute_fingerprint(
             self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens

@@ -1,6 +1,6 @@
-"""Train a lexical encoder by the semi-parametric loss, with HCE's hierarchy loss over tokens.
+"""Train a lexical encoder with SVDR's semi-parametric loss and HCE's hierarchy loss over tokens.
 
-See `losses` for the loss of SVDR and `token_hierarchy` for the hierarchy.
+See `model_code.lexical.losses` and `model_code.lexical.token_hierarchy` for the two losses.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 from model_code.training.trainer import Trainer, to_device
 
-# Document numbers are written with so many digits, so that ties, which searches by tokens have many
-# of, are broken in the order of the numbers, as they are by document ids.
+# Number of digits, with leading zeros, of document numbers that are used as ids. Equal scores are
+# ordered by id as text, which then is the order of the numbers. Searches by tokens have many ties.
 DOCUMENT_NUMBER_DIGITS = 12
-# The learning rate of the closed-form head's transform is so many times the encoder's.
+# Learning rate of the closed-form head's transform, as a multiple of the encoder's learning rate.
 HEAD_RATE_FACTOR = 4.0
-# The biases start far from their optimum.
+# Learning rate of the biases. It is large because the biases start far from their optimum.
 BIAS_LEARNING_RATE = 0.01
 
 
@@ -79,8 +79,8 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
 class SemiParametricObjective(nn.Module):
     """The semi-parametric loss of a batch, and the hierarchy loss if there is a hierarchy.
 
-    Scores are divided by scales that are measured before training: one per term, then one per level
-    of the hierarchy. They are a buffer, so a run that is resumed keeps its scales.
+    Scores are divided by scales, which are measured before training: one per term of the loss, then
+    one per level of the hierarchy. A buffer holds the scales, so that a resumed run keeps them.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SemiParametricObjective(nn.Module):
 
         Args:
             encoder: The encoder to train.
-            top_k: Number of vocabulary entries of a text that get a gradient.
+            top_k: Number of vocabulary entries per text that get a gradient.
             training: Weights of the losses.
             hierarchy: Nodes of the hierarchy loss, or None.
         """
@@ -113,7 +113,7 @@ class SemiParametricObjective(nn.Module):
 
     @torch.no_grad()
     def measure_scales(self, batch: TrainingBatch) -> None:
-        """Set the scales by the scores of a batch."""
+        """Measure the scales on the scores of a batch, and set them."""
         queries = self._views(batch.queries)
         documents = self._views(batch.documents)
 
@@ -130,11 +130,11 @@ class SemiParametricObjective(nn.Module):
         self.scales.copy_(scales)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """Return the loss of a batch, and the parts that the training curve shows.
+        """Return the loss of a batch, and its parts for the training curve.
 
         Returns:
-            `loss`, to be minimised, and without gradient the terms `full`, `beta` and `alpha`, and
-            `hierarchy_1`, ...: batch means.
+            Batch means: `loss`, which has a gradient; the terms `full`, `beta` and `alpha`; and
+            `hierarchy_1`, `hierarchy_2`, ... for the levels of the hierarchy.
         """
         settings = self.training_settings
         queries = self._views(batch.queries)
@@ -160,7 +160,7 @@ class SemiParametricObjective(nn.Module):
         return parts
 
     def _views(self, texts: LengthBuckets) -> TextViews:
-        """Return E(x) with `top_k` entries, and T(x), of the texts in their own order."""
+        """Return E(x), with `top_k` entries, and T(x) of the texts, in the order of the texts."""
         encode: Forward = self._weights
         if self.training_settings.cached_gradients:
             encode = without_activations(encode)
@@ -233,14 +233,14 @@ class LexicalTrainer(Trainer):
 
     @cached_property
     def _dev_tokens(self) -> TokenIndex:
-        """The tokens of the passages that dev evaluation ranks. Training does not change them."""
+        """Token index of the passages that dev evaluation ranks. Training does not change it."""
         documents = self.dev.passages.documents[self.dev.rows]
         names = [f"{document:0{DOCUMENT_NUMBER_DIGITS}}" for document in documents]
         tokens, _ = index_tokens(self.encoder, self.dev.texts, names)
         return tokens
 
     def _index_dev_passages(self, dev: DevEvaluator) -> EmbeddingIndex | None:
-        """Embed the passages to rank with the current encoder; None if search reads tokens only."""
+        """Index the embeddings of the dev passages; None if the search reads tokens only."""
         if self.lexical.search in BY_TOKENS:
             return None
         embeddings = self.encoder.encode(dev.texts)
@@ -248,7 +248,7 @@ class LexicalTrainer(Trainer):
         return EmbeddingIndex.build(embeddings, names, self.encoder.vocabulary_size)
 
     def _score_dev(self, dev: DevEvaluator, ranked: EmbeddingIndex | None) -> float:
-        """Return the mean metric of the main search with the current encoder."""
+        """Return the mean dev metric of the main search with the current encoder."""
         search = LexicalSearch(
             self.encoder, self._dev_tokens, ranked, self.lexical.search, self.lexical.rerank_depth
         )

@@ -1,4 +1,7 @@
-"""The indexes of a lexical retriever in one folder, and the searches that they allow.
+"""The indexes of a lexical retriever in one folder, and the searches that they support.
+
+A search scores a passage p for a query q by the inner product of two vectors over the vocabulary.
+E(x) are the weights that the encoder gives a text x, and T(x) is 1 for each token of x.
 
 | name | query | passage | needs |
 |---|---|---|---|
@@ -10,10 +13,14 @@
 
 Source: Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 5; beta_own is ours.
 
-In the folder, `tokens/` is a `TokenIndex`, with which "beta" searches seconds after a corpus
-arrives. `known/` holds the tokens of known queries if these count. `embeddings/` is an
-`EmbeddingIndex` if the main search is full or alpha. `passages/` holds the texts if it is
-beta_rerank, which embeds them when a query needs them.
+An embedding is E(p). The folder has these parts:
+
+- `tokens/`: a `TokenIndex`. It needs no encoder, so that beta can search a new corpus after
+  seconds.
+- `known/`: the tokens of known queries, if known queries count.
+- `embeddings/`: an `EmbeddingIndex`, if the main search is full or alpha.
+- `passages/`: the texts of the passages, if the main search is beta_rerank. It embeds a passage
+  when a query needs it.
 """
 
 from __future__ import annotations
@@ -45,7 +52,7 @@ from model_code.text.known_queries import KnownQuery
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
-"""Searches that read the token index alone."""
+"""Searches that read no embeddings, only the token index."""
 
 FORMAT = 1
 KIND = "lexical"
@@ -58,32 +65,33 @@ PASSAGES = "passages"
 ARRAYS = ("starts", "passages", "weights")
 TEXTS = "passages.json"
 PRECISION = "float16"
-"""Type of stored weights, with three significant digits."""
+"""Number format of stored weights. It has three significant digits."""
 
-# Name of the variant in which known queries do not count.
+# Name of the search variant in which known queries do not count.
 WITHOUT_KNOWN = "without_known"
 
 NO_KNOWN_QUERIES: Mapping[str, Sequence[KnownQuery]] = MappingProxyType({})
 """Documents without known queries."""
 
-# Queries whose weights are kept, because their hits are explained one by one.
+# Number of encoded queries that are cached, because `explain` is called once per hit of a query.
 MAX_CACHED_QUERIES = 16
-# Passages whose embeddings are kept once a query has needed them.
+# Number of passages from which the cache of their embeddings is emptied.
 MAX_CACHED_EMBEDDINGS = 4096
 
 
 class EmbeddingIndex(SparseIndex):
-    """For each vocabulary entry the passages with a weight there: three flat, memory-mapped arrays.
+    """An inverted index: for each vocabulary entry, the passages that have a weight there.
 
-    A query adds up the lists of its own entries, and nothing else is read. A score is the float64
-    sum over the query's entries, in ascending order, of query weight times stored weight, rounded
-    to float32. So it is the same for any batch and any order of insertion.
+    It consists of three flat, memory-mapped arrays. A query reads only the lists of its entries. A
+    score is the float64 sum of (query weight) * (stored weight) over the query's entries in
+    ascending order, rounded to float32. So it depends neither on the batch nor on the order of
+    insertion.
 
     Attributes:
-        starts: (V + 1,) int64, the start of each entry's list.
-        passages: (n,) int32, the passages of the lists, ascending in each.
-        weights: (n,) float16, their weights.
-        ids: The document of each passage.
+        starts: Start of each entry's list, (V + 1,) int64.
+        passages: Passage numbers of all lists, ascending within a list, (n,) int32.
+        weights: Weight of each entry of `passages`, (n,) float16.
+        ids: Document id of each passage.
 
     >>> embedding = (np.array([0, 2]), np.array([1.0, 3.0], np.float32))
     >>> index = EmbeddingIndex.build([embedding], ["a"], size=4)
@@ -162,14 +170,14 @@ class EmbeddingIndex(SparseIndex):
         return next(self.scores([query]))[passages]
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """Return what each of the query's entries adds to the document's best passage.
+        """Return the contribution of each query entry to the score of the document's best passage.
 
         Args:
             query: Entries and weights.
             document_id: A document of the index.
 
         Returns:
-            Pairs of an entry and its positive share of the score, largest share first.
+            Pairs of an entry and its positive contribution, largest contribution first.
         """
         best = self.best_passage(query, document_id)
         passage = int(self.ids.rows_of([document_id])[best])
@@ -182,7 +190,11 @@ class EmbeddingIndex(SparseIndex):
         return sorted(shares, key=lambda match: (-match[1], match[0]))
 
     def embeddings(self, passages: np.ndarray) -> Iterator[Sparse]:
-        """Yield E(p) of some passages, (p,), read back from the lists of entries."""
+        """Yield E(p) of each of some passages, collected from the lists of entries.
+
+        Args:
+            passages: Numbers of the passages, (p,).
+        """
         entries = np.repeat(np.arange(self.size), np.diff(self.starts))
         order = np.lexsort((entries, self.passages))
         ends = np.cumsum(np.bincount(self.passages, minlength=len(self.ids)))
@@ -221,10 +233,10 @@ class EmbeddingIndex(SparseIndex):
 
 
 class PassagesOnTheFly:
-    """Ranks candidates as an `EmbeddingIndex` of the same passages would, from their texts.
+    """Ranks candidates like an `EmbeddingIndex` of the same passages, but stores only their texts.
 
-    Passages are embedded when a query needs them. Some embeddings are kept; threads may share an
-    object.
+    A passage is embedded when a query needs it, and its embedding is cached. Threads may share an
+    instance.
 
     Attributes:
         texts: The passages.
@@ -264,7 +276,7 @@ class PassagesOnTheFly:
     def _embeddings(self, rows: Sequence[int]) -> list[Sparse]:
         if len(self._cache) > MAX_CACHED_EMBEDDINGS:
             self._cache = {}
-        # Another thread may replace the cache meanwhile, so this call keeps the one it has read.
+        # Another thread may replace `self._cache`, so this call works on one dictionary.
         cache = self._cache
         missing = [row for row in rows if row not in cache]
         embeddings = self.encoder.encode([self.texts[row] for row in missing])
@@ -290,19 +302,19 @@ Passages = EmbeddingIndex | PassagesOnTheFly
 
 
 class LexicalSearch(Retriever[list[Sparse]]):
-    """One of the searches, by an encoder over the indexes of one corpus.
+    """One of the searches of the module's table, over the indexes of one corpus.
 
-    Encoded queries are lists of entries and weights.
+    An encoded query consists of vocabulary entries and their weights.
 
     Attributes:
         encoder: Encodes queries.
         tokens: Token index of the passages.
-        passages: Embeddings of the same passages, indexed or made on the fly. None if only the
+        passages: Embeddings of the same passages, indexed or computed on demand. None if only the
             token index is searched.
         main: Name of the search.
-        rerank_depth: Number of documents found by beta that "beta_rerank" ranks again.
-        fingerprint: The encoder's.
-        known: Tokens of known queries of the same documents; None if they do not count.
+        rerank_depth: Number of best documents of beta that beta_rerank ranks again.
+        fingerprint: Fingerprint of the encoder.
+        known: Tokens of known queries of the same documents. None if known queries do not count.
     """
 
     can_explain = True
@@ -336,8 +348,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
 
         Args:
             folder: The folder.
-            encoder: The encoder that it was built with.
-            fingerprint: The encoder's, if the caller has computed it before.
+            encoder: The encoder that the folder was built with.
+            fingerprint: Fingerprint of the encoder, if it is already known.
 
         Raises:
             FingerprintMismatch: If the folder was built with another encoder.
@@ -379,13 +391,13 @@ class LexicalSearch(Retriever[list[Sparse]]):
     def over(
         self, tokens: TokenIndex, passages: Passages | None, known: KnownTokens | None = None
     ) -> Self:
-        """Return the same search over other indexes."""
+        """Return a search of the same kind and encoder over other indexes."""
         return type(self)(
             self.encoder, tokens, passages, self.main, self.rerank_depth, self.fingerprint, known
         )
 
     def by(self, main: MainSearch) -> Self:
-        """Return another search over the same indexes."""
+        """Return the search with another name over the same indexes."""
         return type(self)(
             self.encoder,
             self.tokens,
@@ -397,7 +409,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         )
 
     def without_known_words(self) -> Self:
-        """Return the same search in which known queries do not count; itself if none count."""
+        """Return the same search without known queries; this one if no known query counts."""
         if self.known is None:
             return self
         return self.over(self.tokens, self.passages)
@@ -435,7 +447,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
 
     @property
     def names(self) -> list[MainSearch]:
-        """The searches that these indexes allow."""
+        """Names of the searches for which all needed indexes exist."""
         if self.passages is None:
             return list(BY_TOKENS)
         if isinstance(self.passages, EmbeddingIndex):
@@ -443,7 +455,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         return [name for name in NAMES if name not in EMBEDDED]
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
-        """Encode queries as the search reads them."""
+        """Encode queries in the form that the main search needs; see the module's table."""
         if self.main == "alpha":
             bags = self.encoder.bags(texts)
             return [(bag, np.ones(len(bag), np.float32)) for bag in bags]
@@ -456,7 +468,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
     ) -> list[Ranking]:
         """Return the k best documents of each query.
 
-        For beta_rerank these are the candidates by tokens, before they are ranked again. Documents
+        For beta_rerank these are the candidates of beta, before they are ranked again. Documents
         that share no entry with a query are left out.
         """
         index = self.scored_by if self.main in EMBEDDED else self.searched_tokens
@@ -468,7 +480,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
 
     @property
     def scored_by(self) -> TokenIndex | TokensWithKnown | Passages:
-        """The index that the final scores come from."""
+        """The index that computes the final scores."""
         index = self.searched_tokens if self.main in BY_TOKENS else self.passages
         if index is None:
             raise FreshetError(
@@ -480,7 +492,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
     def score_encoded(
         self, queries: list[Sparse], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """Return the scores of each query's candidates, (n,) float64, as the search ranks them."""
+        """Return the final scores of each query's candidates, (n,) float64."""
         all_scores = []
         rankings = self.scored_by.rank(queries, candidates)
         for documents, ranking in zip(candidates, rankings, strict=True):
@@ -494,10 +506,9 @@ class LexicalSearch(Retriever[list[Sparse]]):
         return self.scored_by.best_passage(query[0], document_id)
 
     def variants(self) -> Mapping[str, Search]:
-        """Return the other searches that these indexes allow, by name.
+        """Return the other searches that these indexes support, by name.
 
-        Searches that read the whole encoding of the same texts share it, as long as any of them is
-        referenced.
+        Searches of the same texts share their E(q), so that the texts are encoded once.
         """
         encode_shared = cache(self.encoder.encode_queries)
 
@@ -519,10 +530,10 @@ class LexicalSearch(Retriever[list[Sparse]]):
         return variants
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Return the tokens that matched in the document's best passage, heaviest first.
+        """Return the tokens that matched in the document's best passage, largest weight first.
 
-        Their weights sum to the score. A token that the query does not contain is marked as an
-        expansion. A token that the passage has from a known query alone is marked as known.
+        The weights sum to the score. A token that the query does not contain is marked as an
+        expansion. A token is marked as known if the passage has it only from a known query.
         """
         query_tokens = set(self.encoder.bags([text])[0].tolist())
         query = self._encode_cached(text)
@@ -557,7 +568,7 @@ def build_folder(
         texts: The passages.
         document_ids: The document of each passage.
         settings: The main search, and the depth of re-ranking.
-        shards: Keeps finished shards of embeddings, from which an interrupted call resumes.
+        shards: Folder of finished shards of embeddings, from which an interrupted call resumes.
         progress: Called after each shard.
         known: Known queries by document id.
         words: How known queries count; None ignores them.
@@ -587,12 +598,14 @@ def build_folder(
 def encode_resumably(
     encoder: LexicalEncoder, texts: Sequence[str], folder: Path, progress: Progress = no_progress
 ) -> list[Sparse]:
-    """Return `encoder.encode(texts)`, shard by shard. Resumed or not, the bytes are equal.
+    """Encode texts shard by shard, so that an interrupted call can be resumed.
+
+    The result equals `encoder.encode(texts)` bit for bit, also after an interruption.
 
     Args:
         encoder: The encoder.
         texts: The texts.
-        folder: Keeps finished shards. It must belong to this encoder and these texts alone.
+        folder: Folder of finished shards. No other encoder or texts may use it.
         progress: Called after each shard.
     """
 
@@ -609,7 +622,10 @@ def encode_resumably(
 
 @lru_cache(maxsize=1)
 def token_bags(encoder: LexicalEncoder) -> TokenBags:
-    """Return the encoder's bags, kept: copying a tokenizer takes longer than a segment's texts."""
+    """Return a cached `TokenBags` of the encoder's tokenizer.
+
+    Copying a tokenizer would take longer than finding the tokens of a small segment.
+    """
     return TokenBags(encoder.tokenizer)
 
 
@@ -622,8 +638,8 @@ def index_tokens(
 ) -> tuple[TokenIndex, KnownTokens | None]:
     """Index the tokens of passages, and of known queries if they count. Nothing is encoded.
 
-    Passages are not cut, even if they are longer than the encoder's limit. Tokens that may carry no
-    weight are indexed too. They match nothing, since no query has them.
+    Passages are not cut, even if they are longer than the encoder's limit. Tokens that never have a
+    weight, such as punctuation, are indexed as well. They have no effect, since no query has them.
 
     Args:
         encoder: The encoder, whose tokenizer is used.

@@ -28,9 +28,9 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 
 
 def index(context: StageContext) -> dict[str, Any]:
-    """Index the passages' tokens, and what else the main search reads, with the trained encoder.
+    """Build the indexes that the main search reads, with the trained encoder.
 
-    Known queries count as they do for `bm25_known`, if they are used.
+    If `known_queries.use` is set, known queries count with the weight chosen for `bm25_known`.
     """
     from model_code.corpus.known_queries import CorpusQueries
     from model_code.corpus.tables import load_corpus, passage_texts
@@ -64,7 +64,7 @@ def index(context: StageContext) -> dict[str, Any]:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> LexicalRetriever:
-    """Open the retriever in two folders; `loading` is passed to `layout.load_encoder`."""
+    """Open a lexical retriever; `loading` is passed to `layout.load_encoder`."""
     from model_code.lexical.layout import load_encoder
     from model_code.lexical.retriever import LexicalRetriever
 
@@ -86,10 +86,13 @@ def check_trained(context: StageContext) -> None:
 
 
 def check_settings(training: TrainingSettings, settings: LexicalSettings) -> None:
-    """Refuse a dense encoder as the start, and co-training.
+    """Refuse settings of dense training that a lexical encoder does not support.
+
+    Training cannot start from a trained dense encoder, which has no lexical head. Co-training
+    clusters passage vectors, which a lexical retriever does not have.
 
     Raises:
-        SettingsError: If the training settings ask for either.
+        SettingsError: If `training.start` is set, or co-training is switched on.
     """
     require(
         training.start is None,

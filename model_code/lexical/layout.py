@@ -1,8 +1,8 @@
-"""Where lexical encoders come from, and the folder that a trained one is saved in.
+"""Creation of untrained lexical encoders, and saving and loading of trained ones.
 
-A saved folder can be loaded by sentence-transformers, too. The transformer (with its decoder, if it
-is a masked language model) lies at the top, the head's weights in `1_LexicalHead/`, and the head's
-code in `outside.py`: `SparseEncoder(folder, trust_remote_code=True)`. Only this project reads
+sentence-transformers can load a saved folder: `SparseEncoder(folder, trust_remote_code=True)`. The
+folder itself holds the transformer, with its decoder if it is a masked language model. The weights
+of the head are in `1_LexicalHead/`, and the head's code is in `outside.py`. Only this project reads
 `lexical.json`.
 """
 
@@ -51,13 +51,14 @@ CODE = "outside.py"
 
 # Norm of the closed-form head's features. A larger one gives sparser weights with higher peaks.
 CLOSED_FORM_SCALE = 16.0
-# The closed-form head's logit of a token with idf 0 at cosine 0.
+# Bias of a token with idf 0 in the closed-form head: its logit at cosine 0.
 CLOSED_FORM_BIAS = -12.0
-# Passages that the closed form is solved from.
+# Number of sampled passages whose tokens the ridge regression of the closed-form head reads.
 CLOSED_FORM_PASSAGES = 400
-# Penalty, as a share of the hidden states' mean square. Their components are correlated.
+# Penalty of the ridge regression, as a share of the hidden states' mean square. It is needed
+# because the components of hidden states are correlated.
 CLOSED_FORM_RIDGE = 0.01
-# Keeps the sample of passages independent of other draws with the same seed.
+# Part of the random seed that makes the sample of passages independent of other random choices.
 SAMPLE_STREAM = 17
 
 
@@ -66,10 +67,11 @@ def start_encoder(
 ) -> LexicalEncoder:
     """Return the lexical encoder that training starts from.
 
-    A base that is a masked language model keeps its own head. Any other gets a closed-form head.
+    A base encoder that is a masked language model keeps its head. Any other base encoder gets a
+    closed-form head.
 
     Args:
-        encoder: The base and how it is loaded.
+        encoder: Settings of the base encoder.
         settings: Numbers of weights that are kept.
         texts: Passages of the corpus, from which a closed-form head is solved.
         seed: Seed of the sample of passages.
@@ -103,19 +105,19 @@ def _start_closed_form(
     config: LexicalConfig,
     *options: Any,
 ) -> LexicalEncoder:
-    """Solve for a closed-form head on the backbone's device; see the docstring of `encoder`.
+    """Solve for a closed-form head on the backbone's device; see `model_code.lexical.encoder`.
 
     Args:
         backbone: A transformer.
-        texts: Passages. W is solved from `CLOSED_FORM_PASSAGES` of them, idf from all.
+        texts: Passages. W is computed from `CLOSED_FORM_PASSAGES` of them, and the idf from all.
         seed: Seed of the sample of passages.
         tokenizer: Tokenizer of the backbone.
         config: Configuration of the encoder.
         options: Further arguments of `LexicalEncoder`.
 
     Raises:
-        FreshetError: If word embeddings and hidden states differ in width, or no text holds a token
-            that may carry weight.
+        FreshetError: If word embeddings and hidden states differ in width, or no text contains a
+            token that may have a weight.
     """
     embeddings = backbone.get_input_embeddings().weight.detach()
     width = embeddings.shape[1]
@@ -150,9 +152,9 @@ def _start_closed_form(
 
 @torch.no_grad()
 def _token_pairs(encoder: LexicalEncoder, texts: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the last hidden states and decoder rows, (n, H) each, of tokens that may carry weight.
+    """Yield the last hidden states and decoder rows, (n, H) each, of tokens that may have a weight.
 
-    Each item belongs to one batch of the texts.
+    Each item covers one batch of texts.
     """
     ids = encoder.token_ids(texts)
     lengths = [len(row) for row in ids]
@@ -166,7 +168,7 @@ def _token_pairs(encoder: LexicalEncoder, texts: Sequence[str]) -> Iterator[tupl
 
 
 def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write an encoder to `folder`. Equal encoders give equal bytes, and nothing is pickled."""
+    """Write an encoder to a folder, without pickle. Equal encoders give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(encoder.body, MaskedModel):
         # The saved model has its decoder, so that other libraries can load it.
@@ -195,11 +197,11 @@ def load_encoder(
 
     Args:
         folder: The folder.
-        max_tokens: Texts are cut to so many tokens. None: the folder's own number. Another number
-            gives another fingerprint.
-        precision: Precision of encoding.
+        max_tokens: Number of tokens to which longer texts are cut. None: the saved number. Another
+            number changes the fingerprint.
+        precision: Number format of matrix products when texts are encoded.
         device: auto, cpu, cuda, ...
-        for_search: Whether the encoder will not be trained. Then its products are those of
+        for_search: Whether the encoder will not be trained. Its weights are then packed by
             `hardware.pack_linear_layers`; see `Encoder.load`.
 
     Raises:
@@ -237,10 +239,10 @@ def load_encoder(
 
 
 def _on_masked_model(model: MaskedModel, *options: Any) -> LexicalEncoder:
-    """Return an encoder with a masked language model's own decoder and biases.
+    """Build an encoder that uses the decoder and the biases of a masked language model.
 
     Args:
-        model: The model without its decoder.
+        model: The masked language model. Its decoder is read from `model.decoder`.
         options: Further arguments of `LexicalEncoder`.
     """
     decoder = model.decoder
@@ -251,7 +253,7 @@ def _on_masked_model(model: MaskedModel, *options: Any) -> LexicalEncoder:
 
 
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write the weights of the head that the transformer's own files lack."""
+    """Write the weights of the head that are not part of the transformer's files."""
     folder.mkdir(exist_ok=True)
     vocabulary_size, hidden = encoder.decoder.shape
     weights = {"blocked": encoder.blocked}
@@ -275,7 +277,7 @@ def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
 
 
 def _write_modules(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write the files by which sentence-transformers loads the folder."""
+    """Write the configuration and the code with which sentence-transformers loads a folder."""
     modules = [
         {
             "idx": 0,

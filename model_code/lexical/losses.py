@@ -1,16 +1,16 @@
 """The semi-parametric loss of SVDR.
 
-With E(x) the learned weights of a text and T(x) the 0/1 vector of its own tokens, the loss of a
-pair is
+E(x) are the learned weights of a text, and T(x) is the 0/1 vector of its tokens. The loss of a
+query q and a relevant passage p is
 
     L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)),
 
 where each L is contrastive in both directions (Zhou et al., Semi-Parametric Retrieval via Binary
 Token Index, section 4).
 
-Scores are plain inner products. They are as large as weights times the number of tokens that two
-texts share, so the softmax of an untrained encoder is saturated. Each term therefore divides its
-scores by a separate scale, which `quarter_deviation` measures before training.
+Scores are inner products, which grow with the number of tokens that two texts share. They are so
+large that the softmax of an untrained encoder would be saturated. So each term divides its scores
+by a separate scale, which `quarter_deviation` measures before training.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from torch import Tensor
 from model_code.losses.contrastive import Contrast, contrastive_losses
 
 TERM_WEIGHTS = {"full": 1.0, "beta": 0.5, "alpha": 0.5}
-"""The weight of each term in the loss."""
+"""Weight of each term in the loss, by the name of the search with the same scores."""
+# Lower limit of a scale. It avoids a division by 0 if all scores are equal.
 MIN_SCALE = 1e-6
 
 
 class TextViews(NamedTuple):
-    """n texts in both views, over the same V vocabulary entries.
+    """Two representations of n texts over V vocabulary entries.
 
     Attributes:
         weights: E(x), the learned weights, (n, V).
@@ -40,7 +41,7 @@ class TextViews(NamedTuple):
 
 
 def term_pairs(queries: TextViews, documents: TextViews) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the two sides of each term.
+    """Return the representations of queries and of documents whose products each term scores.
 
     They are E(q), E(p) for "full"; E(q), T(p) for "beta"; and T(q), E(p) for "alpha".
     """
@@ -58,11 +59,14 @@ def semi_parametric_losses(
     relevant: Tensor | None = None,
     allowed: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Return each term's loss of each pair, both directions added, without the term's weight.
+    """Return the loss of each pair by term, not yet multiplied by the term's weight.
+
+    A loss is the sum of both directions: from the query to documents, and from the document to
+    queries.
 
     Args:
-        queries: B texts.
-        documents: The B positive documents, then E extra negatives.
+        queries: The B queries.
+        documents: The relevant document of each query, then E extra negatives.
         scales: (3,), divisors of the terms' scores, in the order of `TERM_WEIGHTS`.
         relevant: (B, B) bool; see `Contrast`.
         allowed: (B, E) bool; see `Contrast`.
@@ -80,7 +84,7 @@ def semi_parametric_losses(
 
 
 def add_terms(losses: dict[str, Tensor]) -> Tensor:
-    """Add the terms of each pair by their weights: (B,)."""
+    """Return the weighted sum of the terms of each pair, (B,)."""
     weighted = [TERM_WEIGHTS[name] * loss for name, loss in losses.items()]
     return torch.stack(weighted).sum(dim=0)
 
@@ -88,14 +92,16 @@ def add_terms(losses: dict[str, Tensor]) -> Tensor:
 def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:
     """Return a quarter of the standard deviation of the scores of non-relevant pairs.
 
-    A softmax over scores that are divided by it starts unsaturated.
+    A softmax of scores that are divided by this scale is not saturated at the start of training.
 
     Args:
-        scores: (B, P).
-        relevant: (B, B) bool for the first B columns, whose diagonal is always relevant.
+        scores: Scores of B queries and P documents, (B, P).
+        relevant: Whether a query and one of the first B documents are relevant, (B, B) bool. The
+            diagonal counts as relevant in any case. None: no pair is relevant.
 
     Returns:
-        A scalar without gradient, at least `MIN_SCALE`; 1 with fewer than two non-relevant pairs.
+        A scalar without gradient, at least `MIN_SCALE`. It is 1 if there are fewer than two
+        non-relevant pairs.
     """
     scores = scores.detach()
     is_relevant = torch.zeros_like(scores, dtype=torch.bool)

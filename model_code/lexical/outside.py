@@ -1,9 +1,9 @@
 """The lexical head as a sentence-transformers module, to use an encoder outside this project.
 
-A copy of this file lies in every saved lexical encoder, beside its weights. It imports nothing of
-the project: `SparseEncoder(folder, trust_remote_code=True)` gives the same weights. The library's
-`SpladePooling` is no substitute. It computes log(1 + relu(x)) where SVDR has elu1p, and it knows no
-closed-form head and no blocked entries.
+Every saved lexical encoder contains a copy of this file, which imports nothing of the project.
+`SparseEncoder(folder, trust_remote_code=True)` gives the same weights as the project's encoder. The
+library's `SpladePooling` cannot replace this module. It computes log(1 + relu(x)) instead of
+elu1p(x), and it supports neither the closed-form head nor blocked entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from sentence_transformers.base.modules.module import Module
 
 
 class LexicalHead(Module):
-    """Maps token embeddings (closed form) or logits (masked language model) to token weights."""
+    """Maps the output of a transformer to one weight per vocabulary entry.
+
+    The input is token embeddings for the closed-form head, and logits for a masked language model.
+    """
 
     config_keys = ["head", "hidden", "vocabulary", "scale", "biased"]
 
@@ -47,7 +50,10 @@ class LexicalHead(Module):
             self.bias = torch.nn.Parameter(torch.empty(vocabulary))
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Add `sentence_embedding`, (B, V): elu(x) + 1 of the largest logit x of real tokens."""
+        """Add `sentence_embedding`, (B, V): elu(x) + 1 of each entry's largest logit x.
+
+        The largest logit is taken over the text's tokens, without padding.
+        """
         logits = features["token_embeddings"].float()
         if self.head == "closed_form":
             directions = torch.nn.functional.normalize(logits @ self.transform.T, dim=-1)

@@ -1,7 +1,7 @@
-"""The lexical retriever (SVDR): the searches of `index.py` over a folder, and segments beside it.
+"""The lexical retriever (SVDR): the searches of `index.py`, for a build and for live collections.
 
-A segment of a live collection holds the tokens of new passages, and their embeddings or texts if
-the base segment does.
+A live collection keeps later documents in segments: further index folders. A segment holds the
+tokens of its passages, and their embeddings or texts if the index of the build holds them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from model_code.lexical.token_index.postings import Sparse
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Retriever
 
-# Components that a vocabulary is projected to for the hierarchy. A cosine errs by about 1 / 16.
+# Dimension D to which vectors over the vocabulary are projected for the hierarchy. The error of a
+# cosine is about 1 / 16.
 PROJECTED_COMPONENTS = 256
 
 
 class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
-    """A `LexicalSearch` over the folder of its indexes."""
+    """A `LexicalSearch` that can also index new passages, and merge and join segments."""
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index new passages in `folder`, with the same parts as this retriever's indexes."""
+        """Index new passages in `folder`, with the same parts as this retriever's own folder."""
         words = None if self.known is None else self.known.words
         tokens, known = index_tokens(self.encoder, new.texts, new.document_ids, new.known, words)
         passages: Passages | None = None
@@ -54,7 +55,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of several retrievers in `folder`. Nothing is encoded."""
+        """Write one index of selected documents of several retrievers, without encoding."""
         first, _ = parts[0]
         bags: list[np.ndarray] = []
         known_bags: list[np.ndarray] = []
@@ -85,17 +86,16 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return one retriever over several segments, with the known queries that count now."""
+        """Return one retriever over several segments, with their changed known queries applied."""
         return super().join_segments([_with_changed_queries(segment) for segment in segments])
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """Return vectors of the passages by which they are placed in the hierarchy.
+        """Return one dense vector per passage, with which the hierarchy clusters passages.
 
-        They are the learned weights, or the tokens if no weights are indexed, projected to few
-        components by random signs. Inner products are preserved on average, with a standard
-        deviation of at most |a| |b| sqrt(2 / D) (Achlioptas, 2003, Database-friendly random
-        projections). This is exact enough to place passages among topics, with a hundredth of the
-        memory.
+        The vector is a random projection of the passage's learned weights, or of its tokens if no
+        weights are indexed. It preserves inner products on average, with a standard deviation of at
+        most |a| |b| sqrt(2 / D) (Achlioptas, 2003, Database-friendly random projections). This is
+        exact enough for clustering, with a hundredth of the memory.
 
         Args:
             document_ids: The document of each passage.
@@ -119,7 +119,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
 
 
 def _with_changed_queries(segment: RetrieverSegment) -> RetrieverSegment:
-    """Return a segment whose retriever has the known queries that changed since it was written."""
+    """Return a segment whose retriever uses the known queries that changed after indexing."""
     retriever: Any = segment.retriever
     if not segment.known or retriever.known is None:
         return segment
@@ -130,6 +130,6 @@ def _with_changed_queries(segment: RetrieverSegment) -> RetrieverSegment:
 
 @lru_cache(maxsize=1)
 def _random_signs(size: int) -> np.ndarray:
-    """Return (V, D) int8 of -1 and 1, always the same ones."""
+    """Return a random matrix of -1 and 1, (V, D) int8. It is always the same."""
     bits = np.random.default_rng(0).integers(0, 2, (size, PROJECTED_COMPONENTS), dtype=np.int8)
     return bits * np.int8(2) - np.int8(1)

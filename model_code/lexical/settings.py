@@ -14,7 +14,7 @@ EMBEDDED: tuple[MainSearch, ...] = ("full", "alpha")
 class LexicalSettings(Settings):
     """How a lexical retriever is searched, and how many weights of a text are kept.
 
-    E(x) are the weights that the encoder gives a text. T(x) is 1 for each token of the text.
+    E(x) are the weights that the encoder gives a text x. T(x) is 1 for each token of x.
     """
 
     search: MainSearch = Field(

@@ -1,9 +1,10 @@
 """The hierarchy loss over tokens: HCE's equation 5 for an encoder whose vectors are sparse.
 
-The centroid of a node is the mean T(p) of its passages, at unit norm, as HCE scores centroids. At
-another norm, nodes of long passages would win. T(p) is fixed and needs no encoder, and so are these
-centroids. Unlike in HCE (section 5.2) they are not trained: with V entries each, that would cost
-more than the encoder.
+The hierarchy is a tree that clusters the passages. The centroid of a node is the mean of T(p), the
+0/1 vector of the tokens of p, over the node's passages. As in HCE, it is scaled to unit norm.
+Otherwise nodes of long passages would get the highest scores. HCE trains its centroids (section
+5.2), but here they are fixed. Training V components per centroid would cost more than training the
+encoder.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class LevelScores(NamedTuple):
 
     Attributes:
         scores: (B, K).
-        ancestors: (B,) int64, the node above each query's document.
-        compared: (B, K) bool, the nodes that each query has to tell apart.
+        ancestors: Number of the node that contains each query's document, (B,) int64.
+        compared: The nodes among which each query must find the right one, (B, K) bool.
     """
 
     scores: Tensor
@@ -36,7 +37,7 @@ class LevelScores(NamedTuple):
 
 
 class TokenHierarchy(nn.Module):
-    """The nodes of a tree's first M levels, as sparse means of their passages' tokens."""
+    """The hierarchy loss over the first M levels of a tree, with sparse centroids."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class TokenHierarchy(nn.Module):
             hierarchy: A tree of N passages.
             bags: T(p) of each passage, as token ids.
             vocabulary_size: Number of vocabulary entries V.
-            levels: M, the number of levels. None: all of them.
+            levels: Number M of levels to use, from the top. None: all levels.
         """
         super().__init__()
         self.vocabulary_size = vocabulary_size
@@ -65,11 +66,13 @@ class TokenHierarchy(nn.Module):
             self.register_buffer(f"parents_{level}", parents, persistent=False)
 
     def scores(self, columns: Tensor, level: int) -> Tensor:
-        """Return E(q).c/|c| of B queries with the nodes of a level.
+        """Return the scores of B queries with the nodes of a level.
+
+        A score is the inner product of E(q) and the node's centroid.
 
         Args:
-            columns: E(q) as columns, (V, B), contiguous. On a CPU, the product with another layout
-                takes some six times as long.
+            columns: E(q) as columns, (V, B), contiguous. On a CPU, the product with another memory
+                layout takes about six times as long.
             level: Number of the level, from 0.
 
         Returns:
@@ -93,8 +96,9 @@ class TokenHierarchy(nn.Module):
         Args:
             queries: E(q), (B, V).
             scales: (M,), divisors of the levels' scores.
-            paths: (B, M) int64; see `HierarchyLoss`.
-            excluded: For each level None or a (B, K_t) mask; see `HierarchyLoss`.
+            paths: Node of each query's document at each level, (B, M) int64; see `HierarchyLoss`.
+            excluded: For each level None, or a mask (B, K_t) of nodes that are no negatives; see
+                `HierarchyLoss`.
 
         Returns:
             Losses, (B, M).
@@ -107,11 +111,12 @@ class TokenHierarchy(nn.Module):
     def measure_scales(
         self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
     ) -> Tensor:
-        """Measure the scale of each level's scores: (M,).
+        """Measure the scale by which each level's scores are divided, (M,).
 
         The scale is a quarter of the standard deviation of queries' scores with their negatives.
-        What all siblings have in common is subtracted first: no softmax sees it, and compared with
-        it, siblings differ by little. See `forward` for the arguments.
+        The mean score of a query's negatives is subtracted first. A softmax does not depend on this
+        mean, which is much larger than the differences between siblings. See `forward` for the
+        arguments.
         """
         scales = []
         for level in self._score_levels(queries, paths, excluded):
@@ -132,7 +137,12 @@ class TokenHierarchy(nn.Module):
 
 
 def _center_rows(scores: Tensor, selected: Tensor) -> Tensor:
-    """Subtract each row's mean from its selected scores (B, K); rows with one score are left out.
+    """Subtract from the selected scores of each row their mean.
+
+    Args:
+        scores: (B, K).
+        selected: Which scores of a row to centre, (B, K) bool. Rows with one such score are
+            skipped.
 
     Returns:
         The centred scores of all rows, (n,).
@@ -144,14 +154,17 @@ def _center_rows(scores: Tensor, selected: Tensor) -> Tensor:
 
 
 def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean T(p) of each node's passages, at unit norm, as the cells of a sparse matrix.
+    """Return the centroid of each node as the non-zero cells of a sparse matrix.
+
+    A centroid is the mean of T(p) over the node's passages, scaled to unit norm.
 
     Args:
-        nodes: (N,), the node of each passage.
+        nodes: Node of each passage, (N,).
         bags: The different token ids of each passage.
 
     Returns:
-        Cells, (2, n) int64, node and token, in ascending order, and their weights, (n,) float32.
+        Node and token of each cell, (2, n) int64, in ascending order, and the weights of the cells,
+        (n,) float32.
 
     >>> bags = [np.array([5, 7]), np.array([5]), np.array([7])]
     >>> cells, weights = token_centroids(np.array([1, 0, 1]), bags)

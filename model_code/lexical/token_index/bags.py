@@ -1,9 +1,10 @@
-"""Bags of tokens: which tokens each passage contains, by the tokenizer alone.
+"""Bags of tokens: the set of tokens that each passage contains.
 
-No encoder is needed, so a new corpus can be searched within seconds. BERT's rules split a text at
-spaces and punctuation before WordPiece looks at a word. So the tokens of a text are those of its
-words, and each different word is looked up once. Repeating that for every text is what makes
-tokenizers slow.
+Only the tokenizer is needed, and no encoder. So a new corpus can be searched within seconds.
+
+BERT's rules split a text into words at spaces and punctuation, and then WordPiece splits each word
+into tokens. So the tokens of a word do not depend on its neighbours. This module finds the tokens
+of each different word once and caches them, which is much faster than to tokenize whole texts.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from tokenizers import Tokenizer
 
 from model_code.retrieval.id_map import number_on_lookup
 
-# Texts that are split at once, which bounds memory on large corpora.
+# Number of texts that are tokenized together. It bounds memory on large corpora.
 WINDOW = 4096
 PUNCTUATION = r"!-/:-@\[-`{-~"
 WORD = re.compile(rf"[{PUNCTUATION}]|[^ \n\r\t{PUNCTUATION}]+")
-"""Words between characters at which BERT's rules always split a text.
+"""A punctuation character, or a run of other characters without ASCII spaces.
 
-They also split at others. A word with anything but printable ASCII is left to the tokenizer.
+BERT's rules always split a text between such words. They also split at some other characters. So a
+word with anything but printable ASCII is passed to the tokenizer.
 """
-# The cache is then emptied. It has some 200 MB, and far more words than one language.
+# Number of words at which the cache is emptied. It then takes about 200 MB, and holds far more
+# words than one language has.
 MAX_CACHED_WORDS = 2**20
-# Begins a text that is kept as one word. No word contains a space, and BERT's rules drop it.
+# First character of a cache entry that is a whole text instead of a word. No word contains a space,
+# and BERT's rules ignore it.
 WHOLE_TEXT_MARK = " "
 
 
@@ -37,11 +41,12 @@ WHOLE_TEXT_MARK = " "
 class Bags:
     """The tokens of n passages, one passage after the other.
 
-    A token may occur several times in a passage, which means the same as once: bags are binary.
+    A token may be listed several times for a passage. This makes no difference, because the index
+    only stores whether a passage contains a token.
 
     Attributes:
-        tokens: (m,) int64.
-        lengths: (n,) int64, the number of tokens of each passage.
+        tokens: Token ids, (m,) int64.
+        lengths: Number of tokens of each passage, (n,) int64.
     """
 
     tokens: np.ndarray
@@ -73,7 +78,7 @@ class Bags:
 
     @property
     def passages(self) -> np.ndarray:
-        """The passage of each token, (m,) int64."""
+        """Number of the passage of each token, (m,) int64."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def slice(self, start: int, end: int) -> Bags:
@@ -90,12 +95,16 @@ class TokenBags:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        """Copy the tokenizer's rules."""
-        # This imports torch, which searching bags does without.
+        """Copy a tokenizer's rules.
+
+        Args:
+            tokenizer: A fast tokenizer of transformers.
+        """
+        # Imported here because it imports torch, which a search of bags does not need.
         from model_code.encoding.base_models import tokenizer_rules
 
         rules = tokenizer_rules(tokenizer)
-        # A copy, since truncation and padding are state that others set.
+        # A copy is needed, because other code sets truncation and padding of the original.
         self._backend = Tokenizer.from_str(rules)
         self._words: WordCache | None = None
         parsed_rules = json.loads(rules)
@@ -134,7 +143,10 @@ class TokenBags:
 
 
 class WordCache:
-    """Finds token ids word by word, and remembers the words."""
+    """Finds the token ids of texts word by word, and caches the token ids of each word.
+
+    Words are numbered in the order of their first occurrence.
+    """
 
     def __init__(self, backend: Any, rules: Mapping[str, Any]) -> None:
         """Prepare an empty cache.
@@ -147,7 +159,7 @@ class WordCache:
         self._model = backend.model
         self._lowercase = (rules["normalizer"] or {}).get("lowercase", False)
         self._added_tokens = [token["content"] for token in rules["added_tokens"]]
-        # Words of the vocabulary, which are one token each.
+        # Words of the vocabulary. Each of them is a single token.
         max_letters = rules["model"]["max_input_chars_per_word"]
         self._single: dict[str, list[int]] = {}
         for word, number in backend.get_vocab(with_added_tokens=False).items():
@@ -157,10 +169,10 @@ class WordCache:
 
     @staticmethod
     def fits(rules: Mapping[str, Any]) -> bool:
-        """Return whether a tokenizer handles words one by one.
+        """Return whether the tokens of a text are the tokens of its words.
 
-        It does if it is WordPiece with BERT's normalizer and splitter. Added tokens that are looked
-        for in the normalised text are excluded: one might span words that differ in the raw text.
+        This holds for WordPiece with BERT's normalizer and splitter. It does not hold if an added
+        token is searched in the normalised text, because such a token may span several words.
         """
 
         def type_of(part: str) -> str | None:
@@ -174,11 +186,10 @@ class WordCache:
         return splits_into_words and not any(token["normalized"] for token in rules["added_tokens"])
 
     def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenise texts.
+        """Find the tokens of texts, like the tokenizer.
 
         Returns:
-            The token ids of all texts, (m,), as the tokenizer gives them, and the number of each
-            text, (n,).
+            The token ids of all texts, (m,), and the number of tokens of each text, (n,).
         """
         if len(self._numbers) > MAX_CACHED_WORDS:
             self._clear()
@@ -187,7 +198,8 @@ class WordCache:
         ends: list[int] = []
         number_of = self._numbers.__getitem__
         for text in texts:
-            # An added token such as a literal "[MASK]" is one token, which WORD would split.
+            # WORD would split an added token such as a literal "[MASK]". A text with an added token
+            # is therefore tokenized as a whole.
             has_added_token = any(token in text for token in self._added_tokens)
             words = [WHOLE_TEXT_MARK + text] if has_added_token else WORD.findall(text)
             numbers.extend(map(number_of, words))
@@ -197,16 +209,16 @@ class WordCache:
 
     def _clear(self) -> None:
         self._numbers = number_on_lookup()
-        # The tokens of word i are _tokens[_starts[i] : _starts[i + 1]].
+        # The tokens of the word with number i are _tokens[_starts[i] : _starts[i + 1]].
         self._tokens = np.empty(0, np.int64)
         self._starts = np.zeros(1, np.int64)
 
     def _tokens_of(self, numbers: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of words, and the number of tokens of each text.
+        """Return the tokens of all texts, and the number of tokens of each text.
 
         Args:
-            numbers: Numbers of the words of all texts.
-            ends: (n,), the end of each text among them.
+            numbers: Numbers of the words of all texts, one text after the other.
+            ends: End of each text in `numbers`, (n,).
         """
         starts = self._starts[numbers]
         counts = self._starts[numbers + 1] - starts
@@ -216,7 +228,7 @@ class WordCache:
         return self._tokens[positions], np.diff(tokens_before[ends], prepend=0)
 
     def _tokenize_new_words(self) -> None:
-        """Find the tokens of the words that were numbered since the last call."""
+        """Find and cache the tokens of words that were numbered after the last call."""
         new_words = list(self._numbers)[len(self._starts) - 1 :]
         unusual = [word for word in new_words if not _is_plain(word)]
         encodings = iter(self._backend.encode_batch_fast(unusual, add_special_tokens=False))
@@ -234,9 +246,10 @@ class WordCache:
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
 
     def _tokenize_plain(self, word: str) -> list[int]:
-        """Return the tokens of printable ASCII, of which the normalizer only changes the case.
+        """Return the tokens of a word in printable ASCII without the slow part of the tokenizer.
 
-        WordPiece tries the longest piece first, so a word of the vocabulary is one token.
+        In such a word the normalizer only changes the case. WordPiece tries the longest piece
+        first, so a word of the vocabulary is one token.
         """
         if self._lowercase:
             word = word.lower()
@@ -244,5 +257,5 @@ class WordCache:
 
 
 def _is_plain(word: str) -> bool:
-    """Return whether a word is printable ASCII, and no whole text."""
+    """Return whether a cache entry is a word in printable ASCII; see `WHOLE_TEXT_MARK`."""
     return word.isascii() and word.isprintable() and word[0] != WHOLE_TEXT_MARK

@@ -1,11 +1,10 @@
 """The binary token index, which stores the tokens of each passage (SVDR, section 4.1).
 
-A query is a weight for each of some tokens. The score of a passage is the sum of the weights of the
-tokens that it contains, and a document ranks by its best passage. No number in the index depends on
-another passage or on an encoder.
+A query consists of tokens and their weights. The score of a passage is the sum of the weights of
+the query's tokens that the passage contains. A document is ranked by its best passage. The entries
+of a passage depend neither on other passages nor on an encoder.
 
-Passages lie in blocks of postings: six memory-mapped arrays. The starts of lists are not stored,
-since the length of a list decides its form, and so its size.
+Passages are stored in blocks. The postings of a block are six memory-mapped arrays; see `postings`.
 """
 
 from __future__ import annotations
@@ -44,17 +43,18 @@ from model_code.retrieval.top_k import top_k
 FORMAT = 1
 KIND = "token"
 DOCUMENT_IDS = "document_ids.json"
-# 1 MB of scores: enough queries to share the decoding, and few enough for the CPU's cache.
+# Number of float64 scores that are computed at a time (1 MB). The queries of a batch share the
+# decoding of postings, and their scores still fit into the CPU's cache.
 MAX_SCORES_AT_ONCE = 2**17
 
 
 class SparseIndex(ABC):
-    """An index whose passages score a sum over a query's entries, never below 0.
+    """An index in which a score is a sum over a query's entries, and is never negative.
 
-    A document ranks by its best passage.
+    A document is ranked by its best passage.
 
     Attributes:
-        ids: The document of each passage.
+        ids: Document id of each passage.
     """
 
     ids: IdMap
@@ -65,7 +65,12 @@ class SparseIndex(ABC):
 
     @abstractmethod
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """Return the scores of some passages, given by number, (p,): (p,) float64."""
+        """Return the scores of some passages, (p,) float64.
+
+        Args:
+            query: Entries and weights.
+            passages: Numbers of the passages, (p,).
+        """
 
     def search(
         self, queries: Sequence[Sparse], k: int, allowed: Collection[str] | None = None
@@ -117,7 +122,7 @@ class SparseIndex(ABC):
         return rankings
 
     def best_passage(self, query: Sparse, document_id: str) -> int:
-        """Return the number (0, 1, ...) of the document's best passage, the first of equal ones."""
+        """Return the number of the document's best passage, counted from 0; the first of equals."""
         rows = self.ids.rows_of([document_id])
         scores = self.scores_at(query, rows).astype(np.float32)
         return int(np.argmax(scores))
@@ -148,7 +153,7 @@ class SparseIndex(ABC):
             check: Whether to compare checksums, which reads every file once.
 
         Returns:
-            The manifest, the arrays by name, and the document of each passage.
+            The manifest, the arrays by name, and the document id of each passage.
 
         Raises:
             FreshetError: If a file does not match the manifest.
@@ -163,10 +168,10 @@ class SparseIndex(ABC):
 
 
 class TokenIndex(SparseIndex):
-    """The tokens of n passages, and the document of each. An index does not change.
+    """An immutable index of the tokens of n passages, with the document of each passage.
 
-    A score is the sum of a query's weights without rounding (see `exact`), rounded to float32. It
-    depends on nothing but the query and the passage.
+    A score is the exact sum of a query's weights (see `exact`), rounded to float32. So it depends
+    on the query and the passage only.
 
     >>> index = TokenIndex.build([[5, 9], [9]], ["a", "b"])
     >>> index.search([(np.array([5, 9]), np.array([1.0, 0.5]))], k=2)
@@ -174,10 +179,10 @@ class TokenIndex(SparseIndex):
     """
 
     def __init__(self, blocks: Sequence[Postings], ids: IdMap) -> None:
-        """Combine blocks of passages, whose numbers go on from block to block."""
+        """Combine blocks of passages. Passages are numbered through all blocks."""
         self.blocks = list(blocks)
         self.ids = ids
-        # The number of each block's first passage, and the number of all passages.
+        # Number of each block's first passage, followed by the number of all passages.
         self._starts = list(accumulate((block.passages for block in blocks), initial=0))
 
     @classmethod
@@ -208,7 +213,7 @@ class TokenIndex(SparseIndex):
         return sum(len(block) for block in self.blocks)
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
-        """Yield the scores of all passages, without rounding; see `SparseIndex.scores`."""
+        """Yield the exact scores of all passages; see `SparseIndex.scores`."""
         prepared = [exact(query) for query in queries]
         passage_count = self._starts[-1]
         batch_size = max(1, MAX_SCORES_AT_ONCE // max(1, passage_count))
@@ -233,12 +238,12 @@ class TokenIndex(SparseIndex):
         return scores
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """Return the query's tokens in the document's best passage with weights, heaviest first."""
+        """Return the query tokens in the document's best passage with weights, heaviest first."""
         best = self.best_passage(query, document_id)
         return self.matches_at(query, int(self.ids.rows_of([document_id])[best]))
 
     def matches_at(self, query: Sparse, passage: int) -> list[tuple[int, float]]:
-        """Return the query's tokens in a passage with their weights, heaviest first."""
+        """Return the query tokens in a passage, with their weights, the largest weight first."""
         tokens, weights = exact(query)
         is_match = np.isin(tokens, self.bag(passage))
         matches = zip(tokens[is_match].tolist(), weights[is_match].tolist(), strict=True)
@@ -247,14 +252,18 @@ class TokenIndex(SparseIndex):
     def bag(self, passage: int) -> np.ndarray:
         """Return the tokens of one passage, ascending.
 
-        This reads the whole block, so it is for explanations and merging, not for searches.
+        It decodes the whole block, so it is too slow for searches. Explanations and merges use it.
         """
         number = int(np.searchsorted(self._starts, passage, side="right")) - 1
         tokens, passages = self.blocks[number].pairs()
         return np.sort(tokens[passages == passage - self._starts[number]])
 
     def bags(self, passages: np.ndarray) -> list[np.ndarray]:
-        """Return the tokens of several passages (p,), ascending in each. Blocks are read once."""
+        """Return the ascending tokens of each of several passages, and decode each block once.
+
+        Args:
+            passages: Numbers of the passages, (p,).
+        """
         bags: list[np.ndarray] = [np.empty(0, np.int64)] * len(passages)
         numbers = np.searchsorted(self._starts, passages, side="right") - 1
         for number in np.unique(numbers).tolist():
@@ -272,7 +281,7 @@ class TokenIndex(SparseIndex):
         """Write the folder that `load` reads."""
         arrays = {}
         for part in PARTS:
-            # Without blocks the index is empty, which is stored as empty arrays.
+            # An empty index has no blocks, and is stored as empty arrays.
             empty = np.empty(0, np.uint16 if part in ("tokens", "counts", "raw") else np.uint8)
             block_arrays = [getattr(block.packed, part) for block in self.blocks]
             arrays[part] = np.concatenate(block_arrays) if block_arrays else empty

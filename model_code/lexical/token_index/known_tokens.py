@@ -1,8 +1,9 @@
 """Tokens that passages have from known queries, beside the tokens of their texts.
 
-A passage has the tokens of its document's known queries with the weight u, unless its text has them
-too. Then they count once, as the index is binary. So nothing in the index depends on another
-document, and documents that are added one by one give the same index as a rebuild.
+A known query is a query that a document is known to answer. Its tokens count as tokens of all
+passages of the document, with a weight u. A token that the text of a passage contains as well
+counts once, with weight 1. So the tokens of a document do not depend on other documents. Adding
+documents one by one gives the same index as a rebuild.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from model_code.text.known_queries import KnownQuery, select_queries
 
 @dataclass(frozen=True, eq=False)
 class KnownTokens:
-    """The tokens of known queries, and how they count.
+    """The tokens of known queries, and their weight.
 
     Attributes:
-        index: Tokens that each passage has from known queries alone.
-        words: How they count, and the limits for each document.
+        index: For each passage, the tokens that it has from known queries and not from its text.
+        words: Weight of these tokens, and limits of the known queries of one document.
     """
 
     index: TokenIndex
@@ -45,7 +46,7 @@ class KnownTokens:
         Args:
             known: Known queries by document id.
             texts: Tokens of the passages.
-            words: How the tokens count, and the limits for each document.
+            words: Weight of the tokens, and limits of the known queries of one document.
             find_tokens: Finds the tokens of texts.
         """
         document_ids = texts.ids.document_ids
@@ -59,10 +60,10 @@ class KnownTokens:
         texts: TokenIndex,
         find_tokens: TokenBags,
     ) -> KnownTokens:
-        """Return the same tokens with other known queries of some documents.
+        """Return a copy in which the known queries of some documents are replaced.
 
         Args:
-            known: All known queries of these documents, by document id.
+            known: All known queries of these documents after the change, by document id.
             texts: Tokens of the passages.
             find_tokens: Finds the tokens of texts.
         """
@@ -90,12 +91,12 @@ class KnownTokens:
 class TokensWithKnown(SparseIndex):
     """A token index in which tokens of known queries count as tokens of their documents.
 
-    The weights of text tokens and of known tokens are summed apart, each without rounding. So a
-    score depends on nothing but the query and the passage.
+    The weights of text tokens and of known tokens are summed separately, and both sums are exact.
+    So a score depends on the query and the passage only.
     """
 
     def __init__(self, texts: TokenIndex, known: KnownTokens) -> None:
-        """Search both indexes, which have the same passages."""
+        """Combine two indexes of the same passages."""
         self.texts = texts
         self.known = known
         self.ids = texts.ids
@@ -114,7 +115,7 @@ class TokensWithKnown(SparseIndex):
         return self.texts.scores_at(query, passages) + self.known.words.weight * of_known
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """Return the query's tokens in the document's best passage; see `TokenIndex.matches`."""
+        """Return the query tokens in the document's best passage; see `TokenIndex.matches`."""
         passage = self._best_row(query, document_id)
         matches = self.texts.matches_at(query, passage)
         for token, weight in self.known.index.matches_at(query, passage):
@@ -122,7 +123,7 @@ class TokensWithKnown(SparseIndex):
         return sorted(matches, key=lambda match: (-match[1], match[0]))
 
     def known_tokens(self, query: Sparse, document_id: str) -> set[int]:
-        """Return the query's tokens that the best passage has from known queries alone."""
+        """Return the query tokens that the document's best passage has only from known queries."""
         passage = self._best_row(query, document_id)
         return {token for token, _ in self.known.index.matches_at(query, passage)}
 

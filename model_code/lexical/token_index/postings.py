@@ -1,7 +1,7 @@
-"""Compressed postings of up to 65,536 passages: which passages contain each token.
+"""Compressed postings of a block of up to 65,536 passages: which passages contain each token.
 
-Each list of passages is stored in the shortest of three forms. The length of the list alone decides
-which one it is, so nothing else has to be stored.
+The list of a token's passages is stored in the shortest of three forms. The form and the size in
+bytes follow from the length of the list. So neither forms nor the starts of lists are stored.
 
 | form | bytes for n of N passages | content |
 |---|---|---|
@@ -13,8 +13,8 @@ The split form is Elias-Fano coding (Elias, 1974, Efficient storage and retrieva
 address of static files, J. ACM 21(2)) with 8 low bits. This is within a tenth of a byte of the best
 number of low bits, and numpy reads it without shifting.
 
-All lists of a batch of queries are decoded together in a few vector operations. One call of numpy
-per list would take longer than decoding most lists.
+All lists that a batch of queries needs are decoded together in a few numpy operations. A numpy call
+per list would take longer than the decoding of most lists.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from model_code.errors import FreshetError
 from model_code.lexical.token_index.bags import Bags
 
 Sparse = tuple[np.ndarray, np.ndarray]
-"""A text as different token ids (t,), and their non-negative weights (t,).
+"""A sparse vector: different token ids (t,), and their non-negative weights (t,).
 
-The ids of passages ascend. Those of queries need not.
+The token ids of a passage are in ascending order. The token ids of a query may be in any order.
 """
 
 
 def exact(query: Sparse) -> Sparse:
-    """Return a query with ascending tokens, and with weights whose sums are exact.
+    """Return a query with ascending tokens, and with weights whose sums are exact in float64.
 
-    Weights become whole multiples of 2^(e - 52), where their total is less than 2^e. Then every sum
-    of them is a float64 without rounding. It does not depend on the order of addition: not on how
-    passages are divided into blocks, not on other queries of a batch, and not on the order of
-    insertion. A weight moves by at most 2^-53 of the total.
+    Weights are rounded to multiples of 2^(e - 52), where their total is less than 2^e. Then float64
+    represents every sum of weights exactly, and a sum does not depend on the order of addition. So
+    a score depends neither on the division into blocks, nor on other queries of a batch, nor on the
+    order of insertion. A weight changes by at most 2^(e - 53), about 2^-53 of the total.
 
     Args:
         query: Tokens and weights.
@@ -81,9 +81,9 @@ class QueryBatch:
     """The tokens of several queries, one query after the other.
 
     Attributes:
-        tokens: (t,) int64.
-        weights: (t,) float64.
-        owners: (t,) int64, the query of each token.
+        tokens: Token ids, (t,) int64.
+        weights: Weight of each token, (t,) float64.
+        owners: Number of the query of each token, (t,) int64.
         size: Number of queries.
     """
 
@@ -94,7 +94,7 @@ class QueryBatch:
 
     @classmethod
     def of(cls, queries: Sequence[Sparse]) -> QueryBatch:
-        """Combine at least one query that `exact` returned."""
+        """Combine one or more queries that `exact` returned."""
         tokens = np.concatenate([tokens for tokens, _ in queries])
         weights = np.concatenate([weights for _, weights in queries])
         lengths = [len(tokens) for tokens, _ in queries]
@@ -112,15 +112,16 @@ PARTS = ("tokens", "counts", "raw", "low", "high", "bitmaps")
 
 @dataclass(frozen=True)
 class Packed:
-    """The postings of a block, as they are stored.
+    """The stored arrays of a block's postings.
 
-    The lists of each form follow each other, in ascending order of their tokens. In `high` and
+    Lists of the same form are concatenated, in ascending order of their tokens. In `high` and
     `bitmaps` each list begins at a new byte.
 
     Attributes:
         passages: Number of passages N.
-        tokens: (u,), ascending, uint16 or uint32.
-        counts: (u,) uint16, the number of passages that contain each token, less 1.
+        tokens: Token ids of the block, ascending, (u,), uint16 or uint32.
+        counts: Number of passages that contain each token, minus 1, so that 65,536 fits, (u,)
+            uint16.
         raw: Raw lists, uint16.
         low: Low bytes of split lists, uint8.
         high: High bytes of split lists in unary, uint8.
@@ -137,10 +138,10 @@ class Packed:
 
 
 def choose_forms(counts: np.ndarray, passages: int) -> np.ndarray:
-    """Return the shortest form of each list, the first of equally short ones.
+    """Return the shortest form of each list. Among equally short forms, it is the smallest number.
 
     Args:
-        counts: (u,), the number of passages in each list.
+        counts: Number of passages in each list, (u,).
         passages: Number of passages of the block.
 
     Returns:
@@ -156,7 +157,10 @@ def choose_forms(counts: np.ndarray, passages: int) -> np.ndarray:
 
 
 def high_bytes(counts: np.ndarray, passages: int) -> np.ndarray:
-    """Return the bytes of split lists' high halves: a bit per posting and one per 256 passages."""
+    """Return the size in bytes of the high part of split lists.
+
+    It has one bit per posting of the list, and one bit per 256 passages of the block.
+    """
     high_values = -(-passages // 256)
     return (counts + high_values + 7) // 8
 
@@ -169,7 +173,7 @@ def array_lengths(counts: np.ndarray, passages: int) -> dict[str, int]:
     """Return the length of each array of a block.
 
     Args:
-        counts: (u,), the number of passages that contain each token.
+        counts: Number of passages that contain each token, (u,).
         passages: Number of passages of the block.
 
     Returns:
@@ -192,15 +196,17 @@ def array_lengths(counts: np.ndarray, passages: int) -> dict[str, int]:
 def list_starts(
     counts: np.ndarray, forms: np.ndarray, passages: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each list begins in the array of its form, and where split lists do in `high`.
+    """Return the start of each list in the arrays of `Packed`.
 
     Args:
-        counts: (u,), the number of passages in each list.
-        forms: (u,), the form of each list.
+        counts: Number of passages in each list, (u,).
+        forms: Form of each list, (u,).
         passages: Number of passages of the block.
 
     Returns:
-        Starts, (u,), which are numbers of bitmaps for that form, and starts in `high`, (u,).
+        Two arrays of shape (u,). The first has a raw list's start in `raw`, a split list's start in
+        `low`, or the number of a bitmap in `bitmaps`. The second has a split list's start in `high`
+        in bytes, and 0 for other lists.
     """
     starts = np.zeros_like(counts)
     for form, sizes in ((RAW, counts), (SPLIT, counts), (BITMAP, np.ones_like(counts))):
@@ -217,8 +223,9 @@ def pack(tokens: np.ndarray, passages: np.ndarray, count: int) -> Packed:
     """Pack postings.
 
     Args:
-        tokens: (p,), the token of each posting.
-        passages: (p,), its passage. Pairs are distinct and sorted by token, then by passage.
+        tokens: Token of each posting, (p,).
+        passages: Passage of each posting, (p,). Postings are distinct, and sorted by token, then by
+            passage.
         count: Number of passages of the block.
     """
     first_of_token = np.flatnonzero(np.diff(tokens, prepend=-1))
@@ -258,9 +265,10 @@ def _sums_before(sizes: np.ndarray) -> np.ndarray:
 
 
 class Postings:
-    """The postings of a block of passages, read from `Packed` arrays, which may be memory-mapped.
+    """The postings of a block of passages, which sum the weights of queries.
 
-    A block does not change. A slot is the position of a token among the block's tokens.
+    They are read from the arrays of `Packed`, which may be memory-mapped. A block is immutable. A
+    slot is the position of a token among the block's tokens.
 
     >>> postings = Postings.build(Bags.of([[5, 9], [9], [2, 5, 5]]))
     >>> tokens, weights = np.array([5, 9, 9]), np.array([1.0, 10.0, 3.0])
@@ -272,21 +280,23 @@ class Postings:
         """Prepare the search of stored postings."""
         self.packed = packed
         self.passages = packed.passages
-        # (u + 1,): a last entry that no query contains, so that every search finds a slot.
+        # (u + 1,): the last entry is no token of any query, so that `searchsorted` always returns a
+        # valid slot.
         self._tokens = np.append(packed.tokens.astype(np.int64), np.iinfo(np.int64).max)
         self._counts = packed.counts.astype(np.int64) + 1
         self._forms = choose_forms(self._counts, self.passages)
         self._starts, self._high_starts = list_starts(self._counts, self._forms, self.passages)
         self._is_bitmap = np.append(self._forms == BITMAP, False)
         self._bitmaps = packed.bitmaps.reshape(-1, _bitmap_bytes(self.passages))
-        # Decoded lists. It only grows, so threads may share it.
+        # Decoded lists by slot. Lists are only added, so threads may share the dictionary.
         self._decoded: dict[int, np.ndarray] = {}
 
     @classmethod
     def build(cls, bags: Bags) -> Postings:
         """Build the postings of 1 to `MAX_BLOCK_PASSAGES` passages.
 
-        One sort of keys suffices: 32-bit numbers if token ids have 16 bits.
+        A key combines token and passage, so that one sort orders the postings by both. The keys are
+        32-bit numbers if token ids fit into 16 bits, which sorts faster.
         """
         needs_64_bits = len(bags.tokens) > 0 and bags.tokens.max() >= 2**16
         key_type = np.uint64 if needs_64_bits else np.uint32
@@ -317,9 +327,13 @@ class Postings:
         return sums
 
     def sums_at(self, batch: QueryBatch, passages: np.ndarray) -> np.ndarray:
-        """Return `sums` at some passages (p,): (q, p) float64.
+        """Return the columns of `sums` for some passages, (q, p) float64.
 
-        Of the longest lists, the bitmaps, only the bits of these passages are read.
+        It is faster than `sums`, because it reads only these passages' bits of the bitmaps.
+
+        Args:
+            batch: The queries.
+            passages: Numbers of the passages, (p,).
         """
         sums, weights, slots = self._sums_of_lists(batch)
         sums = sums[:, passages]
@@ -330,7 +344,7 @@ class Postings:
         return sums
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all postings as two arrays, the tokens and the passages, in no order."""
+        """Return all postings as an array of tokens and one of passages, in no particular order."""
         raw = np.flatnonzero(self._forms == RAW)
         split = np.flatnonzero(self._forms == SPLIT)
         bitmap = np.flatnonzero(self._forms == BITMAP)
@@ -345,10 +359,11 @@ class Postings:
         return self._tokens[slots], passages
 
     def _sums_of_lists(self, batch: QueryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `sums` over raw and split lists, and what is needed to add the bitmaps.
+        """Return the part of `sums` from raw and split lists, and the bitmaps to add.
 
         Returns:
-            Sums, (q, N), and the weights, (q, b), and slots, (b,), of the bitmaps.
+            The sums without bitmaps, (q, N); the weight of each bitmap in each query, (q, b); and
+            the slots of the bitmaps, (b,).
         """
         slots = self._tokens.searchsorted(batch.tokens)
         is_present = self._tokens[slots] == batch.tokens
@@ -359,7 +374,7 @@ class Postings:
         counts = self._counts[slots[in_lists]]
         cells = np.concatenate([np.empty(0, np.uint16), *lists])
         if batch.size > 1:
-            # Cell numbers of the matrix of sums, row by row.
+            # Positions in the flattened matrix of sums (q, N).
             cells = cells + np.repeat(batch.owners[in_lists] * self.passages, counts)
 
         cell_count = batch.size * self.passages
@@ -374,7 +389,7 @@ class Postings:
     def _decoded_lists(self, slots: list[int]) -> list[np.ndarray]:
         """Return the passages of raw and split lists, uint16 each.
 
-        Decoded lists are kept, which takes at most 2 bytes per posting.
+        Decoded lists are cached, which takes at most 2 bytes per posting.
         """
         missing = np.array(
             [slot for slot in dict.fromkeys(slots) if slot not in self._decoded], dtype=np.int64
@@ -389,7 +404,7 @@ class Postings:
         return [self._decoded[slot] for slot in slots]
 
     def _decode_lists(self, raw: np.ndarray, split: np.ndarray) -> np.ndarray:
-        """Return the passages of raw lists, then of split lists, given by their slots: int64."""
+        """Return the passages of raw lists, then of split lists, int64; arguments are slots."""
         raw_starts = self._starts[raw]
         passages = _concat_slices(self.packed.raw, raw_starts, raw_starts + self._counts[raw])
         passages = passages.astype(np.int64)
@@ -405,16 +420,17 @@ class Postings:
         return np.concatenate([passages, split_passages])
 
     def _decode_high(self, slots: np.ndarray) -> np.ndarray:
-        """Return the high bytes of split lists, shifted into place: int64.
+        """Return 256 times the high byte of each posting of split lists, int64.
 
-        Bit i + h of a list is set if its i-th high byte is h.
+        In the unary code, bit i + h of a list is set if its i-th high byte is h.
         """
         counts = self._counts[slots]
         starts = self._high_starts[slots]
         sizes = high_bytes(counts, self.passages)
         octets = _concat_slices(self.packed.high, starts, starts + sizes)
 
-        # In place, since this is the hottest step: the positions of set bits become high bytes.
+        # The positions of set bits become high bytes. The operations are in place, because this
+        # step takes the most time of a search.
         high = np.unpackbits(octets).nonzero()[0]
         first_bits = 8 * _sums_before(sizes)
         first_ranks = _sums_before(counts)
@@ -431,11 +447,11 @@ def _weight_matrix(
 
     Args:
         batch: Queries with t tokens.
-        slots: (t,), the slot of each token.
-        selected: (n,), positions among the t tokens.
+        slots: Slot of each token, (t,).
+        selected: Positions of the selected tokens, (n,).
 
     Returns:
-        Weights, (q, b), and the different slots of the columns, (b,).
+        Weights, (q, b), and the slot of each column, (b,).
     """
     if batch.size == 1 or not len(selected):
         return batch.weights[selected].reshape(batch.size, len(selected)), slots[selected]
