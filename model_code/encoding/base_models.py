@@ -5,8 +5,8 @@ modules listed in `modules.json`. The modules of dense text encoders are support
 Pooling (mean or cls), any number of Dense projections, and Normalize. Other modules are refused.
 
 The files are read and written without sentence-transformers, whose import takes seconds. Equal
-encoders give equal bytes. transformers is imported inside functions, because its import takes
-seconds as well and `bert.py` encodes without it.
+encoders give equal bytes. The import of the library transformers takes seconds as well, and
+`bert.py` encodes without it. So it is imported inside functions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MACHINE_KEYS = (
     "local_files_only",
     "transformers_version",
 )
-"""Keys of configurations that depend on the machine. They are not saved."""
+"""Keys of configurations whose values depend on the machine. They are not saved."""
 
 CALL_KEYS = ("max_length", "stride", "truncation_side", "truncation_strategy", "pad_to_multiple_of")
 """Keys of tokenizer configurations that record the last call. They are not saved."""
@@ -72,7 +72,10 @@ HUB_FILES = (
     "*/config.json",
     "*_Dense/model.safetensors",
 )
-"""Files to download from a hub repository: no pickled weights, no ONNX or OpenVINO copies."""
+"""Patterns of the files to download from a hub repository.
+
+They leave out pickled weights, and copies of the weights for ONNX or OpenVINO.
+"""
 
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 
@@ -106,7 +109,7 @@ def locate_model(source: str | Path) -> Path:
     """Return the folder of a model, and download the model if it is not installed.
 
     Args:
-        source: A folder, or the name of a model on the Hugging Face hub. A folder of that name has
+        source: A folder, or the name of a model on the Hugging Face hub. An existing folder has
             precedence, then an installed package of `PACKAGED_MODELS`, then the hub.
 
     Raises:
@@ -127,7 +130,11 @@ def locate_model(source: str | Path) -> Path:
 
 
 def is_packaged(source: str) -> bool:
-    """Whether a model is found in an installed package, under the name it has on the hub."""
+    """Return whether a model is part of an installed package.
+
+    Args:
+        source: Folder of the model, or its name on the Hugging Face hub.
+    """
     packaged = PACKAGED_MODELS.get(source)
     if packaged is None or Path(source).is_dir():
         return False
@@ -171,8 +178,9 @@ def _download_model(name: str) -> Path:
 def load_transformer(folder: Path, max_tokens: int) -> Any:
     """Load an encoder's transformer in float32, without dropout.
 
-    Training without dropout is 1.5 to 2 times as fast on a CPU. `save_transformer` writes the
-    original dropout again. Attention is scaled dot-product attention where the architecture has it.
+    Training without dropout is 1.5 to 2 times as fast on a CPU. `save_transformer` restores the
+    original dropout in the configuration. Attention uses PyTorch's scaled dot-product attention if
+    the architecture supports it.
 
     Args:
         folder: Folder of the transformer.
@@ -193,7 +201,7 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
         raise FreshetError(f"{folder}: {str(error).splitlines()[0]}") from error
 
     original_dropout = _remove_dropout(config)
-    # The text encoding class loads T5 without its decoder.
+    # `AutoModelForTextEncoding` loads T5 without its decoder.
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
         auto_class = AutoModelForTextEncoding
     else:
@@ -208,7 +216,8 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
         )
     _check_missing_weights(folder, missing_weights)
 
-    # Random values of an unused pooler would give another fingerprint at every load.
+    # Missing weights are those of an unused pooler. Random values would change the fingerprint at
+    # every load.
     for name in missing_weights:
         torch.nn.init.zeros_(model.get_parameter(name))
     model.original_dropout = original_dropout
@@ -264,8 +273,8 @@ def load_pretrained(auto_class: Any, folder: Path, config: Any) -> tuple[Any, li
 def max_positions(backbone: Any) -> int | None:
     """Return how many tokens a transformer has positions for, or None if there is no limit.
 
-    Transformers with relative positions have no limit. RoBERTa and similar models number positions
-    from behind the padding index, so that 512 of their 514 positions are for tokens.
+    Transformers with relative positions have no limit. RoBERTa and similar models do not use the
+    positions up to the padding index. So only 512 of their 514 positions are for tokens.
     """
     positions: int | None = getattr(backbone.config, "max_position_embeddings", None)
     if positions is None:
@@ -280,7 +289,7 @@ def max_positions(backbone: Any) -> int | None:
 
 
 def save_transformer(model: Any, folder: Path) -> None:
-    """Write `config.json`, with the original dropout, and `model.safetensors`."""
+    """Write a transformer's `config.json`, with the original dropout, and `model.safetensors`."""
     with silence_transformers():
         model.save_pretrained(folder)
 
@@ -333,7 +342,7 @@ def _without_keys(config: Mapping[str, Any], excluded: Sequence[str]) -> dict[st
 
 
 def tokenizer_rules(tokenizer: Any) -> str:
-    """Return a tokenizer as JSON, without the padding and truncation of its last call."""
+    """Return a tokenizer as JSON with sorted keys, without the padding and truncation of a call."""
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
     rules["padding"] = None
     rules["truncation"] = None
@@ -343,7 +352,7 @@ def tokenizer_rules(tokenizer: Any) -> str:
 def compute_fingerprint(
     weights: Mapping[str, torch.Tensor], tokenizer: Any, pooling: str, max_tokens: int
 ) -> str:
-    """Return the SHA-256 of everything that decides an encoder's vectors.
+    """Return the SHA-256 of everything that influences an encoder's vectors.
 
     Args:
         weights: Weights by name. They are hashed as float32, in the order of their names.
@@ -363,7 +372,7 @@ def compute_fingerprint(
 def silence_transformers() -> Iterator[None]:
     """Suppress the progress bars and warnings of transformers.
 
-    It warns about every missing pooler or head, which encoders do not need.
+    The library warns about every missing pooler or head, although encoders do not need them.
     """
     # transformers takes seconds to import.
     from transformers.utils import logging
@@ -409,7 +418,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Layout:
-    """The parts of an encoder as its folder declares them.
+    """The parts of an encoder, read from its folder.
 
     Attributes:
         transformer: Folder of the transformer and its tokenizer.
@@ -429,10 +438,10 @@ class Layout:
 
 
 def read_layout(folder: Path) -> Layout:
-    """Read how a folder declares its encoder.
+    """Read the parts of the encoder in a folder.
 
-    A plain transformers folder has no `modules.json`: its transformer is the folder itself, and
-    pooling and length limit are None.
+    A plain folder of transformers has no `modules.json`. Then the transformer is in the folder
+    itself, and the pooling and the length limit are None.
 
     Raises:
         FreshetError: If a module, its pooling or its prompts are not supported.
@@ -516,11 +525,11 @@ def _read_layers(folder: Path) -> tuple[int, ...]:
 def _read_prompts(folder: Path) -> Prompts:
     """Read the prompts of queries and documents.
 
-    A side without a prompt gets the default prompt, if there is one.
+    If there is no prompt for queries or for documents, the default prompt is used for them.
 
-    The document prompt is the first one of `DOCUMENT_PROMPTS` that is not empty.
-    sentence-transformers takes the first one even if it is empty, which may hide a prompt that is
-    called "passage".
+    The document prompt is the first prompt of `DOCUMENT_PROMPTS` that is not empty.
+    sentence-transformers takes the first one even if it is empty, which may hide a prompt with the
+    name "passage".
 
     Raises:
         FreshetError: If the default prompt has no text.
@@ -553,8 +562,8 @@ def _read_prompts(folder: Path) -> Prompts:
 def write_layout(folder: Path, layout: Layout, pooled_dimension: int) -> None:
     """Write the files that `read_layout` and sentence-transformers read.
 
-    `SentenceTransformer(folder)` then builds the same encoder. Of an encoder with several layers it
-    builds the query side only.
+    `SentenceTransformer(folder)` then builds the same encoder. If documents have one vector per
+    layer, it builds the encoder of queries only.
 
     Args:
         folder: Folder of the encoder.

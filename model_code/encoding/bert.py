@@ -1,12 +1,11 @@
-"""BERT for inference on torch alone.
+"""BERT for inference with PyTorch, without the library transformers, whose import takes seconds.
 
-It avoids importing transformers, which takes seconds. `Bert` computes the same operations as
-transformers' `BertModel`: the vectors have equal bits, and the weights have equal names and
-therefore equal fingerprints. The model is the one of Devlin et al. 2019, section 3, with
-normalisation after each sublayer.
+`Bert` computes the same operations as `BertModel` of transformers, so that vectors have equal bits.
+Its weights have the same names, so that fingerprints are equal too. The model is that of Devlin et
+al. 2019, section 3, with normalisation after each sublayer.
 
-`load_plain_bert` loads a folder that holds such a model and its tokenizer. Training and every other
-architecture use transformers.
+`load_plain_bert` loads a folder that holds such a model and its tokenizer. Training and all other
+architectures use the library.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 WEIGHTS_FILE = "model.safetensors"
 
 POSITION_IDS = "embeddings.position_ids"
-"""The numbers 0, 1, 2, ..., which checkpoints of early transformers versions hold as a weight."""
+"""Name of a weight in checkpoints of early versions of transformers: the numbers 0, 1, 2, ..."""
 
 REQUIRED_CONFIG_KEYS = (
     "hidden_size",
@@ -98,7 +97,7 @@ class Bert(nn.Module):
             `last_hidden_state`, shape (B, T, H), and `hidden_states`: a tuple with the embeddings
             and the output of every layer, each of shape (B, T, H).
         """
-        # Attention without a mask is faster.
+        # Attention without a mask is faster, and without padding no mask is needed.
         mask = None
         if not bool(attention_mask.all()):
             token_count = input_ids.shape[1]
@@ -114,7 +113,7 @@ class Bert(nn.Module):
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         token_types = torch.zeros_like(input_ids)
 
-        # The order of the sums decides the last bits. It is the order of transformers.
+        # The order of the additions influences the last bits, so it is that of transformers.
         summed = embeddings.word_embeddings(input_ids)
         summed = summed + embeddings.token_type_embeddings(token_types)
         summed = summed + embeddings.position_embeddings(positions)
@@ -122,9 +121,9 @@ class Bert(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Self-attention, then a feed-forward network.
+    """A transformer layer: self-attention, then a feed-forward network.
 
-    Each result is added to its input and normalised.
+    The output of each of the two is added to its input, and the sum is normalised.
     """
 
     def __init__(self, config: SimpleNamespace) -> None:
@@ -186,7 +185,9 @@ class _ResidualProjection(nn.Module):
 
 
 class PlainTokenizer:
-    """A tokenizer without transformers, with the two attributes that an encoder reads.
+    """A tokenizer that does not need the library transformers.
+
+    It has the two attributes of a fast tokenizer of transformers that an encoder reads.
 
     Attributes:
         backend_tokenizer: The tokenizer of `tokenizer.json`.
@@ -200,15 +201,16 @@ class PlainTokenizer:
 
 
 def load_plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
-    """Load a transformer without transformers, if that gives exactly the same vectors.
+    """Load a BERT without the library transformers, if this gives exactly the same vectors.
 
     Args:
         folder: Folder of the transformer and its tokenizer.
         max_tokens: Number of tokens per text that the transformer must have positions for.
 
     Returns:
-        The model in float32. None if files are missing, the architecture is not the published
-        BERT, transformers would read the tokenizer differently, or weights have other names.
+        The model in float32. None if a file is missing, if the architecture is not the published
+        BERT, if the library would build another tokenizer from the files, or if weights have other
+        names.
     """
     file_names = (CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, WEIGHTS_FILE)
     if not all((folder / name).is_file() for name in file_names):
@@ -234,11 +236,11 @@ def load_plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
 
 
 def _is_published_architecture(config: dict[str, Any], max_tokens: int) -> bool:
-    """Return whether a model differs from the published BERT in nothing but its sizes."""
+    """Return whether a model is a published BERT of any size, with enough positions."""
     if config.get("model_type") != "bert":
         return False
 
-    # The values that transformers assumes where the configuration names none.
+    # The library transformers assumes these values for keys that the configuration lacks.
     defaults = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
     for key, default in defaults.items():
         if config.get(key, default) != default:
@@ -249,10 +251,10 @@ def _is_published_architecture(config: dict[str, Any], max_tokens: int) -> bool:
 
 
 def _reads_same_rules(rules: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Return whether transformers builds a tokenizer with exactly the rules of `tokenizer.json`.
+    """Return whether the library transformers would build the tokenizer of `tokenizer.json`.
 
-    The BERT tokenizers of transformers take only the vocabulary from that file. They build the
-    other rules from `tokenizer_config.json` and their defaults.
+    The library's BERT tokenizers read only the vocabulary from that file. They take all other rules
+    from `tokenizer_config.json` and from defaults, so both must agree.
 
     Args:
         rules: Contents of `tokenizer.json`.

@@ -3,12 +3,13 @@
 One class serves zero-shot use, training (it is a `torch.nn.Module`) and search. It reads and writes
 the layout of sentence-transformers, so that `SentenceTransformer(folder)` gives the same vectors.
 
-Queries are encoded by the last layer. So are documents, unless `layers` is set: then a document has
-one vector per layer (MLR).
+The vector of a query comes from the last layer. The vector of a document does as well, unless
+`layers` is set. Then a document has one vector per layer (MLR).
 
 Batching is our own code because sentence-transformers forms batches of a fixed number of texts.
-Here token sequences are sorted by length and batched by tokens, which avoids most padding, and
-texts of one length share a batch, so that a query's vector does not depend on its neighbours.
+Here texts are sorted by length, and a batch has a fixed number of tokens, which avoids most
+padding. All queries of a batch have the same length, so that a query's vector does not depend on
+other queries.
 """
 
 from __future__ import annotations
@@ -59,42 +60,45 @@ Features = dict[str, Tensor]
 """`input_ids` and `attention_mask`, both (B, T) int64."""
 
 Forward = Callable[[Features], torch.Tensor]
-"""Encodes a batch of features to vectors."""
+"""A function that encodes a batch of features as vectors."""
 
 WithTokens = tuple[np.ndarray, TokenSigns]
 """Unit vectors (n, H) float32 of n texts, and their token signs."""
 
 BatchCallback = Callable[[list[int], Features, list[list[int]]], None]
-"""Receives the numbers of a batch's texts, their features, and their token ids."""
+"""A function that receives the numbers of a batch's texts, their features and their token ids."""
 
 DEFAULT_MAX_TOKENS = 512
-"""Length limit of a model that states none, if its tokenizer allows as many."""
+"""Length limit in tokens of a model whose folder states none. The tokenizer may allow fewer."""
 
 WINDOW_TEXTS = 8192
-"""Texts that are tokenised and sorted by length together. It bounds memory on large corpora."""
+"""Number of texts that are tokenised and sorted together. It bounds memory on large corpora."""
 
 CPU_BATCH_TOKENS = 1024
-"""Tokens per batch on a CPU. Their activations stay in its cache, which beats 4096."""
+"""Tokens per batch on a CPU. Their activations stay in the cache, which is faster than 4096."""
 
 GPU_BATCH_TOKENS = 65_536
-"""Tokens per batch on a GPU, enough to fill it."""
+"""Tokens per batch on a GPU, enough to keep it busy."""
 
 MAX_SMALL_INPUT_TEXTS = 64
-"""Texts up to which `SMALL_INPUT_BATCH_TOKENS` is used on a CPU."""
+"""Largest number of texts for which a CPU uses batches of `SMALL_INPUT_BATCH_TOKENS`."""
 
 SMALL_INPUT_BATCH_TOKENS = 256
-"""Tokens per batch of a few texts of unlike lengths; it takes a fifth less time on a CPU."""
+"""Tokens per batch if there are few texts.
+
+Their lengths differ, and small batches need less padding: a fifth less time on a CPU.
+"""
 
 TRUNCATION = {"direction": "right", "strategy": "longest_first", "stride": 0}
 
 REPLACEMENT_CHARACTER = "\ufffd"
-"""Decoded from some but not all bytes of a character, which may be a letter."""
+"""Text of a token that holds only some bytes of a character. The character may be a letter."""
 
 
 def token_batches(
     lengths: Sequence[int], batch_tokens: int, even: bool = False
 ) -> Iterator[list[int]]:
-    """Yield batches of row numbers, longest rows first.
+    """Divide rows of tokens into batches, and yield the row numbers of each, longest rows first.
 
     Args:
         lengths: Number of tokens of each row.
@@ -141,11 +145,11 @@ def pad(sequences: Sequence[Sequence[int]], padding: int) -> Features:
 
 
 class LengthBuckets(NamedTuple):
-    """Tokenised texts as a few padded batches of like length.
+    """Tokenised texts in padded batches, each with texts of similar length.
 
     Attributes:
         batches: Features of each batch.
-        rows: For each text its row in the concatenated batches, shape (n,).
+        rows: Row of each text in the concatenated batches, shape (n,).
     """
 
     batches: list[Features]
@@ -153,7 +157,7 @@ class LengthBuckets(NamedTuple):
 
 
 def bucket_by_length(features: Features, batch_tokens: int) -> LengthBuckets:
-    """Split padded features into batches of texts of like length.
+    """Split padded features into batches of texts of similar length, which need less padding.
 
     Args:
         features: Padded features of all texts.
@@ -177,7 +181,7 @@ def bucket_by_length(features: Features, batch_tokens: int) -> LengthBuckets:
 
 
 def encode_buckets(encoder: Forward, texts: LengthBuckets) -> Tensor:
-    """Return the vectors (n, H) of bucketed texts, in the texts' order."""
+    """Return the vectors (n, H) of texts in buckets, in the original order of the texts."""
     vectors = torch.cat([encoder(batch) for batch in texts.batches])
     return vectors[texts.rows]
 
@@ -214,7 +218,8 @@ class TextModel(torch.nn.Module):
     def token_ids(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
         """Return the token ids of each text, special ones included.
 
-        The tokenizer is only reconfigured where it has to be: that waits until no thread tokenises.
+        The tokenizer's settings are changed only if necessary, because a change waits until no
+        other thread uses the tokenizer.
         """
         backend = self.tokenizer.backend_tokenizer
         truncation = {**TRUNCATION, "max_length": max_tokens or self.max_tokens}
@@ -232,18 +237,19 @@ class TextModel(torch.nn.Module):
         even: bool,
         batch_tokens: int | None = None,
     ) -> None:
-        """Pass all texts to a callback, in batches of like length, without gradients.
+        """Call a function for batches of similar length that cover all texts, without gradients.
 
         Args:
             texts: The texts.
             encode_batch: Encodes a batch and stores the result.
-            progress: Is told how many texts are done.
+            progress: Called with the number of finished texts after each batch.
             even: Whether all texts of a batch must have the same length, so that nothing is padded.
             batch_tokens: Tokens per batch, padding included. None: a number that suits the device.
         """
         if batch_tokens is None:
             batch_tokens = self._default_batch_tokens(len(texts))
-        # Setting the mode of every module would take a tenth of the time of a single query.
+        # `eval` visits every module, which takes a tenth of the time of a single query. So it is
+        # called only in training mode.
         was_training = self.training
         if was_training:
             self.eval()
@@ -376,10 +382,10 @@ class Encoder(TextModel):
     def from_settings(
         cls, settings: EncoderSettings, source: Path | None = None, for_search: bool = False
     ) -> Encoder:
-        """Load an encoder as the settings say.
+        """Load the base encoder or a trained encoder with the options of the settings.
 
-        The settings' pooling and prompts are those of the base encoder. A trained encoder's folder
-        states its own.
+        Pooling and prompts of the settings apply to the base encoder only. A trained encoder reads
+        both from its folder.
 
         Args:
             settings: The group `encoder`.
@@ -411,14 +417,14 @@ class Encoder(TextModel):
 
     @property
     def vectors_per_passage(self) -> int:
-        """Number of vectors that a passage is indexed by."""
+        """Number of vectors with which a passage is indexed."""
         return len(self.layers) or 1
 
     def forward(self, features: Features) -> torch.Tensor:
-        """Encode the features that `tokenize` gives. Gradients flow through it.
+        """Encode the features that `tokenize` returns, with gradients.
 
         Returns:
-            Unit vectors (B, H), float32 under autocast too.
+            Unit vectors (B, H), float32 also under autocast.
         """
         states, mask = self._last_states(features)
         return self._to_unit_vectors(self._pool(states, mask))
@@ -431,18 +437,18 @@ class Encoder(TextModel):
         return output.last_hidden_state.float(), mask
 
     def layers_forward(self, features: Features, numbers: Sequence[int]) -> torch.Tensor:
-        """Encode features by several layers (MLR).
+        """Encode features as one vector per layer, for several layers (MLR).
 
-        Each layer is pooled and normalised as `forward` does the last. Each is divided by its own
-        norm: the inner layers of T5 are residual streams, and the largest would win every
-        comparison.
+        The states of each layer are pooled and normalised in the same way as the last layer in
+        `forward`. Without normalisation, the layer with the largest norm would always score best:
+        the norms of T5's inner layers differ much, because they are not normalised in the model.
 
-        Projections are applied to every layer, because an unprojected vector would lie in another
-        space than the query. They may be non-linear or have a bias, and were trained for vectors of
-        the last layer. So each layer is scaled to the last one's norm before it is projected.
+        Projections are applied to every layer, because the query's vector is projected too. They
+        may be non-linear or have a bias, and were trained on vectors of the last layer. So the
+        vector of each layer is scaled to the norm of the last layer's vector before projection.
 
         Args:
-            features: Features that `tokenize` gives.
+            features: Features that `tokenize` returns.
             numbers: Numbers of m layers.
 
         Returns:
@@ -477,7 +483,8 @@ class Encoder(TextModel):
         # `Bert` always returns the hidden states.
         options = {} if isinstance(self.backbone, Bert) else {"output_hidden_states": True}
         output = self.backbone(input_ids=ids, attention_mask=mask, **options)
-        # T5 applies a final norm to the last state, which its last hidden state lacks.
+        # T5 normalises `last_hidden_state`, but not the last entry of `hidden_states`. So the
+        # former is used for the last layer.
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return torch.stack([self._pool(states[number].float(), mask) for number in numbers], dim=1)
 
@@ -495,13 +502,13 @@ class Encoder(TextModel):
     def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Encode queries. The same texts in the same order give equal bytes.
 
-        Texts of one length share a batch, because padding changes a vector, in bfloat16 by
-        thousandths. What remains is the rounding of a larger product: none in bfloat16, last bits
-        in float32.
+        All texts of a batch have the same length, because padding changes a vector, in bfloat16 by
+        thousandths. The size of a batch still influences rounding: not in bfloat16, but in the last
+        bits in float32.
 
         Args:
             texts: Query texts.
-            progress: Is told how many texts are done.
+            progress: Called with the number of finished texts after each batch.
 
         Returns:
             Unit vectors (n, H), float32.
@@ -514,8 +521,8 @@ class Encoder(TextModel):
         """Encode documents for the index.
 
         Returns:
-            Unit vectors (n * v, H), float32, with v = `vectors_per_passage` rows per text. They
-            follow the numbers of the layers, so the last one is that of the last layer.
+            Unit vectors (n * v, H), float32, with v = `vectors_per_passage` consecutive rows per
+            text. The rows of a text have the order of `layers`: the last row is the last layer's.
         """
         forward: Forward = self
         if self.layers:
@@ -531,11 +538,11 @@ class Encoder(TextModel):
     def encode_with_tokens(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> WithTokens:
-        """Encode queries, and return the signs of their words' vectors.
+        """Encode queries, and return the signs of the vectors of their words, for late interaction.
 
-        The vector of a word is the sum of the states of its tokens. A word occurs as often as it
-        has tokens, so that rare words weigh more. Tokens without a letter or digit are left out,
-        and so is the prompt.
+        The vector of a word is the sum of the states of its tokens. A word with several tokens is
+        repeated once per token, so that rare words weigh more. The prompt, and tokens without a
+        letter or digit, are left out.
         """
         return self._encode_tokens(self.prompts.query, texts, progress, are_queries=True)
 
@@ -544,7 +551,7 @@ class Encoder(TextModel):
     ) -> WithTokens:
         """Encode documents as `encode_passages` does, and return the signs of their words' vectors.
 
-        Each word of a text occurs once.
+        Unlike in `encode_with_tokens`, a word with several tokens is not repeated.
         """
         return self._encode_tokens(self.prompts.document, texts, progress, are_queries=False)
 
@@ -603,7 +610,8 @@ class Encoder(TextModel):
             has_letter = any(
                 character.isalnum() or character == REPLACEMENT_CHARACTER for character in text
             )
-            # Only WordPiece marks tokens that continue a word.
+            # Only WordPiece marks tokens that continue a word. With other tokenizers, each token
+            # counts as a word.
             prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
             continues_word = bool(prefix) and tokenizer.id_to_token(token_id).startswith(prefix)
             self._token_roles[token_id] = _TokenRole(has_letter, not continues_word)
@@ -656,9 +664,9 @@ class Encoder(TextModel):
         write_layout(folder, layout, pooled_dimension)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of everything that decides the vectors.
+        """Return the SHA-256 of everything that influences the vectors.
 
-        That is the weights, the tokenizer, pooling, layers, prompts and `max_tokens`.
+        This is the weights, the tokenizer, the pooling, the layers, the prompts and `max_tokens`.
         """
         representation: str = self.pooling
         if self.layers:
@@ -672,10 +680,10 @@ class Encoder(TextModel):
 
 @dataclass(frozen=True)
 class EncoderReference:
-    """A packaged base encoder that a folder names instead of holding its weights.
+    """A reference to a base encoder in an installed package, in place of a copy of its weights.
 
-    A project then has no copy of 90 MB for each untrained retriever, each version of it, and each
-    live collection. Searches with one base encoder share it in memory.
+    Without it, every untrained retriever, each of its versions and each live collection would hold
+    a copy of 90 MB. Searches with the same base encoder also share it in memory.
 
     Attributes:
         base: Name of the packaged model.
@@ -715,7 +723,7 @@ class EncoderReference:
         """Load the encoder; see `Encoder.load`. Encoders for search are shared while in use.
 
         Raises:
-            FreshetError: If the package is not installed, and the model cannot be downloaded.
+            FreshetError: If the package is not installed and the model cannot be downloaded.
         """
         limit = max_tokens or self.max_tokens
         key = (self, limit, pooling, precision, device)
@@ -745,7 +753,7 @@ def save_base_encoder(settings: EncoderSettings, folder: Path) -> None:
         Encoder.from_settings(settings).save(folder)
         return
 
-    # Loaded for search, because that needs no transformers.
+    # Loading for search does not import the library transformers, which takes seconds.
     encoder = Encoder.from_settings(settings, for_search=True)
     reference = EncoderReference(
         settings.base, encoder.pooling, encoder.max_tokens, encoder.prompts

@@ -1,14 +1,15 @@
-"""The device to compute on, the precision it multiplies fastest, and packed weights for search.
+"""The device to compute on, its fastest precision, and packed weights for search.
 
-An encoder that only searches multiplies a query of a few words once with every weight. Most of that
-time is spent on fetching weights and reordering them for the multiplication. So they are packed
-once:
+For a query of a few words, the CPU spends most of its time on loading the weights and reordering
+them for the multiplication. So an encoder that only searches packs its weights once:
 
-* On CPUs that multiply bfloat16 faster than float32, oneDNN gets bfloat16 weights in its own order.
-  The vectors are those of autocast up to its rounding, in two thirds of a query's time.
-* On other CPUs, FBGEMM gets weights in half precision, which are half as many bytes. It widens them
-  on the way and multiplies and sums in float32. Only the weights are rounded, each by at most 2^-11
-  of itself: vectors keep a cosine of .999999 to those of float32. Long batches take the same time.
+* On CPUs that multiply bfloat16 faster than float32, oneDNN stores bfloat16 weights in its own
+  layout. A query then takes two thirds of the time. The vectors equal those of autocast, except for
+  rounding in bfloat16.
+* On other CPUs, FBGEMM stores weights in half precision (float16), which needs half as many bytes.
+  It converts them to float32 to multiply and sum. Only the weights are rounded, with a relative
+  error of at most 2^-11. Vectors have a cosine of .999999 to those with float32 weights. Large
+  batches are not slower.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from torch import Tensor, nn
 from model_code.errors import SettingsError
 
 MAX_FLOAT16 = torch.finfo(torch.float16).max
-"""Larger weights cannot be stored in half precision."""
+"""Largest absolute weight that half precision can store."""
 
 CPU_DESCRIPTION = Path("/proc/cpuinfo")
 
 
 def pick_device(device: str) -> torch.device:
-    """Return the device of a name; "auto" is the first GPU if there is one, else the CPU.
+    """Return the device with a name. "auto" is the first GPU, or the CPU if there is no GPU.
 
     Raises:
         SettingsError: If there is no device of that name.
@@ -58,10 +59,10 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def gains_by_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 faster than float32.
+    """Return whether a device multiplies bfloat16 faster than float32.
 
-    With AVX-512's instructions alone, AMD's CPUs are 2.2 times as fast and Intel's 0.6 times.
-    Intel's are faster with tiles (AMX).
+    With the bfloat16 instructions of AVX-512, CPUs of AMD are 2.2 times as fast as in float32, but
+    those of Intel only 0.6 times as fast. With AMX tiles, CPUs of Intel are faster as well.
     """
     if device.type == "cuda":
         return has_bfloat16(device)
@@ -76,7 +77,7 @@ def _is_amd() -> bool:
 
 
 def uses_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether to autocast to bfloat16.
+    """Return whether an encoder computes in bfloat16 under autocast.
 
     Args:
         precision: The setting: "auto", "float32" or "bfloat16".
@@ -91,23 +92,23 @@ def uses_bfloat16(precision: str, device: torch.device) -> bool:
 
 
 def has_half_weights(device: torch.device) -> bool:
-    """Whether torch multiplies weights in half precision on a device: on CPUs with AVX2."""
+    """Return whether PyTorch can multiply weights in half precision: on CPUs with AVX2."""
     return device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
 class PackedLinear(nn.Linear):
     """A linear map (..., in) -> (..., out) with a packed copy of its weights, for inference.
 
-    State and fingerprint are the same as for `nn.Linear`.
+    The original weights stay, so that the state and the fingerprint equal those of `nn.Linear`.
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the packed weights, which a copy packs again."""
+        """Return the state without the packed weights. A copy packs its weights again."""
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
 class HalfLinear(PackedLinear):
-    """A linear map by weights in half precision, summed in float32."""
+    """A linear map with weights in half precision, which sums in float32."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply the map to inputs (..., in), float32, or bfloat16 under autocast."""
@@ -121,7 +122,7 @@ class HalfLinear(PackedLinear):
 
 
 class Bfloat16Linear(PackedLinear):
-    """A linear map by weights in bfloat16, with a result in bfloat16, as under autocast."""
+    """A linear map with weights and results in bfloat16, as under autocast."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply the map to inputs (..., in), float32, or bfloat16 under autocast."""
@@ -137,9 +138,10 @@ class Bfloat16Linear(PackedLinear):
         return weight, bias
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the map, as an ordinary one where the CPU of a worker has no bfloat16.
+        """Restore the map from a pickle, for example in a worker on another machine.
 
-        oneDNN would refuse there, while autocast emulates the products.
+        If the CPU has no bfloat16, it becomes an ordinary `nn.Linear`. oneDNN would raise an error
+        there, while autocast emulates the products.
         """
         super().__setstate__(state)
         if not has_bfloat16(torch.device("cpu")):
@@ -147,7 +149,7 @@ class Bfloat16Linear(PackedLinear):
 
 
 def select_packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
-    """Return the linear map for an encoder that only searches, or None for torch's own.
+    """Return the class of packed linear maps for search, or None if `nn.Linear` is to be kept.
 
     Args:
         precision: The setting: "auto", "float32" or "bfloat16".
@@ -165,9 +167,9 @@ def select_packing(precision: str, device: torch.device) -> type[PackedLinear] |
 
 
 def pack_linear_layers(model: nn.Module, kind: type[PackedLinear]) -> None:
-    """Replace a model's linear maps by packed ones. The model cannot be trained any more.
+    """Replace a model's linear maps by packed ones, so that it can no longer be trained.
 
-    A map whose weights exceed half precision is left as it is.
+    A map is not replaced if half precision is chosen and a weight exceeds `MAX_FLOAT16`.
     """
     for module in model.modules():
         if type(module) is not nn.Linear:

@@ -1,15 +1,15 @@
 """Late interaction over token signs: one bit for each component of each token's vector.
 
-A query's score of a passage is the mean over the query's tokens of the similarity to the passage's
-most similar token, as in ColBERT (Khattab and Zaharia, 2020, eq. 3):
+For each query token, the most similar token of a passage is found. The score of the passage is the
+mean of these similarities, as in ColBERT (Khattab and Zaharia, 2020, eq. 3):
 
     s(q, p) = 1/|q| * sum_{i in q} max_{j in p} (1 - 2 * d_ij / b),
 
-where d_ij is the number of bits in which tokens i and j differ, and b the number of bits of a
-token, padded to whole words of 64. A document scores as its best passage.
+where d_ij is the number of bits in which tokens i and j differ. b is the number of bits of a token,
+padded to a multiple of 64. The score of a document is that of its best passage.
 
-The sum is over integers, so a score is the same bit for bit whatever is scored beside it. A token
-of all-MiniLM-L6-v2 takes 48 bytes. "Tokens" are words here, see `Encoder.encode_with_tokens`.
+Only integers are summed, so the bits of a score do not depend on other texts. A token of
+all-MiniLM-L6-v2 takes 48 bytes. A "token" is a whole word here, see `Encoder.encode_with_tokens`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SIGNS_FILE = "token_signs.npy"
 STARTS_FILE = "token_starts.npy"
 
 BITS_PER_WORD = 64
-"""Bits of the integers in which signs are stored and compared."""
+"""Number of bits of the machine words (integers) in which signs are stored and compared."""
 
 MAX_TOKEN_PAIRS_AT_ONCE = 2**16
-"""Pairs of tokens compared at a time, so that they stay in the processor's cache."""
+"""Number of pairs of tokens that are compared at a time. They fit into the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,8 @@ class TokenSigns:
     """The token signs of n texts.
 
     Attributes:
-        bits: Signs of each token, text after text, shape (t, W), uint64.
+        bits: Signs of each token, one text after the other, in W machine words, shape (t, W),
+            uint64.
         starts: First token of each text, then the number of tokens, shape (n + 1,).
 
     >>> first = pack_signs(np.array([[0.5, -0.1], [0.2, 0.3]]))
@@ -67,7 +68,7 @@ class TokenSigns:
         old_starts = self.starts[:-1][rows]
         token_counts = self.starts[1:][rows] - old_starts
         new_starts = np.concatenate([[0], np.cumsum(token_counts)])
-        # The old position of each token: its new position, shifted by its text's move.
+        # Subtract the new position of each token from its old one. It is equal within a text.
         shifts = np.repeat(old_starts - new_starts[:-1], token_counts)
         tokens = shifts + np.arange(new_starts[-1])
         return type(self)(self.bits[tokens], new_starts)
@@ -97,9 +98,12 @@ class TokenSigns:
         return cls(bits, np.concatenate([[0], np.cumsum(token_counts)]))
 
     def similarities(self, texts: Self) -> np.ndarray:
-        """Return the late-interaction scores of these tokens, as a query, with n texts.
+        """Return the late-interaction score of each of n texts for a query: the tokens of this one.
 
-        A token without any positive component is ignored. A query of such tokens only scores 0.
+        A query token without any positive component is ignored. If all are ignored, scores are 0.
+
+        Args:
+            texts: Token signs of n texts.
 
         Returns:
             Scores of shape (n,), float64.
@@ -108,7 +112,7 @@ class TokenSigns:
         if not len(texts) or not len(query_bits):
             return np.zeros(len(texts))
 
-        # Words are the first axis, so that each pass reads consecutive memory.
+        # Machine words are the first axis, so that each iteration reads consecutive memory.
         text_words = np.ascontiguousarray(texts.bits.T)
         differing_bits = np.zeros(len(texts), np.int64)
         step = max(1, MAX_TOKEN_PAIRS_AT_ONCE // len(texts.bits))
@@ -136,14 +140,14 @@ class TokenSigns:
 
 
 def pack_signs(vectors: np.ndarray) -> np.ndarray:
-    """Pack the signs of vectors into words.
+    """Pack the signs of token vectors into machine words of 64 bits.
 
     Args:
         vectors: Token vectors, shape (t, H).
 
     Returns:
-        Signs of shape (t, W), uint64; 1 for a positive component, 0 beyond H. Without vectors: one
-        token of zeros, because every text needs a token.
+        Signs of shape (t, W), uint64. A bit is 1 for a positive component. Bits beyond H are 0. If
+        there are no vectors, one token of zeros is returned, because every text needs a token.
     """
     if len(vectors):
         bits = np.packbits(vectors > 0, axis=1)
