@@ -20,9 +20,10 @@ from model_code.evaluation.significance import (
     paired_randomisation_test,
 )
 
-# In a smaller group an interval is too wide to say anything.
+# Smallest number of queries of a group that is reported. In a smaller group, intervals are too wide
+# to be of use.
 MIN_GROUP_QUERIES = 20
-# The two values of "over": the differences between samples that an interval covers.
+# The two values of "over" in results: the sources of variance that an interval covers.
 QUERIES = "queries"
 QUERIES_AND_SEEDS = "queries and seeds"
 
@@ -34,13 +35,13 @@ def compare_systems(
 ) -> dict[str, Any]:
     """Compare systems that were scored on the same queries.
 
-    Each system is tested against each of `settings.references` that comes before it in
-    `sort_systems`. Variants (`R.NAME`) are not tested. Holm's correction is over the differences on
+    Each system is tested against each system of `settings.references` that comes before it in
+    `sort_systems`. Variants (`R.NAME`) are not tested. Holm's correction covers all differences on
     one metric.
 
-    Every mean and difference says what its interval is over. With at least `MIN_SEEDS` trainings of
-    each trained system it is over queries and seeds. With fewer it is over the queries of these
-    trainings alone, and does not say how far another training would lie.
+    The key "over" of a mean or difference tells which variance its interval covers. It is that of
+    queries and seeds if each trained system was trained at least `MIN_SEEDS` times. Otherwise it is
+    that of queries alone. Such an interval does not cover how much another training would differ.
 
     Args:
         systems: Scores on one split.
@@ -56,8 +57,9 @@ def compare_systems(
         - "differences": rows of "system", "reference", "metric", "difference", "low", "high",
           "over", "trainings", "p" and "p_holm".
 
-        "over" is "queries" or "queries and seeds". "trainings" is 0 for a system that is not
-        trained. For a difference it is the smaller number of both systems' trainings.
+        "over" is "queries" or "queries and seeds". "trainings" is the number of trainings, 0 for a
+        system that is not trained. For a difference it is the smaller number of the two systems,
+        where systems that are not trained do not count.
 
     Raises:
         FreshetError: If the systems were scored on different queries or metrics.
@@ -82,7 +84,7 @@ def compare_systems(
 
 
 def sort_systems(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
-    """Return the references in their order, then other systems by name, then variants by name."""
+    """Sort systems: references in their order, then other systems and variants, each by name."""
     rank = {name: i for i, name in enumerate(references)}
 
     def key(scores: SystemScores) -> tuple[bool, int, str]:
@@ -93,9 +95,9 @@ def sort_systems(systems: Sequence[SystemScores], references: Sequence[str]) -> 
 
 
 def is_variant(system: str) -> bool:
-    """Tell whether a name is that of a variant: another search of a compared system.
+    """Return whether a name denotes a variant: another search of a compared system.
 
-    No retriever's name contains a dot.
+    The name of a variant contains a dot, and no retriever's name does.
 
     >>> is_variant("hce"), is_variant("hce.rrf")
     (False, True)
@@ -104,7 +106,7 @@ def is_variant(system: str) -> bool:
 
 
 def count_trainings(scores: SystemScores) -> int:
-    """Return how many trainings the scores are the mean of: 0 for a system that is not trained."""
+    """Return the number of trainings whose mean the scores are; 0 for an untrained system."""
     base = scores.system.partition(".")[0]
     if base in UNTRAINED_SYSTEMS:
         return 0
@@ -114,7 +116,10 @@ def count_trainings(scores: SystemScores) -> int:
 def _differences(
     systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int
 ) -> list[Cell]:
-    """Return the paired differences, metric by metric."""
+    """Return a row per metric, system and reference with the mean difference of their scores.
+
+    See `compare_systems` for the keys of a row. Rows are ordered by metric.
+    """
     plain = [system for system in systems if not is_variant(system.system)]
     pairs = []
     for i, system in enumerate(plain):
@@ -151,7 +156,10 @@ def _differences(
 def _cells(
     system: SystemScores, reference: SystemScores | None, settings: EvaluationSettings, seed: int
 ) -> dict[str, Cell]:
-    """Return the mean of each metric, or its difference from a reference, with its interval."""
+    """Return the mean of each metric, with its interval.
+
+    If `reference` is given, it is the mean difference from the reference's scores.
+    """
     metrics = list(system.values.columns)
     table = system.values
     training_counts = [count_trainings(system)]
@@ -200,17 +208,18 @@ def _round(value: float) -> float:
 def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:
     """Group queries by whether a relevant document also answers a query of another split.
 
-    Supervised training can raise scores on "unseen" queries only by generalising, on "seen" ones
-    also by remembering. In SciFact, 64 % of the test judgements point at documents of training
-    queries.
+    Supervised training may memorise the documents of training queries. This raises scores on "seen"
+    queries only, while better scores on "unseen" queries show generalisation. In SciFact, 64 % of
+    the test judgements point at documents of training queries.
 
     Args:
         qrels: Table with query_id, document_id and split.
         split: The reported split.
-        query_ids: Its evaluated queries.
+        query_ids: Ids of the evaluated queries of this split.
 
     Returns:
-        {"unseen": [...], "seen": [...]}, or {} if a group has fewer than `MIN_GROUP_QUERIES`.
+        {"unseen": [...], "seen": [...]} with query ids. It is {} if a group has fewer than
+        `MIN_GROUP_QUERIES` queries.
     """
     other_splits = set(SPLITS) - {split}
     others = qrels[qrels["split"].isin(other_splits)]
@@ -227,11 +236,11 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
 def most_changed_queries(
     best: SystemScores, reference: SystemScores, metric: str, number: int = 10
 ) -> dict[str, list[tuple[str, float]]]:
-    """Return the queries that `best` won and lost by most against `reference`.
+    """Return the queries on which `best` scores most above and most below `reference`.
 
     Returns:
-        {"won": [(query id, difference), ...], "lost": [...]}, at most `number` each, the largest
-        difference first. Ties are broken by query id, draws are left out.
+        {"won": [(query id, difference), ...], "lost": [...]}, at most `number` queries each, the
+        largest difference first. Ties are broken by query id. Equal scores are left out.
     """
     difference = (best.values[metric] - reference.values[metric]).sort_index()
     ascending = difference.sort_values(kind="stable")

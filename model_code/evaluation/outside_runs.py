@@ -1,4 +1,4 @@
-"""Score the TREC run of another system on the queries of a build."""
+"""Score outside runs: TREC runs of systems that Freshet did not build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from model_code.evaluation.scores import SystemScores
 
 RUN_FIELDS = 6
 
-# A name without a dot, since a dot marks a variant of a system.
+# A name has no dot, because a dot marks a variant of a system.
 _SYSTEM_NAME = re.compile(r"[\w-]+")
 
 
@@ -48,10 +48,14 @@ def parse_outside_runs(arguments: Sequence[str]) -> dict[str, Path]:
 
 
 def refuse_taken_names(names: Iterable[str], systems: Iterable[str]) -> None:
-    """Refuse outside runs that are called like a system of the build.
+    """Refuse outside runs that have the name of a system of the build.
+
+    Args:
+        names: Names of the outside runs.
+        systems: Names of the systems of the build.
 
     Raises:
-        FreshetError: If a name is taken.
+        FreshetError: If a system has one of the names.
     """
     taken = sorted(set(names) & set(systems))
     if taken:
@@ -65,14 +69,14 @@ def score_outside_run(
 ) -> tuple[Run, SystemScores]:
     """Score an outside run on the queries and metrics of a system of the build.
 
-    Queries without a ranking score 0, as trec_eval counts them with `-c`. Rankings of queries that
-    the build does not judge are ignored.
+    Queries without a ranking score 0, as in trec_eval with `-c`. Rankings of queries without a
+    judgement in the build are ignored.
 
     Args:
-        name: Name of the system.
-        path: A TREC run.
+        name: Name of the outside system.
+        path: File of the TREC run.
         corpus: Corpus of the build.
-        build: Scores of a system of the build.
+        build: Scores of any system of the build, which give the split, queries and metrics.
 
     Returns:
         The run, and its scores.
@@ -98,10 +102,11 @@ def score_outside_run(
 
 
 def read_outside_run(path: Path) -> Run:
-    """Read a TREC run as trec_eval does: the order of lines and the column of ranks do not count.
+    """Read a TREC run as trec_eval does.
 
-    Fields are separated by any number of blanks or tabs. Rankings are ordered by falling score, and
-    ties by falling document id.
+    The order of lines and the rank column are ignored. Fields are separated by any number of blanks
+    or tabs. Rankings are ordered by descending score, and documents with equal scores by descending
+    id.
 
     Args:
         path: The run.
@@ -146,7 +151,7 @@ def _read_score(text: str) -> float | None:
 def _require_common_ids(
     name: str, run: Run, qrels: Mapping[str, Mapping[str, int]], documents: set[str]
 ) -> None:
-    """Require that a run is about these queries and documents."""
+    """Raise FreshetError if a run shares no query, or no document, with the build."""
     ranked = {query_id: run[query_id] for query_id in qrels if query_id in run}
     if not ranked:
         example = next(iter(run), None)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from model_code.evaluation.metrics import filter_metrics
 
 STYLE = {
-    # This font comes with matplotlib, so every machine draws the same letters.
+    # This font is part of matplotlib, so that pictures are equal on every machine.
     "font.family": "DejaVu Sans",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -33,7 +33,7 @@ def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
 
     Args:
         size: Width and height in inches.
-        paint: Fills the figure.
+        paint: Draws into the figure.
     """
     png = BytesIO()
     with matplotlib.rc_context():
@@ -47,7 +47,7 @@ def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
 
 
 def systems_plot(systems: Estimates, metrics: Sequence[str]) -> bytes:
-    """Draw one panel per metric, two side by side, with a dot and its interval per system."""
+    """Draw one panel per metric, in two columns, with a dot and an interval per system."""
     names = list(systems)
     columns = min(len(metrics), 2)
     rows = math.ceil(len(metrics) / 2)
@@ -80,7 +80,7 @@ def training_plot(
 
     Args:
         history: Rows with "step" and values.
-        measured: Further values of the rows that were measured on dev and are not metrics.
+        measured: Names of further values of the rows that were measured on dev.
 
     Returns:
         A PNG, or None if the history has none of these values.

@@ -1,4 +1,7 @@
-"""The gate: decide whether a challenger may replace the champion."""
+"""The gate: the statistical test that decides whether a challenger may replace the champion.
+
+The champion is the retriever that is searched by default. A challenger is a newly registered one.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ from model_code.evaluation.significance import (
     queries_for_gain,
 )
 
-# A gain worth having, and the probability with which the gate should notice it. Messages state the
-# number of queries for both.
+# Messages state how many queries the gate needs to detect a gain of SHOWN_GAIN in the metric with
+# the probability POWER.
 SHOWN_GAIN = 0.02
 POWER = 0.8
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Challenger minus champion on one metric.
+    """The mean difference of a metric between challenger and champion over the same queries.
 
     Attributes:
-        metric: Name of the metric, followed by the group of queries in brackets if only a group
-            was compared.
+        metric: Name of the metric. If only a group of queries was compared, the name of the group
+            follows in brackets.
         challenger: Mean score of the challenger.
         champion: Mean score of the champion.
         difference: Mean difference.
@@ -36,8 +39,8 @@ class PairedDifference:
         high: Upper bound of the difference, one-sided at alpha.
         p: Two-sided p of the paired randomisation test.
         queries: Number of queries that were compared.
-        queries_for_gain: Number of queries that would show a gain of `SHOWN_GAIN` with a
-            probability of `POWER`; None if no query differs.
+        queries_for_gain: Number of queries with which the test detects a gain of `SHOWN_GAIN` with
+            a probability of `POWER`. None if the scores of no query differ.
     """
 
     metric: str
@@ -55,16 +58,16 @@ class PairedDifference:
 class Verdict:
     """The decision of the gate, with its reasons and numbers.
 
-    The promotion history keeps all of it.
+    The promotion history stores the whole verdict.
 
     Attributes:
         passed: Whether the challenger may be promoted.
-        reasons: One sentence each.
-        queries: Number of queries that were judged.
-        intervals: The differences that the decision is based on.
-        by_training_documents: The same differences for two groups of queries. "asked_in_training"
-            has the queries with a relevant document that a judged training query asks for,
-            "not_asked_in_training" the others. They inform readers; the decision ignores them.
+        reasons: Reasons of the decision, one sentence each.
+        queries: Number of judged queries.
+        intervals: The differences on which the decision is based.
+        by_training_documents: The same differences for two groups of queries. The decision ignores
+            them. "asked_in_training" are the queries with a relevant document that a judged
+            training query asks for as well. "not_asked_in_training" are all others.
     """
 
     passed: bool
@@ -86,17 +89,17 @@ def judge_promotion(
     and [low, high] the bootstrap interval of d at 1 - 2 alpha, so that each bound is one-sided at
     alpha.
 
-    - *Better* is d > 0 and p < alpha.
-    - *Worse* is d < 0 and p < alpha.
-    - *Not worse* is neither worse nor low < -margin: the queries rule out a loss beyond the margin
-      (a non-inferiority test).
+    - *Better*: d > 0 and p < alpha.
+    - *Worse*: d < 0 and p < alpha.
+    - *Not worse*: it is not worse, and low >= -margin. Then the queries rule out a loss greater
+      than the margin (a non-inferiority test).
 
-    All conditions must hold together, so their number needs no correction (an intersection-union
-    test).
+    All conditions must hold at once, so no correction for multiple tests is needed (an
+    intersection-union test).
 
     Args:
-        challenger: Its scores.
-        champion: The champion's scores on the same queries. None if there is no champion: then the
+        challenger: Scores of the challenger.
+        champion: Scores of the champion on the same queries. None if there is no champion. Then the
             challenger passes.
         settings: Metrics, alpha and margin.
         seed: Seed of the resamples.
@@ -131,16 +134,16 @@ def judge_retrain(
 ) -> Verdict:
     """Pass a retrained challenger if it finds new documents better and old ones not worse.
 
-    It must be better on the queries `new`, which is what a retrain is for: a champion that serves
-    new documents well may stay. It must not be worse on any protected metric on the other queries.
-    If no query of `new`, or no other, is judged, `judge_promotion` judges all queries together, and
-    the first reason says so.
+    The purpose of a retrain is better results for new documents. So the challenger must be better
+    on the queries `new`, and must not be worse on any protected metric on the other queries. If one
+    of these two groups has no judged query, `judge_promotion` decides on all queries together. The
+    first reason of the verdict then states this.
 
     Args:
-        challenger: Its scores.
-        champion: The champion's scores on the same queries, or None.
+        challenger: Scores of the challenger.
+        champion: Scores of the champion on the same queries, or None.
         settings: Metrics, alpha and margin.
-        new: Ids of queries that ask for documents which were added since the champion was trained.
+        new: Ids of queries that ask for documents which were added after the champion's training.
         seed: Seed of the resamples.
 
     Raises:
@@ -188,17 +191,18 @@ def judge_pilot(
 ) -> Verdict:
     """Pass a challenger that was trained on a sample if it finds the new documents better.
 
-    A document counts once, by the mean over its queries, which are not independent. The lower bound
-    of the bootstrap interval at 1 - 2 alpha must lie above `margin`. The loss on other queries is
-    reported and decides nothing: the challenger was trained on a part of their documents.
+    The scores of a document's queries are averaged, because these queries are not independent. The
+    lower bound of the bootstrap interval at 1 - 2 alpha must be greater than `margin`. The
+    difference on other queries is only reported. It would be unfair to decide by it, because the
+    challenger was trained on a sample of the old documents.
 
     Args:
-        challenger: Its scores.
-        champion: The champion's scores on the same queries.
+        challenger: Scores of the challenger.
+        champion: Scores of the champion on the same queries.
         settings: Metrics and alpha.
-        targets: New document id by the id of the query that asks for it.
-        margin: Difference that two trainings can have by chance. An interval over documents does
-            not cover it.
+        targets: Id of the new document that each query asks for, by query id.
+        margin: Difference that two trainings may have by chance. An interval over documents does
+            not cover this variance.
         seed: Seed of the resamples.
 
     Raises:

@@ -26,8 +26,8 @@ TRAININGS_TEXT = {1: "one training", 2: "two trainings"}
 def summary_sentence(comparison: Mapping[str, Any]) -> str:
     """Return which system is best, by how much, and on which queries.
 
-    Sentences on the limits of the comparison come first: systems that were left out, and missing
-    judgements.
+    The first sentences state the limits of the comparison: missing judgements, and systems that
+    were left out.
 
     Args:
         comparison: Content of `comparison.json`.
@@ -64,9 +64,10 @@ def summary_sentence(comparison: Mapping[str, Any]) -> str:
 
 
 def _groups_below_known(comparison: Mapping[str, Any], best: str) -> Iterator[str]:
-    """Yield a sentence for each group of queries on which `bm25_known` is above the best system.
+    """Yield a sentence for each group of queries on which `bm25_known` beats the best system.
 
-    There the best system adds nothing to remembering which queries documents answer.
+    `bm25_known` is BM25 that adds known queries to their documents. On such a group, looking up
+    known queries is better than the best system.
     """
     main = comparison["main_metric"]
     for name, group in comparison.get("groups", {}).items():
@@ -99,10 +100,10 @@ def format_interval(cell: Mapping[str, float], key: str = "value", sign: str = "
 
 
 def describe_interval(cell: Mapping[str, Any]) -> str:
-    """Describe the differences between samples that an interval covers.
+    """Describe the sources of variance that an interval covers.
 
-    An interval over the queries of one or two trainings does not say how far another training would
-    lie, so the number of trainings is named.
+    An interval over the queries of one or two trainings does not cover how much another training
+    would differ. So the description names the number of trainings.
 
     >>> describe_interval({"over": "queries", "trainings": 0})
     'queries'
@@ -122,11 +123,13 @@ def describe_interval(cell: Mapping[str, Any]) -> str:
 def systems_table(
     comparison: Mapping[str, Any], group: Mapping[str, Any] | None = None
 ) -> pd.DataFrame:
-    """Return a table of systems by metrics, variants last, the first two metrics with intervals.
+    """Return a table with a row per system and a column per metric.
+
+    Variants come last. The first two metrics have intervals.
 
     Args:
         comparison: Content of `comparison.json`.
-        group: A group of the queries in it. None: all queries.
+        group: A group of queries of the comparison. None: all queries.
     """
     metrics = headline_metrics(comparison)
     systems = (group or comparison)["systems"]
@@ -162,9 +165,9 @@ def differences_table(group: Mapping[str, Any], metric: str) -> pd.DataFrame:
 
 
 def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
-    """Return the queries that the best system won or lost by most against the next best system.
+    """Return the queries on which the best system differs most from the next best system.
 
-    Each query has the first documents of both systems.
+    A row has the query and the first documents of both systems.
 
     Args:
         comparison: Content of `comparison.json`.
@@ -199,7 +202,7 @@ def format_p_value(p: float) -> str:
 
 
 def report_tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return the tables of the report by title, without empty tables."""
+    """Return the tables of the report by title. Empty tables are left out."""
     main = comparison["main_metric"]
     tables = {
         "Results": systems_table(comparison),
@@ -235,18 +238,18 @@ def render_page(
 ) -> str:
     """Return the report as one HTML file without scripts or external addresses.
 
-    The page is light or dark as the reader's system.
+    The page follows the light or dark mode of the reader's system.
 
     Args:
-        title: Title and heading.
-        sentences: A paragraph each.
-        picture: PNG of all systems.
+        title: Title and heading of the page.
+        sentences: Sentences, each of which becomes a paragraph.
+        picture: PNG that shows all systems.
         tables: Tables by heading.
     """
     paragraphs = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     encoded = base64.b64encode(picture).decode()
     sections = []
-    # pandas cuts long cells by default.
+    # By default, pandas shortens long cells.
     with pd.option_context("display.max_colwidth", None):
         for name, table in tables.items():
             html = table.to_html(index=False, border=0)

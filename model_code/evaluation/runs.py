@@ -1,9 +1,9 @@
 """TREC run files, the format that trec_eval, ir_measures and ranx read.
 
-trec_eval ignores the rank column. It sorts by score, as a 32-bit float, and breaks ties by document
-id in *descending* order, while our rankings break ties in ascending order. A run is therefore
-written with scores that fall strictly from rank to rank: a tied score is lowered by the smallest
-step of a 32-bit float. trec_eval then sees exactly our order.
+trec_eval ignores the rank column. It sorts by score, as a 32-bit float, and orders equal scores by
+*descending* document id. Our rankings order equal scores by ascending id. So the written scores
+decrease strictly from rank to rank: a score that equals the one before it is lowered by the
+smallest step of a 32-bit float. trec_eval then uses exactly our order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def write_run(path: Path, run: Run, tag: str) -> None:
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """Return scores as 32-bit floats, each at most the next float below its predecessor.
+    """Return scores as 32-bit floats, each of them lowered below its predecessor if necessary.
 
     Raises:
         FreshetError: If a score is not finite.
@@ -82,7 +82,7 @@ def read_run_frame(path: Path) -> pd.DataFrame:
         FreshetError: If the file is not a TREC run.
     """
     if not path.stat().st_size:
-        # A split without queries has an empty run, which the CSV reader refuses.
+        # The run of a split without queries is empty, and the CSV reader raises an error for it.
         types = dict.fromkeys(COLUMNS, "category")
         types["rank"] = "int64"
         types["score"] = "float32"

@@ -1,4 +1,4 @@
-"""The score of a system for each query and metric, as evaluation folders hold it."""
+"""The score of a system for each query and metric, read from evaluation folders."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from model_code.corpus.settings import GATE
 from model_code.errors import FreshetError
 from model_code.files import read_json
 
-# Decimals of the values that are written: far below any interval, far above the rounding of sums.
+# Number of decimals of written scores. 10^-6 is much smaller than any interval, and much larger
+# than rounding errors of sums, so that written files do not depend on them.
 SCORE_DECIMALS = 6
 EVALUATED_SPLITS = ("dev", GATE, "test")
-# The variant that fuses a retriever's run with BM25's by reciprocal rank fusion.
+# Name of the variant that fuses a retriever's run with that of BM25 by reciprocal rank fusion.
 RRF = "rrf"
 # The subfolder of a system's evaluation folder that holds the evaluation folders of its variants.
 VARIANTS_FOLDER = "variants"
-# Queries with a relevant document that a judged training query asks for, too, and all others.
+# Two groups of queries: those with a relevant document that a judged training query asks for as
+# well, and all others.
 ASKED_IN_TRAINING = "asked_in_training"
 NOT_ASKED_IN_TRAINING = "not_asked_in_training"
 
@@ -35,10 +37,11 @@ class SystemScores:
         system: Name of the system.
         split: The evaluated split.
         values: One row per query, in ascending order of ids, and one column per metric.
-        seeds: `values` of each training if they are the mean over several, else empty.
+        seeds: `values` of each training, if `values` is the mean over several trainings. Otherwise
+            empty.
         asked_in_training: Ids of the queries with a relevant document that a judged training query
-            asks for, too. A retriever can gain on them by remembering, on the others only by
-            generalising.
+            asks for as well. Memorising can raise scores on these queries. On all others, only
+            generalisation can.
     """
 
     system: str
@@ -94,7 +97,7 @@ def load_scores(folder: Path, split: str) -> SystemScores:
 
 
 def load_gate_scores(folder: Path) -> SystemScores:
-    """Read the scores for the gate: of the split gate, or of test if gate has no queries."""
+    """Read the scores for the gate, from the split gate, or from test if gate has no queries."""
     scores = load_scores(folder, GATE)
     if scores.queries:
         return scores
@@ -122,7 +125,7 @@ def evaluation_folders(context: StageContext) -> list[Path]:
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:
-    """Check that all systems were scored on the same queries by the same metrics.
+    """Check that all systems were scored on the same queries with the same metrics.
 
     Raises:
         FreshetError: If two systems differ in split, queries or metrics.
@@ -147,7 +150,7 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
             )
 
 
-# The suffix precedes the dot that begins a variant's name.
+# The suffix is at the end of a system's name, or before the dot of a variant's name.
 SEED_SUFFIX = re.compile(r"_seed\d+(?=\.|$)")
 
 
@@ -161,10 +164,10 @@ def strip_seed(system: str) -> str:
 
 
 def average_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
-    """Return each system once, with the mean score of each query over its trainings.
+    """Average the scores of each query over the trainings of a system.
 
-    Trainings of one system are keys under `retrievers:` that differ in the suffix `_seedN` and in
-    `seed_offset`. Tests on the result are over queries, for the mean of these trainings.
+    Trainings of one system are keys under `retrievers:` that differ only in the suffix `_seedN` and
+    in `seed_offset`. A test on the result compares means over trainings, query by query.
 
     Raises:
         FreshetError: If trainings of one system were scored on different queries or metrics.

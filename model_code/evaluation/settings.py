@@ -20,7 +20,7 @@ METRICS = (
     "hit@5",
     "hit@10",
 )
-# Systems that are not trained: another seed gives the same scores.
+# Systems that are not trained. Their scores do not depend on a seed.
 UNTRAINED_SYSTEMS = ("bm25", "bm25_known", "bm25_generated", "zero_shot", "untrained")
 
 
@@ -63,7 +63,7 @@ class EvaluationSettings(Settings):
     fusion_constant: int = constant_field(60, ge=0)
 
     def check(self) -> None:
-        """Refuse metrics that a run of this depth cannot give."""
+        """Refuse unknown or repeated metrics, and cutoffs greater than the depth of a run."""
         for name in self.metrics:
             cutoff = metric_cutoff(name)
             require(
@@ -103,7 +103,7 @@ class PromotionSettings(Settings):
     )
 
     def check(self) -> None:
-        """Refuse unknown metrics, and levels at which the gate would refuse everything."""
+        """Refuse unknown metrics, and a level alpha that no p-value of the test can reach."""
         for name in (self.metric, *self.protected):
             metric_cutoff(name)
         smallest = 1 / (self.permutations + 1)

@@ -1,16 +1,15 @@
 """Intervals and tests for means and differences over queries.
 
-Every function takes a table with one row per query and one column per system, metric or pair.
-Random draws depend on the seed and the number of queries alone, so a column's result does not
-depend on the columns beside it.
+The functions take tables with one row per query and one column per system, metric or pair. Random
+draws depend only on the seed and the number of queries. So the result of a column does not depend
+on other columns.
 
-Bootstrap intervals come from scipy. The randomisation test is our own: 10,000 permutations of 665
-queries and 11 columns take 0.6 s as a matrix product, and about 30 s with
-`scipy.stats.permutation_test`. Holm's correction is six lines, for which statsmodels would be a new
-dependency.
+Bootstrap intervals are computed by scipy. The randomisation test is our own code, because it is
+faster: 10,000 permutations of 665 queries and 11 columns take 0.6 s as a matrix product, and about
+30 s with `scipy.stats.permutation_test`. Holm's correction is six lines, which are not worth a new
+dependency on statsmodels.
 
-scipy.stats takes a second to import, and a gate without judged queries needs none of it, so it is
-imported inside the functions.
+The import of scipy.stats takes a second, and not every caller needs it. So the functions import it.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-# Fewer queries give a bootstrap interval that is too narrow.
+# Smallest number of queries for a bootstrap interval. With fewer, the interval is too narrow.
 MIN_BOOTSTRAP_QUERIES = 10
-# Fewer trainings say too little about their variance: with two, Student's t has one degree of
-# freedom.
+# Smallest number of trainings from which their variance is estimated. With two, Student's t has
+# only one degree of freedom.
 MIN_SEEDS = 3
 MAX_BLOCK_NUMBERS = 2**22
-"""Numbers in memory for one block of random signs."""
+"""Largest number of random signs in memory at a time."""
 MAX_BLOCK_RESAMPLES = 2**19
-"""Drawn queries in memory for one block of bootstrap samples, per column."""
+"""Largest number of drawn queries in memory at a time, per column of a bootstrap."""
 
 
 def bootstrap_interval(
@@ -36,8 +35,8 @@ def bootstrap_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the percentile bootstrap interval of each column's mean over queries.
 
-    Given paired differences, it is the interval of the mean difference. Source: Efron & Tibshirani
-    (1993), chapter 13.
+    If the values are paired differences, it is the interval of the mean difference. Source: Efron &
+    Tibshirani (1993), chapter 13.
 
     Args:
         values: Scores or differences, (n, c), one row per query.
@@ -67,19 +66,20 @@ def bootstrap_interval(
 
 
 def queries_for_gain(deviation: float, gain: float, alpha: float, power: float) -> int | None:
-    """Return the number of queries with which a paired two-sided test shows a gain.
+    """Return the number of queries with which a paired two-sided test detects a gain.
 
     This is the normal approximation n = ((z_(1 - alpha / 2) + z_power) deviation / gain)^2, which
     holds for more than a few dozen queries.
 
     Args:
         deviation: Standard deviation of the paired differences.
-        gain: The mean difference that is to be shown.
+        gain: True mean difference to detect.
         alpha: Level of the test.
-        power: Probability with which the test shows the gain.
+        power: Probability with which the test detects the gain.
 
     Returns:
-        The number of queries; None if no query differs, so that the deviation is unknown.
+        The number of queries. None if the deviation is 0: no query differs, so that the real
+        deviation is unknown.
 
     >>> queries_for_gain(deviation=0.2, gain=0.02, alpha=0.05, power=0.8)
     785
@@ -98,7 +98,7 @@ def interval_of_means(
     """Return the interval of each column's mean over queries, for any number of queries.
 
     With fewer than `MIN_BOOTSTRAP_QUERIES` queries it is Hoeffding's interval (1963), which holds
-    for bounded values however few there are. A bootstrap of two equal values would be one point.
+    for any number of bounded values. The bootstrap interval of two equal values would be one point.
 
     Args:
         values: Scores or differences, (n, c), between `lowest` and 1.
@@ -129,25 +129,28 @@ def interval_over_seeds(
     confidence: float = 0.95,
     lowest: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the interval of a system's mean, or of its lead over another, over queries and seeds.
+    """Return the interval of a mean score that covers the variance of queries and of trainings.
 
-    It says where the mean of another training on other queries would lie. With s trainings, n
-    queries and mean scores M_i per training and Q_j per query, the variance of the mean is
+    If `others` is given, the interval is that of the system's lead: the mean difference from
+    another system. The interval shows the range in which the mean of another training on other
+    queries would be. With s trainings, n queries and mean scores M_i per training and Q_j per
+    query, the variance of the mean is
 
         V = V_M + V_Q - V_E,   V_M = var(M) / s,   V_Q = var(Q) / n,   V_E = var(residuals) / (s n)
 
-    The residual variance is in both V_M and V_Q and is counted once. The interval is mean +- t
-    sqrt(V) with the Welch-Satterthwaite degrees of freedom V^2 / (V_M^2 / (s - 1) + V_Q^2 / (n -
-    1)). A lead has a V_M and V_E of each system that was trained several times, and a V_Q of the
-    paired differences. Resampling three seeds instead would cover the truth far too rarely.
+    Both V_M and V_Q contain the residual variance, so V_E is subtracted once. The interval is mean
+    +- t sqrt(V) with the Welch-Satterthwaite degrees of freedom V^2 / (V_M^2 / (s - 1) + V_Q^2 / (n
+    - 1)). For a lead, V_M and V_E are added for each system that was trained several times, and V_Q
+    is that of the paired differences. A bootstrap of only three seeds would contain the true mean
+    far too rarely.
 
-    If seeds vary much more than queries (V_M > 5 V_Q) and there are only three, coverage falls to
-    about .92 instead of .95.
+    With three seeds that vary much more than queries (V_M > 5 V_Q), the coverage falls from .95 to
+    about .92.
 
     Args:
         runs: Scores of each training, (s, n, c), s >= `MIN_SEEDS`.
-        others: Scores of the other system on the same queries, (s', n, c). One run is given for a
-            system that is not trained and has no variance over seeds.
+        others: Scores of the other system on the same queries, (s', n, c). s' is 1 for a system
+            that is not trained, which has no variance over seeds.
         confidence: Coverage, such as 0.95.
         lowest: Lowest possible value: 0 for scores, -1 for differences.
 
@@ -155,7 +158,7 @@ def interval_over_seeds(
         Lower and upper bounds, (c,) each, within [lowest, 1].
 
     Raises:
-        ValueError: If a system has two runs, or none of them has `MIN_SEEDS`.
+        ValueError: If no system has several runs, or one has between 2 and `MIN_SEEDS` - 1 runs.
     """
     from scipy import stats
 
@@ -181,7 +184,8 @@ def interval_over_seeds(
         variance += seed_variance - _residual_variance(system) / (seeds * queries)
         squares += seed_variance**2 / (seeds - 1)
 
-    # The subtraction may not make the estimate smaller than the variance over queries alone.
+    # The estimate must not be smaller than the variance over queries alone, in spite of the
+    # subtraction.
     variance = np.maximum(variance, query_variance)
     # Equal values have no variance: then the degrees of freedom do not matter.
     freedom = variance**2 / np.maximum(squares, np.finfo(float).tiny)
@@ -191,7 +195,11 @@ def interval_over_seeds(
 
 
 def _residual_variance(runs: np.ndarray) -> np.ndarray:
-    """Variance of what neither the training nor the query explains: (s, n, c) -> (c,)."""
+    """Return the variance that neither the training nor the query explains, (c,).
+
+    Args:
+        runs: Scores of each training, (s, n, c).
+    """
     seeds, queries, _ = runs.shape
     by_seed = runs.mean(axis=1, keepdims=True)
     by_query = runs.mean(axis=0, keepdims=True)
@@ -202,12 +210,12 @@ def _residual_variance(runs: np.ndarray) -> np.ndarray:
 def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: int) -> np.ndarray:
     """Return the two-sided p-value of each column of paired differences (Fisher 1935).
 
-    Under the null hypothesis a query's two scores could be swapped, which flips the sign of its
-    difference. The p-value is the share of sign patterns whose mean is at least as large as the
-    observed one. If there are at most `permutations` patterns, all 2^n are enumerated and p is
-    exact. Otherwise p = (1 + b) / (1 + m) for m random patterns of which b reach the observed mean
-    (Phipson & Smyth 2010), so it is never 0. Smucker, Allan & Carterette (2007) recommend the test
-    for retrieval.
+    Under the null hypothesis, the two scores of a query may be swapped, which changes the sign of
+    its difference. The p-value is the share of sign patterns whose absolute mean is at least the
+    observed one. If there are at most `permutations` patterns, all 2^n are enumerated, and p is
+    exact. Otherwise m random patterns are drawn, of which b reach the observed mean. Then p is (1 +
+    b) / (1 + m), which is never 0 (Phipson & Smyth 2010). Smucker, Allan & Carterette (2007)
+    recommend this test for retrieval.
 
     Args:
         differences: Paired differences, (n, c), one row per query.
@@ -219,7 +227,7 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
     """
     queries = len(differences)
     observed = np.abs(differences.sum(axis=0))
-    # Equal sums may differ in their last bit.
+    # A small tolerance is needed, because rounding may change equal sums.
     enough = observed - 1e-12 * np.abs(differences).sum(axis=0)
 
     is_exact = queries < 63 and 2**queries <= permutations
@@ -236,12 +244,12 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
 
 
 def _count_reached(patterns: np.ndarray, differences: np.ndarray, enough: np.ndarray) -> np.ndarray:
-    """Count the sign patterns under which each column's sum is large enough, (c,).
+    """Count the sign patterns for which the absolute sum of a column reaches a threshold, (c,).
 
     Args:
         patterns: Rows of 0 and 1, (rows, n). 1 flips the sign of a difference.
         differences: Paired differences, (n, c).
-        enough: Absolute sum that counts, (c,).
+        enough: Threshold of each column, (c,).
     """
     signs = 1.0 - 2.0 * patterns
     return (np.abs(signs @ differences) >= enough).sum(axis=0)
@@ -256,7 +264,8 @@ def _block_sizes(rows: int, columns: int) -> Iterator[int]:
 def holm(p: np.ndarray) -> np.ndarray:
     """Return the p-values of a family (m,), adjusted by Holm's step-down procedure (1979).
 
-    Comparing them with alpha keeps the chance of any false finding in the family below alpha.
+    If they are compared with alpha, the probability of any false finding in the family is at most
+    alpha.
 
     >>> holm(np.array([0.01, 0.04, 0.03])).round(2).tolist()
     [0.03, 0.06, 0.06]

@@ -55,9 +55,9 @@ def evaluate_system(
     Args:
         system: Name of the system.
         runs: The run on each split.
-        judgements: The judged queries of each split, on which `runs` were made. A split may have
-            none.
-        settings: Names the metrics.
+        judgements: The judged queries of each split, which `runs` has rankings of. A split may have
+            no queries.
+        settings: Settings with the metrics to compute.
         output: The evaluation folder. It must exist.
 
     Returns:
@@ -113,7 +113,8 @@ def search_splits(
 ) -> dict[str, Run]:
     """Return a system's run on each split. All queries of a split are searched in one call.
 
-    A query's own document (see `own_document_queries`) is left out of its ranking, as in BEIR.
+    If a query is a document of the corpus (see `own_document_queries`), this document is left out
+    of its ranking, as in BEIR.
 
     Args:
         search: Search of the system.
@@ -124,7 +125,7 @@ def search_splits(
     runs: dict[str, Run] = {}
     for split, judged in judgements.items():
         with_own_document = own_document_queries(judged, documents)
-        # One more document is searched if one of them may be left out.
+        # One document may be left out of a ranking, so one more is searched.
         searched = depth + 1 if with_own_document else depth
         rankings: Iterable[Ranking] = ()
         if judged.queries:
@@ -141,8 +142,9 @@ def search_splits(
 def own_document_queries(judged: Judgements, documents: Container[str]) -> set[str]:
     """Return the queries that are documents of the corpus themselves, as in ArguAna and Quora.
 
-    Such a query finds itself first, which answers nothing. It has the id of its document. A
-    document that is judged as an answer is not left out, because then the equal ids are chance.
+    Such a query has the id of its document, and would find this document first. If the document
+    with the query's id is judged as an answer, the query is not returned. The equal ids are then a
+    coincidence.
 
     Args:
         judged: The judged queries.
@@ -156,7 +158,7 @@ def own_document_queries(judged: Judgements, documents: Container[str]) -> set[s
 
 
 def sample_judgements(corpus: Corpus, settings: EvaluationSettings) -> dict[str, Judgements]:
-    """Return the judged queries of each split, at most `settings.max_queries` of each."""
+    """Return a sample of the judged queries of each split, at most `settings.max_queries` each."""
     return {
         split: sample_queries(corpus.judgements(split), settings.max_queries)
         for split in EVALUATED_SPLITS
@@ -164,9 +166,9 @@ def sample_judgements(corpus: Corpus, settings: EvaluationSettings) -> dict[str,
 
 
 def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
-    """Return at most `limit` queries: those with the smallest SHA-256 of their id.
+    """Return a sample of at most `limit` queries: those with the smallest SHA-256 of their id.
 
-    Queries that are added later therefore replace few of a sample.
+    If queries are added later, most queries of the sample stay the same.
     """
     if limit is None or len(judged.queries) <= limit:
         return judged
@@ -184,13 +186,14 @@ def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
 def reciprocal_rank_fusion(rankings: Iterable[Ranking], k: int, constant: int = 60) -> Ranking:
     """Fuse rankings by RRF(d) = sum over rankings of 1 / (constant + rank of d).
 
-    Only ranks count, so scores of any scale can be fused. Ranks count from 1, and a ranking without
-    d adds nothing. Ties go to the smaller document id. Source: Cormack et al. (2009), equation 1.
+    Only ranks are used, so scores may have any scale. Ranks start at 1. A ranking that does not
+    contain d adds nothing. Equal scores are ordered by ascending document id. Source: Cormack et
+    al. (2009), equation 1.
 
     Args:
         rankings: Rankings of one query.
         k: Number of documents to return.
-        constant: The larger it is, the less a first rank counts.
+        constant: Constant added to ranks. The larger it is, the smaller is the lead of first ranks.
 
     Returns:
         The k best documents with their fused scores.
