@@ -1,4 +1,4 @@
-"""Build a hierarchy of passage vectors, bottom up as in the paper (HCE, Algorithm 1)."""
+"""Build the hierarchy: a tree that clusters passage vectors, bottom up (HCE, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def build_hierarchy(
     """Cluster passages into a hierarchy. The same seed gives the same tree.
 
     Args:
-        vectors: (N, H). Only their directions count.
+        vectors: Passage vectors, (N, H). Only their directions matter.
         settings: Branching factor, iterations and device.
         seed: Seed of k-means.
         progress: Called after each iteration.
-        make_lloyd: Engine of k-means: `Lloyd`, in this process, or
-            `distributed.clustering.make_lloyd`, as the settings of scale ask.
+        make_lloyd: Creates the engine of k-means. `Lloyd` computes in this process, and
+            `distributed.clustering.make_lloyd` on the engine of the settings `scale`.
 
     Raises:
         FreshetError: If there are no vectors, or one has no direction (zero, infinite or NaN).
@@ -70,17 +70,17 @@ def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
 def cluster_bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierarchy:
     """Cluster the passages, then the centroids of each level, up to the root.
 
-    The last level is flat k-means of the passages. It costs O(N K H) per iteration, with K = N / b.
-    In the levels above, all centroids have the same weight however many passages they represent, as
-    in the paper.
+    The lowest level is k-means of the passages. An iteration costs O(N K H), with K = N / b for the
+    branching factor b. In the levels above, all centroids have the same weight, whatever the number
+    of their passages, as in the paper.
 
     Args:
-        vectors: (N, H), of unit norm.
+        vectors: Passage vectors, (N, H), of unit norm.
         sizes: Numbers of nodes at levels 1 to depth.
-        kmeans: How points are clustered.
+        kmeans: The clustering algorithm.
     """
     centroids: list[torch.Tensor] = []
-    # The node above each passage, then above each node, level by level upwards.
+    # For each level from the lowest one up: the cluster of each passage, or of each lower node.
     parents_below: list[torch.Tensor] = []
     for size in reversed(sizes):
         clustering = kmeans.cluster(vectors, size)
@@ -96,12 +96,12 @@ def cluster_bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -
 def number_nodes(
     centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: torch.Tensor
 ) -> Hierarchy:
-    """Renumber nodes by their parents, and siblings by descending number of passages.
+    """Renumber the nodes of each level by their parents, and siblings by descending size.
 
     Args:
-        centroids: (K, H) of levels 1 to depth.
-        parents: (K,) of the same levels.
-        leaves: (N,), the node of each passage at the last level.
+        centroids: Centroids of levels 1 to depth, (K, H) each.
+        parents: Parent of each node of the same levels, (K,) each.
+        leaves: Node of each passage at the last level, (N,).
     """
     parent_arrays = [level_parents.cpu().numpy() for level_parents in parents]
     leaf_nodes = leaves.cpu().numpy()

@@ -11,13 +11,16 @@ from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.progress import Progress, no_progress
 
-# Points times clusters. A run of at most this size takes tens of milliseconds.
+# Largest number of points times clusters of a small problem, which takes tens of milliseconds.
 MAX_SMALL_RUN = 100_000
-# A single start of a few clusters depends on luck. The best of four is 0.3 to 0.9 % better.
+# Number of starts of a small problem. The outcome of a single start with few clusters depends on
+# chance. The best of four has a 0.3 to 0.9 % better objective.
 STARTS_OF_SMALL_RUN = 4
-# Far enough apart that the seeds of two levels' starts never meet.
+# Difference between the seeds of two starts. It is so large that starts of different levels never
+# have the same seed.
 SEED_STEP = 1_000_003
-# 16 and 32 rounds gave no better objective on 1,500 to 12,000 sentence vectors.
+# Number of rounds in which initial centroids are drawn. 16 and 32 rounds gave no better objective
+# on 1,500 to 12,000 sentence vectors.
 INITIALISATION_ROUNDS = 8
 
 
@@ -26,9 +29,9 @@ class Clustering:
     """The outcome of k-means, without empty clusters.
 
     Attributes:
-        centroids: (K, H), of unit norm.
-        labels: (N,) int64, the cluster of each point.
-        objective: Sum of the points' cosines to their centroids.
+        centroids: Centroids, (K, H), of unit norm.
+        labels: Cluster of each point, (N,) int64.
+        objective: Sum of the points' cosines to their centroids, which k-means maximises.
     """
 
     centroids: torch.Tensor
@@ -55,12 +58,13 @@ class KMeans:
     def cluster(self, vectors: torch.Tensor, clusters: int) -> Clustering:
         """Divide points into at most `clusters` clusters.
 
-        There are fewer if there are fewer distinct vectors. Small problems (N times clusters at
-        most `MAX_SMALL_RUN`) are started `STARTS_OF_SMALL_RUN` times, and the best objective wins.
+        There are fewer clusters if there are fewer distinct vectors. Small problems (N times
+        clusters at most `MAX_SMALL_RUN`) are solved `STARTS_OF_SMALL_RUN` times with different
+        starts. The result with the best objective is returned.
 
         Args:
-            vectors: (N, H), of unit norm.
-            clusters: Wanted number of clusters.
+            vectors: Points, (N, H), of unit norm.
+            clusters: Largest number of clusters.
 
         >>> KMeans(HierarchySettings(), seed=0).cluster(torch.eye(4)[[0, 0, 1, 2, 2]], 4).objective
         5.0
@@ -87,7 +91,10 @@ class KMeans:
         return Clustering(run.centroids[is_occupied], new_numbers[run.labels], run.objective)
 
     def _iterate(self, run: Lloyd) -> None:
-        """Step until no point moves, rounding lowers the objective, or no iteration is left."""
+        """Iterate until no point changes its cluster, or the limit of iterations is reached.
+
+        It also stops if the objective falls, which only rounding can cause.
+        """
         max_iterations = self.settings.max_iterations
         objective = -math.inf
         for iteration in range(1, max_iterations + 1):
@@ -102,15 +109,15 @@ class KMeans:
 
 
 def initialise(run: Lloyd, seed: int) -> None:
-    """Choose distinct, preferably distant points as centroids, and give every point a cluster.
+    """Choose distinct, preferably distant points as centroids, and assign every point to one.
 
     k-means++ (Arthur and Vassilvitskii, 2007) draws one point after the other. The probability of a
-    point is proportional to its squared distance to the nearest point drawn so far, 2 - 2 cos for
-    unit vectors. Here each of `INITIALISATION_ROUNDS` rounds draws its share of the points at once,
-    as in k-means|| (Bahmani et al., 2012), so that all rounds together cost as much as one
-    assignment of the points. They also replace the first assignment.
+    point is proportional to its squared distance to the nearest point drawn before, which is 2 - 2
+    cos for unit vectors. Here each of `INITIALISATION_ROUNDS` rounds draws several points at once,
+    as in k-means|| (Bahmani et al., 2012). All rounds together cost as much as one assignment of
+    the points, and they replace the first assignment.
 
-    Random numbers are drawn on the CPU, so equal seeds give equal starts on every device.
+    Random numbers are drawn on the CPU, so that equal seeds give equal starts on every device.
 
     Args:
         run: A new run, without centroids.
@@ -130,15 +137,17 @@ def initialise(run: Lloyd, seed: int) -> None:
         run.add_centroids(clusters, run.vectors[points])
         drawn = drawn_after_round
 
-        # A point that was drawn keeps weight 0. The clamp lets duplicates of one be drawn last.
+        # Drawn points keep weight 0. Their duplicates get the smallest positive weight, so that
+        # they are drawn only if no other points are left.
         weights = torch.where(weights > 0, (1 - run.score).clamp(min=1e-9), 0.0)
         weights[points] = 0
 
 
 def _draw(weights: torch.Tensor, quota: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw the numbers of `quota` points without replacement, by weight.
+    """Draw the numbers of `quota` points without replacement, with probabilities by weight.
 
-    Of exponential variables with rates w_i, the smallest is number i with probability w_i / sum w.
+    Each point gets an exponential random variable with its weight w_i as rate. The variable of
+    point i is the smallest one with probability w_i / sum w. So the smallest `quota` are returned.
     """
     uniform = torch.rand(len(weights), generator=generator, dtype=torch.float64).to(weights.device)
     arrival_times = -torch.log1p(-uniform) / weights

@@ -1,22 +1,22 @@
-"""Lloyd's iteration for spherical k-means (HCE, Algorithm 2), with few of the inner products.
+"""Lloyd's iteration for spherical k-means (HCE, Algorithm 2), which skips most inner products.
 
-Every assignment equals that of the plain iteration. Each point keeps its cosine `score` to its own
-centroid, and a bound `rival` on its cosine to any other centroid, both as of the last comparison.
-After an update of the centroids, each point is compared with the centroids that moved, which also
-renews its score. Then there are two cases:
+Every assignment equals that of the plain iteration, which compares all points with all centroids.
+For each point two values are stored: `score`, its cosine to its centroid, and `rival`, an upper
+bound on its cosine to any other centroid. After an update of the centroids, each point is compared
+with the centroids that moved. This also updates its score. Then there are two cases:
 
-- score >= rival: only the centroids that moved can win the point. After a few iterations they are
-  few, so this is cheap.
+- score >= rival: no centroid that did not move can be nearer. After a few iterations only few
+  centroids move, so this is fast.
 - score < rival: the bound has failed. The point is compared with every centroid, which makes the
   bound exact again.
 
-This is Hamerly's bound ("Making k-means even faster", 2010), but centroids that moved are compared
-instead of estimated. Small clusters move seldom but far, and one distant move would spoil every
-point's estimate.
+The bound is that of Hamerly ("Making k-means even faster", 2010). Hamerly estimates the effect of
+moved centroids by the longest move, while here points are compared with them. Small clusters move
+rarely but far, and a single long move would make every estimate useless.
 
-Why our own code: for 100,000 vectors in 1,563 clusters it takes half the time of faiss.Kmeans (see
-benchmarks/README.md). Its outcome does not depend on the order of the points or the size of blocks
-either, so slices of the points can be compared on several machines.
+This is our own code because it takes half the time of faiss.Kmeans for 100,000 vectors in 1,563
+clusters (see benchmarks/README.md). Its result depends neither on the order of the points nor on
+the size of blocks, so that slices of the points can be compared on several machines.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-# Cosines closer than this count as equal: float32 products of unit vectors are no more exact.
+# Difference below which cosines count as equal. Float32 products of unit vectors are not more
+# exact.
 COSINE_TOLERANCE = 1e-6
-# If more than this share of the centroids moved, the bound saves less than it costs.
+# Share of moved centroids from which all points are compared with all centroids, because the bound
+# then costs more than it saves.
 MAX_MOVED_SHARE = 0.75
-# Limits of a block on a CPU, so that it stays in the cache: 12 MiB of vectors of 384 components,
-# and 4 MiB of inner products.
+# Limits of points and of inner products that a CPU computes at a time, so that both stay in the
+# cache: 12 MiB of vectors with 384 components, and 4 MiB of products.
 MAX_BLOCK_POINTS = 8192
 MAX_BLOCK_PRODUCTS = 2**20
-# Many small blocks would leave a GPU idle.
+# Factor of these limits on a GPU, which small blocks would leave idle.
 GPU_BLOCK_FACTOR = 256
 
 
@@ -43,13 +45,13 @@ class Lloyd:
     """The state of one run of k-means, over N points and K clusters.
 
     Attributes:
-        vectors: (N, H), of unit norm.
-        centroids: (K, H).
-        moved: (K,) bool, whether the last update changed the centroid.
-        labels: (N,) int64, the cluster of each point; -1 for a point without one.
-        score: (N,), the cosine of each point to its centroid.
-        rival: (N,), a bound on the cosine of each point to any other centroid. Infinite means that
-            the bound has failed.
+        vectors: Points, (N, H), of unit norm.
+        centroids: Centroids, (K, H).
+        moved: Whether the last update changed each centroid, (K,) bool.
+        labels: Cluster of each point, (N,) int64. -1 for a point without a cluster.
+        score: Cosine of each point to its centroid, (N,).
+        rival: Upper bound on the cosine of each point to any other centroid, (N,). It is infinite
+            if the bound has failed.
     """
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
@@ -65,7 +67,7 @@ class Lloyd:
         self.labels = torch.full((len(vectors),), -1, device=vectors.device)
         self.score = vectors.new_full((len(vectors),), -torch.inf)
         self.rival = self.score.clone()
-        # The labels that the centroids are the means of.
+        # Labels at the last update of the centroids.
         self._averaged_labels = self.labels.clone()
 
     @property
@@ -108,9 +110,9 @@ class Lloyd:
         return len(changed) > 0
 
     def update_centroids(self) -> None:
-        """Set each centroid that moves to the normalised sum of its members.
+        """Set each centroid in `moved` to the normalised sum of its cluster's points.
 
-        A centroid stays where it is if its members cancel out.
+        A centroid is kept if the sum is about 0, which has no direction.
         """
         members = torch.nonzero(self.moved[self.labels])[:, 0]
         clusters, sums = sums_by_cluster(self.vectors, self.labels, members)
@@ -121,7 +123,7 @@ class Lloyd:
         self._averaged_labels = self.labels.clone()
 
     def refresh_scores(self) -> None:
-        """Compute `score` again for the members of the centroids that moved."""
+        """Compute `score` again for the points of clusters whose centroid moved."""
         members = torch.nonzero(self.moved[self.labels])[:, 0]
         for rows in members.split(self._block_limit(MAX_BLOCK_POINTS)):
             self.score[rows] = paired_products(
@@ -129,10 +131,10 @@ class Lloyd:
             )
 
     def compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """Compare points with centroids, and move the points that a centroid wins.
+        """Compare points with centroids, and assign points to a centroid that is nearer.
 
-        Only labels, scores and rivals change. A point whose bound fails stays in its cluster, and
-        its `rival` becomes infinite.
+        This updates `labels`, `score` and `rival`. A point whose bound fails stays in its cluster,
+        and its `rival` becomes infinite.
 
         Args:
             rows: (N,) bool, the points to compare.
@@ -143,9 +145,9 @@ class Lloyd:
         if not len(points) or not len(candidates):
             return
 
-        # The position of each centroid among the candidates; -1 for a centroid that is none.
+        # Position of each centroid among the candidates; -1 for other centroids.
         position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)
-        # The label of a point without a cluster is -1, which reads this last entry.
+        # A point without a cluster has the label -1, which selects the entry appended here.
         position = torch.cat([position, position.new_tensor([-1])])
 
         centroids = select_rows(self.centroids, candidates)
@@ -166,7 +168,7 @@ class Lloyd:
         rival = self.rival[block]
         products = inner_products(self.vectors[block], centroids)
 
-        # Points whose own centroid is a candidate get a new score from it.
+        # If a point's own centroid is a candidate, the product with it is the point's new score.
         column = position[labels]
         with_own = torch.nonzero(column >= 0)[:, 0]
         own_cells = (with_own, column[with_own])
@@ -186,7 +188,7 @@ class Lloyd:
         self.rival[block] = rival
 
     def _assign(self) -> None:
-        """Move every point to its nearest centroid. Among equally near ones it stays."""
+        """Assign every point to its nearest centroid. A point stays if another is equally near."""
         to_compare = torch.ones_like(self.labels, dtype=torch.bool)
         few_moved = self.moved.sum() < MAX_MOVED_SHARE * len(self.moved)
         if few_moved:
@@ -197,16 +199,17 @@ class Lloyd:
         self.compare(to_compare, torch.ones_like(self.moved))
 
     def _fill_empty_clusters(self) -> None:
-        """Give each empty cluster the point that is farthest from its centroid.
+        """Move points that are far from their centroids into empty clusters, one into each.
 
-        The nearest member of each cluster stays, so no cluster is emptied. A point that coincides
-        with its centroid stays, too. So clusters stay empty if there are fewer distinct points.
+        The point nearest to each centroid does not move, so that no cluster becomes empty. A point
+        that equals its centroid does not move either. So clusters stay empty if there are fewer
+        distinct points than clusters.
         """
         empty = torch.nonzero(self.sizes() == 0)[:, 0]
         if not len(empty):
             return
 
-        # Points cluster by cluster, the nearest to the centroid first.
+        # Order the points by cluster, and within a cluster by descending cosine to the centroid.
         order = torch.argsort(self.score, descending=True, stable=True)
         order = order[torch.argsort(self.labels[order], stable=True)]
         is_nearest = torch.ones_like(order, dtype=torch.bool)
@@ -227,13 +230,13 @@ class Lloyd:
 
 
 MakeLloyd = Callable[[torch.Tensor, int], Lloyd]
-"""Creates a run from vectors (N, H) and a number of clusters, as `Lloyd` does."""
+"""A function that creates a `Lloyd` from vectors (N, H) and a number of clusters."""
 
 
 def _blocks(rows: torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:
     """Split ascending row numbers into blocks.
 
-    Consecutive rows give slices, which avoids a copy.
+    If all rows are consecutive, the blocks are slices, which need no copy of the vectors.
     """
     first = int(rows[0])
     end = int(rows[-1]) + 1
@@ -267,7 +270,7 @@ def paired_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def row_maxima(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the largest entry of each row of `scores` (n, k) and its column: (n,) and (n,).
 
-    On a CPU, the first of equal entries counts.
+    On a CPU, it is the first column if several entries are equal.
     """
     if scores.is_cuda:
         best, columns = scores.max(dim=1)
@@ -278,9 +281,9 @@ def row_maxima(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def select_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return the given rows of a matrix, whose numbers ascend.
+    """Return the rows of a matrix with the given ascending numbers.
 
-    Consecutive rows are returned as a view, not as a copy.
+    Consecutive rows are returned as a view, other rows as a copy.
     """
     if len(rows):
         first = int(rows[0])
@@ -293,17 +296,18 @@ def select_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def sums_by_cluster(
     vectors: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add up the vectors of each cluster's members among some points.
+    """Sum the vectors of some points by cluster.
 
-    The points are added in their order, on a GPU too, where `index_add_` adds in any order.
+    The points of a cluster are added in their order, so that the sum is reproducible. `index_add_`
+    would add them in any order on a GPU.
 
     Args:
-        vectors: (N, H).
-        labels: (N,) int64, the cluster of each point.
-        rows: (n,) int64, the points to add.
+        vectors: Vectors of all points, (N, H).
+        labels: Cluster of each point, (N,) int64.
+        rows: Numbers of the points to add, (n,) int64.
 
     Returns:
-        The clusters of these points, ascending, (C,), and the sum of each, (C, H).
+        The clusters of these points, ascending, (C,), and the sum of each cluster, (C, H).
 
     >>> sums_by_cluster(torch.eye(3), torch.tensor([4, 2, 4]), torch.arange(3))
     (tensor([2, 4]), tensor([[0., 1., 0.],

@@ -1,6 +1,6 @@
 """Settings of the hierarchy, and the numbers of nodes that follow from them.
 
-This module loads no torch, because checking a tree does not need it.
+This module does not import torch, because the check of a hierarchy uses it and needs no torch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class HierarchySettings(Settings):
 
 
 def default_branching(passages: int) -> int:
-    """Return the smallest power of two b with b^3 >= N.
+    """Return the default number of children per node: the smallest power of two b with b^3 >= N.
 
-    It gives two levels of clusters, as in HCE's unsupervised experiments (section 5.1).
+    N is the number of passages. The tree then has two levels of clusters, as in HCE's unsupervised
+    experiments (section 5.1).
 
     >>> [default_branching(passages) for passages in (1, 64, 65, 2_648, 1_000_000)]
     [2, 4, 8, 16, 128]
@@ -43,8 +44,8 @@ def default_branching(passages: int) -> int:
 def level_sizes(passages: int, branching: int) -> list[int]:
     """Return the numbers of nodes at levels 1 to depth (HCE, Algorithm 1).
 
-    Each level has 1/b of the nodes of the one below, rounded up. The root is not counted, and there
-    is at least one level.
+    Each level has 1/b of the nodes of the level below, rounded up, where b is `branching`. The root
+    is not listed. There is at least one level.
 
     >>> level_sizes(109_739, 8)
     [4, 27, 215, 1715, 13718]

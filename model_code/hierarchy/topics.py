@@ -1,18 +1,19 @@
-"""Topics: names for the nodes of a hierarchy, made of the words that set a node's passages apart.
+"""Topics: names for the nodes of a hierarchy, made of the words that distinguish a node's passages.
 
-A word is scored against the node's parent (class-based tf-idf). A word that a share p of the node's
-passages contain, and a share q of the parent's, weighs
+A word is weighted by how much more frequent it is in a node than in the node's parent (class-based
+tf-idf). If a share p of the node's passages and a share q of the parent's passages contain the
+word, its weight is
 
     p log(p / q),
 
-its part of the divergence between the two. A word that all passages contain, such as "the", weighs
-nothing, so no list of stop words is needed. A word that many passages of the whole corpus contain
-tells a reader little, even where nearly all passages of a node contain it: numpy, array and import
-in a corpus of Python packages. Such words are left out.
+its part of the Kullback-Leibler divergence between the two. A word that all passages contain, such
+as "the", has weight 0, so no list of stop words is needed. Words that many passages of the whole
+corpus contain are left out, because they tell a reader little. Examples are numpy, array and import
+in a corpus of Python packages.
 
-Scripts without blanks between words, such as Chinese, are cut into pairs of neighbouring
-characters. A pair counts less if its characters mostly occur apart, since it may consist of the end
-of one word and the beginning of the next.
+Texts in scripts without blanks between words, such as Chinese, are split into pairs of neighbouring
+characters. A pair may consist of the end of one word and the beginning of the next. So a pair
+weighs less if its characters mostly occur without each other.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.text.words import UNSPACED_SCRIPTS, split_words
 
 WORDS_PER_NAME = 3
-# Additive smoothing, in texts, of how strongly two characters belong together.
+# Number of texts that is added to a denominator in `_pair_cohesion`, to smooth it.
 PAIR_SMOOTHING_TEXTS = 2
-# Words that share so many first letters count as one: sort, sorted.
+# Number of equal first letters from which two words of a name count as the same word.
 STEM_PREFIX_LETTERS = 5
 MIN_WORD_LETTERS = 3
-# Longer ones are identifiers or numbers.
+# Largest number of letters of a word in a name. Longer words are identifiers or numbers.
 MAX_WORD_LETTERS = 20
-# Words of a greater share of all passages name nothing. In fewer texts, shares are too coarse.
+# Largest share of all passages that may contain a word of a name. The limit only applies from
+# MIN_TEXTS_FOR_SHARES texts on, because shares of fewer texts are too coarse.
 MAX_CORPUS_SHARE = 0.2
 MIN_TEXTS_FOR_SHARES = 100
-# Differences below this are rounding.
+# Weight up to which a word has no weight but a rounding error.
 MIN_WEIGHT = 1e-9
-# Confidence below which a name says too little about the passages of its node.
+# Smallest confidence of a name; see `topic_names`.
 MIN_CONFIDENCE = 0.35
 
 UNSPACED_CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
@@ -51,11 +53,12 @@ KATAKANA_RUN = re.compile("[\u30a1-\u30fa\u30fc]{2,}")
 
 
 def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
-    """Name every node of every level by the words of its passages.
+    """Name every node of every level by up to three words of its passages.
 
-    A node that holds all passages of its parent gets the parent's name. A node without telling
-    words, or with too low a confidence in them, is called "topic" with its number. The confidence
-    is the share of the node's passages that contain a word of the name, mean over its words.
+    A node with all passages of its parent gets the parent's name. The confidence of a name is the
+    share of the node's passages that contain a word of it, averaged over the words. A node is
+    called "topic" with its number if no word distinguishes it, or if the confidence is below
+    `MIN_CONFIDENCE`.
 
     Args:
         tree: The hierarchy.
@@ -67,7 +70,7 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     presence, vocabulary = _word_presence(texts)
     cohesion = _pair_cohesion(texts, vocabulary, presence)
 
-    # Start at the root: one node that holds all passages.
+    # Start with the root, the node of all passages.
     corpus_shares = np.asarray(presence.mean(axis=0)).ravel()
     is_telling = np.full(len(vocabulary), True)
     if len(texts) >= MIN_TEXTS_FOR_SHARES:
@@ -107,7 +110,10 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
 
 
 def _word_presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
-    """Return which passage contains which word, 0 or 1, (N, V), and the V words."""
+    """Return a sparse matrix of which passage contains which word, (N, V), and the V words.
+
+    An entry is 1 if the passage contains the word, and 0 otherwise.
+    """
     vectorizer = CountVectorizer(analyzer=_candidate_words, binary=True, dtype=np.float64)
     try:
         presence = vectorizer.fit_transform(texts)
@@ -121,7 +127,7 @@ def _candidate_words(text: str) -> set[str]:
     """Return the words of a text that may be part of a name.
 
     In scripts without blanks, these are pairs of neighbouring characters. In Japanese, a run of
-    katakana is a word. Hiragana are endings and particles, which name nothing.
+    katakana is a word. Hiragana are left out, because they mostly are endings and particles.
 
     >>> sorted(_candidate_words("Sort it in 2024!"))
     ['sort']
@@ -151,11 +157,11 @@ def _may_pair(word: str) -> bool:
 def _pair_cohesion(
     texts: Sequence[str], vocabulary: np.ndarray, presence: csr_matrix
 ) -> np.ndarray:
-    """Return how strongly the two characters of each pair belong together, (V,).
+    """Return a factor for each word that shows how often its characters occur as a pair, (V,).
 
-    This is the number of texts with the pair, divided by the number of texts with its commoner
-    character. It is smoothed, because little is known of a pair in few texts. Words that are no
-    pairs have 1.
+    It is the number of texts with the pair, divided by the number of texts with its more frequent
+    character. It is smoothed, because counts of rare pairs are unreliable. The factor of words that
+    are no pairs is 1.
     """
     texts_with_character: Counter[str] = Counter()
     for text in texts:
@@ -180,15 +186,15 @@ def _word_shares(presence: csr_matrix, nodes: np.ndarray, sizes: np.ndarray) -> 
 def _rank_words(
     words: np.ndarray, node_shares: np.ndarray, parent_shares: np.ndarray, factors: np.ndarray
 ) -> np.ndarray:
-    """Return the words with a positive weight, heaviest first.
+    """Return the words with a positive weight, the largest weight first.
 
     Words of equal weight keep the order of the vocabulary.
 
     Args:
-        words: (n,), numbers of the words that the node's passages contain.
-        node_shares: (n,), the share of the node's passages that contain each word.
-        parent_shares: (n,), the same of the parent.
-        factors: (n,), factors of the weights.
+        words: Numbers of the words that the node's passages contain, (n,).
+        node_shares: Share of the node's passages that contain each word, (n,).
+        parent_shares: Share of the parent's passages that contain each word, (n,).
+        factors: Factors of the weights, (n,).
 
     Returns:
         Word numbers, at most n.
@@ -200,7 +206,7 @@ def _rank_words(
 
 
 def _choose_distinct_words(ranked: Sequence[str]) -> list[str]:
-    """Take the first words that differ: no two begin alike, and no two pairs share a character."""
+    """Take the first words of which no two begin alike, and no two pairs share a character."""
     chosen: list[str] = []
     used_parts: set[str] = set()
     for word in ranked:

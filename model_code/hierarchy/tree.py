@@ -3,8 +3,8 @@
 Levels are counted from the root. The root is level 0 and has no array. Levels 1 to `depth` hold the
 clusters. The passages are the tree's leaves, all at level `depth + 1` (HCE, section 4.1).
 
-The nodes of a level are ordered by their parents. So the children of a node are a range of numbers,
-and the passages below it are a range of `Hierarchy.order`.
+The nodes of a level are ordered by their parents. So the children of a node have consecutive
+numbers, and the passages below it are consecutive in `Hierarchy.order`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model_code.files import atomic_write, read_json, write_json
 FORMAT = 1
 TENSORS = "hierarchy.safetensors"
 SUMMARY = "hierarchy.json"
-# Files that lie beside these two in a build: the document of each passage, and the nodes' names.
+# Further files in the folder of a build: the document of each passage, and the names of the nodes.
 DOCUMENT_IDS = "document_ids.json"
 TOPICS = "topics.json"
 
@@ -32,9 +32,10 @@ class Hierarchy:
     """A tree of fixed depth over N passages, whose vectors have H components.
 
     Attributes:
-        centroids: Level t: (K_t, H) float32, of unit norm.
-        parents: Level t: (K_t,) int32, the parent at level t - 1, ascending. 0 at level 1.
-        leaves: (N,) int32, each passage's node at level `depth`.
+        centroids: For each level t, the centroids of its K_t nodes, (K_t, H) float32, of unit norm.
+        parents: For each level t, the number of each node's parent at level t - 1, ascending,
+            (K_t,) int32. It is 0 at level 1.
+        leaves: Node of each passage at level `depth`, (N,) int32.
 
     >>> two_topics = np.eye(2, dtype=np.float32)
     >>> tree = Hierarchy((two_topics,), (np.zeros(2, np.int32),), np.array([0, 1, 0], np.int32))
@@ -81,7 +82,7 @@ class Hierarchy:
     def order(self) -> np.ndarray:
         """The passages leaf by leaf, ascending within each leaf: (N,) int64.
 
-        The passages below any node are a range of it.
+        The passages below any node are consecutive in it.
         """
         return np.argsort(self.leaves, kind="stable")
 
@@ -109,11 +110,11 @@ class Hierarchy:
         return np.bincount(nodes, minlength=len(self.parents[level - 1]))
 
     def place(self, vectors: np.ndarray, chunk: int = 1024) -> np.ndarray:
-        """Return the paths of new vectors, each through the leaf node of the nearest centroid.
+        """Return the path of nodes for each new vector: the leaf node of the nearest centroid.
 
-        The nearest leaf node maximises the cosine to the centroid, as the clustering did. A greedy
-        descent from the root can be misled, because centroids near the root are means of passages
-        that are far apart.
+        The leaf node with the greatest cosine to the vector is chosen, as in the clustering, and
+        its ancestors complete the path. A greedy descent from the root would be less exact, because
+        centroids near the root are means of very different passages.
 
         Args:
             vectors: (n, H).
@@ -171,7 +172,7 @@ class Hierarchy:
 
     @cached_property
     def _ancestors(self) -> np.ndarray:
-        """The path of each leaf node: (K_depth, depth) int32. Every column ascends."""
+        """The path of each leaf node, (K_depth, depth) int32, with every column ascending."""
         columns = [np.arange(len(self.parents[-1]), dtype=np.int32)]
         for level in range(self.depth - 1, 0, -1):
             columns.insert(0, self.parents[level][columns[0]])
@@ -179,7 +180,7 @@ class Hierarchy:
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """The position of each leaf's first passage in `order`, and the end, (K_depth + 1,)."""
+        """Position of each leaf node's first passage in `order`, then N, (K_depth + 1,)."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.leaves))])
 
 
