@@ -1,7 +1,7 @@
 """Batches of training pairs, and the tensors that the losses read.
 
-The content of a batch is a function of its number and the seed alone, so that a training that
-resumes sees the same batches.
+The content of a batch depends only on its number and the seed. So a training that is resumed uses
+the same batches.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from model_code.training.data import TrainingData
 from model_code.training.negatives import NegativeSampler, make_negative_sampler
 from model_code.training.settings import TrainingSettings
 
-# Fewer steps hardly move an encoder.
+# Number of steps below which a warning is given, because so few hardly change an encoder.
 MIN_USEFUL_STEPS = 20
 
 Tokenize = Callable[[Sequence[str], int], Features]
-"""Maps texts and the maximum number of tokens to padded features, as `Encoder.tokenize`."""
+"""A function like `Encoder.tokenize`: from texts and a maximum number of tokens to features."""
 
 
 class PairStream:
-    """Batches of exactly `size` pairs, epoch after epoch, each epoch in another order.
+    """Batches of exactly `size` training pairs, epoch after epoch, each epoch in another order.
 
-    An epoch has as many whole batches as fit, and the few pairs left over differ between epochs. A
-    document is in a batch twice only if the epoch's remaining pairs do not have enough different
-    documents. With `leaves`, pairs whose passages are in the same leaf of the hierarchy are put in
-    couples first, so most of a batch is couples of siblings.
+    An epoch consists of whole batches only. The few pairs that are left over differ between epochs.
+    A batch has several pairs of a document only if the remaining pairs of the epoch have too few
+    different documents. With `leaves`, pairs whose passages are in the same leaf node of the
+    hierarchy are put together two by two. Then most pairs of a batch have a sibling in it.
 
     Args:
         documents: Document number of each pair, (n,).
-        size: Pairs in a batch.
+        size: Number of pairs in a batch.
         seed: Seed of the order.
-        leaves: Leaf node of each pair's passage, (n,).
+        leaves: Leaf node of each pair's passage, (n,). None: random order only.
 
-    Pairs 0 and 1 are of document 7, pairs 2 and 3 of document 8. Each batch has both documents:
+    Pairs 0 and 1 belong to document 7, pairs 2 and 3 to document 8. Each batch has both documents:
 
     >>> documents = np.array([7, 7, 8, 8])
     >>> stream = PairStream(documents, size=2, seed=0)
@@ -93,9 +93,9 @@ class PairStream:
 
 
 def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut `order` into batches of `size` pairs of different documents.
+    """Divide pairs into batches of `size` pairs of different documents, in the given order.
 
-    A pair waits for the next batch if its document is in this batch already.
+    A pair is deferred to the next batch if its document is already in the batch.
 
     >>> batches = distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), size=2)
     >>> [batch.tolist() for batch in batches]
@@ -115,7 +115,7 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
                 batch.append(pair)
                 seen.add(documents[pair])
 
-        # If the remaining pairs have too few different documents, some are in the batch twice.
+        # If the remaining pairs have too few different documents, deferred pairs fill the batch.
         missing = size - len(batch)
         batches.append(np.array(batch + deferred[:missing]))
         waiting.extendleft(reversed(deferred[missing:]))
@@ -123,9 +123,9 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
 
 
 def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
-    """Reorder pairs so that pairs of equal leaf follow each other two by two.
+    """Reorder pairs so that two pairs of the same leaf node follow each other, where possible.
 
-    The couples keep the order of their first pair.
+    The couples are ordered by the position of their first pair.
 
     >>> pair_by_leaf(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
@@ -147,7 +147,7 @@ def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
 
 
 class BatchSchedule:
-    """The pairs of every batch of a training, the supervised ones first in each batch.
+    """The pairs of every batch of a training. In each batch, the supervised pairs come first.
 
     Args:
         data: The training data.
@@ -184,7 +184,7 @@ class BatchSchedule:
         # An epoch is one pass over the supervised pairs or, without any, over the pseudo-queries.
         supervised, unsupervised = self._streams
         main = supervised if supervised.per_epoch else unsupervised
-        # Batches of a step, over all processes.
+        # Number of batches of a step, over all processes.
         self.per_step = settings.accumulation
         epochs_steps = max(1, round(settings.epochs * main.per_epoch / self.per_step))
         self.steps = settings.steps or epochs_steps
@@ -194,7 +194,10 @@ class BatchSchedule:
     def _warn_if_short(
         self, supervised: int, unsupervised: int, settings: TrainingSettings
     ) -> None:
-        """Warn if the supervised pairs make training short and pseudo-queries would not."""
+        """Warn if training is very short because there are few supervised pairs.
+
+        No warning is given if training on the pseudo-queries alone would be as short.
+        """
         alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
         if self.steps < min(MIN_USEFUL_STEPS, alone):
             warnings.warn(
@@ -217,7 +220,7 @@ class BatchSchedule:
 
 
 def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
-    """Return how many supervised and unsupervised pairs a batch has."""
+    """Return the numbers of supervised and unsupervised pairs in a batch."""
     if not len(data.unsupervised):
         return settings.batch_size, 0
     if not len(data.supervised):
@@ -230,13 +233,15 @@ class TrainingBatch(NamedTuple):
 
     Attributes:
         queries: The B queries, tokenised.
-        documents: The B positives, then the E extra negatives, tokenised.
-        relevant: (B, B) bool, document j is relevant to query i.
-        allowed: (B, E) bool, extra passage e is a negative of query i.
-        unsupervised: (B,) bool, the pair comes from a pseudo-query.
-        paths: (B, M) int64, ancestors of each pair's passage; None without a hierarchy loss.
-        excluded: Per level (B, K_t) bool, the nodes above other relevant passages, or None if there
-            are none; None without a hierarchy loss.
+        documents: The relevant passage of each pair, then the E extra negatives, tokenised.
+        relevant: Whether document j is relevant to query i, (B, B) bool.
+        allowed: Whether extra passage e is a negative of query i, (B, E) bool.
+        unsupervised: Whether the pair comes from a pseudo-query, (B,) bool.
+        paths: The node above each pair's passage at each of M levels, (B, M) int64. None without a
+            hierarchy loss.
+        excluded: For each level t, the nodes above passages that answer a query, (B, K_t) bool.
+            They are no negatives of the query. A level's entry is None if no query has several
+            relevant passages. None without a hierarchy loss.
     """
 
     queries: LengthBuckets
@@ -249,17 +254,17 @@ class TrainingBatch(NamedTuple):
 
 
 class Collator:
-    """Makes the tensors of batches. Equal numbers give equal batches, in any order of calls.
+    """Makes the tensors of batches. A batch depends on its number, and not on earlier calls.
 
     Args:
         data: The training data.
         settings: Lengths, negatives and hierarchy levels.
-        tokenize: Maps texts and the maximum number of tokens to padded features.
+        tokenize: Function from texts and the maximum number of tokens to padded features.
         seed: Seed of the negatives.
-        hierarchy: Needed if the settings give the hierarchy loss weight, or draw siblings.
-        batch_tokens: Tokens of one bucket, see `bucket_by_length`.
-        negatives: Draws the extra passages. None: the sampler that the settings name.
-        prompts: Texts that the encoder expects before queries and documents.
+        hierarchy: Required if `hierarchy_weight` is above 0, or if negatives are siblings.
+        batch_tokens: Largest number of tokens per bucket; see `bucket_by_length`.
+        negatives: Sampler of the extra passages. None: the sampler that the settings name.
+        prompts: Texts to put before queries and documents.
     """
 
     def __init__(
@@ -286,7 +291,12 @@ class Collator:
             self.paths = self.tree.paths()[:, : settings.hierarchy_levels].astype(np.int64)
 
     def __call__(self, number: int, pairs: np.ndarray) -> TrainingBatch:
-        """Make batch `number` of the training, of the pairs (B,)."""
+        """Make the tensors of one batch.
+
+        Args:
+            number: Number of the batch in the training, which seeds the draw of negatives.
+            pairs: Numbers of the pairs of the batch, (B,).
+        """
         all_pairs = self.data.pairs
         passages = self.data.passages
         positives = all_pairs.passages[pairs]
@@ -319,7 +329,7 @@ class Collator:
         extra: Sequence[int],
         relevant: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Return which extra passage is a negative of which query, (B, E) bool.
+        """Return whether each extra passage is a negative of each query, (B, E) bool.
 
         Args:
             pairs: Numbers of the batch's pairs, (B,).
@@ -342,7 +352,7 @@ class Collator:
         """Return `paths` and `excluded` of a batch, see `TrainingBatch`.
 
         Args:
-            positives: The passages of the pairs, (B,).
+            positives: Number of each pair's passage, (B,).
             relevant: For each pair, the passages that answer its query.
         """
         if self.tree is None:
@@ -364,7 +374,7 @@ class Collator:
 def membership_mask(
     sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray
 ) -> np.ndarray:
-    """Tell which set contains which item: (len(sets), len(items)) bool.
+    """Return whether each set contains each item, (len(sets), len(items)) bool.
 
     >>> membership_mask([[3], [1, 2]], np.array([1, 3])).tolist()
     [[False, True], [True, False]]
@@ -380,7 +390,8 @@ def nodes_above(
 ) -> list[Tensor | None]:
     """Mark the nodes above any passage that answers a query.
 
-    The pair's own node stays the positive of the hierarchy loss although it is marked.
+    The node above the pair's passage is marked as well. The hierarchy loss still uses it as the
+    positive node.
 
     Args:
         paths: Ancestors of every passage, (N, M).

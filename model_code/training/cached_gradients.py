@@ -1,10 +1,10 @@
-"""Cached gradients: batches whose activations do not fit in memory.
+"""Cached gradients: training with batches whose activations do not fit into memory.
 
 A contrastive loss needs the vectors of the whole batch at once. GradCache (Gao et al., "Scaling
 Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021) first encodes a batch in
-parts without activations, and computes the gradient of the loss in each vector. Then it encodes
-each part again, and continues from that gradient. torch's checkpointing of each part is the same
-computation. It also repeats random states and autocast.
+parts without storing activations, and computes the gradient of the loss for each vector. Then it
+encodes each part again with activations, and propagates that gradient. PyTorch's checkpointing of
+each part does the same computation. It also restores random states and autocast.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Output = TypeVar("Output")
 
 
 def without_activations(encode: Callable[[Input], Output]) -> Callable[[Input], Output]:
-    """Return `encode` without stored activations: the backward pass encodes each input again.
+    """Return a function like `encode` that stores no activations.
 
-    Values and gradients are those of `encode`. Memory for activations is that of the largest single
-    input, and not of all inputs together.
+    The backward pass encodes each input again. Values and gradients equal those of `encode`. The
+    activations of only one input are in memory at a time.
 
     Args:
-        encode: Encodes a part of a batch, such as a bucket of texts of like length.
+        encode: Encodes a part of a batch, such as a bucket of texts of similar length.
     """
 
     def encode_and_recompute(features: Input) -> Output:

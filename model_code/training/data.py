@@ -1,9 +1,9 @@
 """Training data: passages, and pairs of a query and a passage that answers it.
 
-Judgements are per document, training is per passage. A pair takes the passage of its document that
-shares most of the query's words, and the first of several such passages. Search ranks a document by
-its best passage, so this is the passage to bring closer to the query. For a pseudo-query it is the
-passage that it was cut from.
+Judgements refer to documents, but training needs passages. A pair therefore uses the passage of the
+relevant document that shares most words with the query, or the first of several such passages.
+Search ranks a document by its best passage, so this passage should move closer to the query. For a
+pseudo-query, it is the passage from which the pseudo-query was taken.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 WORD = re.compile(r"\w+")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-# Passages whose normalised words are kept: a batch looks at some passages many times.
+# Number of passages whose normalised words are cached, because batches check some passages often.
 MAX_CACHED_PASSAGES = 2**14
 
 ContainsAnswer = Callable[[int], bool]
-"""Tells whether a passage, given by its number, contains an answer of one query."""
+"""A function from the number of a passage to whether it contains an answer of one query."""
 
 
 @dataclass(frozen=True, eq=False)
 class Passages:
-    """The N searched passages.
+    """The N passages of the corpus.
 
     Attributes:
         texts: Text of each passage.
@@ -55,7 +55,7 @@ class Passages:
         return self._order[self._starts[document] : self._starts[document + 1]]
 
     def of_all(self, documents: Collection[int]) -> np.ndarray:
-        """Return the passages of at least one document, document after document."""
+        """Return the passages of one or more documents, by ascending document number."""
         return np.concatenate([self.of(document) for document in sorted(documents)])
 
     def best(self, document: int, query: str) -> int:
@@ -85,7 +85,7 @@ class Pairs:
         queries: Text of each pair's query.
         passages: Number of each pair's passage, (n,) int64.
         relevant: Numbers of the documents that are known to answer each pair's query.
-        answers: Strings that answer a query, by its text. Pseudo-queries have none.
+        answers: Strings that answer a query, by the text of the query. Pseudo-queries have none.
     """
 
     queries: Sequence[str]
@@ -129,7 +129,7 @@ def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """All that a trainer reads: the passages and both kinds of pairs, either of which may be empty.
+    """The passages and both kinds of training pairs. One kind may have no pairs.
 
     Attributes:
         passages: The searched passages.
@@ -143,10 +143,10 @@ class TrainingData:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The supervised pairs, then the unsupervised ones: pair numbers count through both.
+        """The supervised pairs, followed by the unsupervised pairs.
 
-        Queries of equal text are one query: a document that is relevant to either is relevant to
-        both.
+        Pairs are numbered through both kinds. Queries with equal texts count as one query, whose
+        relevant documents are those of all its pairs.
         """
         queries = [*self.supervised.queries, *self.unsupervised.queries]
         passages = np.concatenate([self.supervised.passages, self.unsupervised.passages])
@@ -167,7 +167,7 @@ class TrainingData:
 
 
 def squad_form(text: str) -> str:
-    """Return a text in lower case, without ASCII punctuation and English articles.
+    """Normalise a text like SQuAD's evaluation: lower case, no ASCII punctuation, no articles.
 
     >>> squad_form("The U.S.,  in 1969;\\na man's step")
     'us in 1969 mans step'
@@ -179,13 +179,13 @@ def squad_form(text: str) -> str:
 class Answers:
     """A search for the answers of queries in passages, as runs of whole words.
 
-    Only the passages that are asked about are searched. Karpukhin et al. (2020), "Dense Passage
-    Retrieval", and SVDR take a retrieved passage for a negative only if it contains no answer of
-    the question. Texts are compared as SQuAD's evaluation compares answers (Rajpurkar et al. 2016).
+    A passage that contains an answer is not used as a negative, as in Karpukhin et al. (2020),
+    "Dense Passage Retrieval", and in SVDR. Texts are normalised like answers in SQuAD's evaluation
+    (Rajpurkar et al. 2016). A passage is normalised when it is first checked.
 
     Args:
         texts: Texts of all passages.
-        answers: Strings that answer a query, by its text.
+        answers: Strings that answer a query, by the text of the query.
     """
 
     def __init__(self, texts: Sequence[str], answers: Mapping[str, Sequence[str]]) -> None:
@@ -194,10 +194,9 @@ class Answers:
         self._words = lru_cache(maxsize=MAX_CACHED_PASSAGES)(self._words_of)
 
     def of(self, query: str) -> ContainsAnswer | None:
-        """Return the check whether a passage contains an answer of the query.
+        """Return a function that checks whether a passage contains an answer of the query.
 
-        Returns None if the query has no answer that can be looked for. An answer that consists of
-        punctuation and articles cannot.
+        It is None if the query has no answers, or only answers of punctuation and articles.
 
         >>> contains_answer = Answers(["In 1969, a man", "69 men"], {"when": ["69"]}).of("when")
         >>> contains_answer(0), contains_answer(1)

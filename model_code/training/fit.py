@@ -1,4 +1,4 @@
-"""Steps that the training of every kind of retriever shares."""
+"""Functions that the training stages of all kinds of retrievers share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_trainer(
     dev: DevEvaluator | None,
     **options: Any,
 ) -> TrainerKind:
-    """Return a trainer with the stage's checkpoints, and its hierarchy if training reads one.
+    """Create the trainer of a stage, with its checkpoints and, if needed, the hierarchy.
 
     Args:
         kind: Class of the trainer.
@@ -49,7 +49,7 @@ def make_trainer(
         encoder: The encoder to train.
         data: The training data.
         settings: How the retriever is trained.
-        dev: Chooses the best step.
+        dev: Evaluator on dev, which chooses the best step. None: the last step is kept.
         **options: Further arguments of the class.
     """
     seed: int = context.settings["seed"]
@@ -62,7 +62,8 @@ def make_trainer(
         hierarchy = Hierarchy.load(context.inputs["hierarchy"])
         has_own_base = context.settings["retriever"].base is not None
         if has_own_base and isinstance(encoder, Encoder):
-            # The centroids of the project's hierarchy are vectors of another encoder.
+            # The retriever has another base encoder than the project. The centroids of the
+            # project's hierarchy do not fit its vectors, so the passages are clustered again.
             hierarchy = cluster(_encode_passages(context, encoder, data))
 
     return kind(
@@ -97,7 +98,10 @@ def write_training_report(
     settings: TrainingSettings,
     trainer: Trainer,
 ) -> dict[str, Any]:
-    """Write `history.json` and return what a retriever was trained on, and its best evaluation."""
+    """Write `history.json`, and return the report of a training stage.
+
+    The report describes the training data and the best evaluation.
+    """
     state = trainer.state
     write_json(context.output / "history.json", state.history)
 
@@ -125,11 +129,12 @@ def write_training_report(
 
 
 def reusable_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
-    """Return the passage vectors of the base index if training can start with them, else None.
+    """Return the passage vectors of the base encoder's index if the trainer can use them.
 
-    It cannot if the index belongs to another encoder, or if `corpus` has the lines stripped that
-    are queries: vectors of the whole texts would contain the queries, and no training would reach
-    the score of the start.
+    They spare the first evaluation from encoding the passages. None is returned if the index
+    belongs to another encoder, or if its texts differ from those of `corpus`. Texts differ if lines
+    that are queries were removed from `corpus`. Vectors of the whole texts contain these queries,
+    and would give a start score that no training can reach.
     """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
     passages = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]

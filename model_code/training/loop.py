@@ -1,13 +1,13 @@
 """The loop that every training runs, and checkpoints to resume from.
 
-Subclasses of `TrainingLoop` define a step and an evaluation. Batches and the learning rate are
-functions of the step's number, so a training that resumes takes the same steps as one that was
-never interrupted, bit for bit on the same machine.
+Subclasses of `TrainingLoop` define a step and an evaluation. Batches and the learning rate depend
+only on the number of the step. So on the same machine, a resumed training equals an uninterrupted
+one bit for bit.
 
-A checkpoint is a folder that is written under another name and then renamed, so it is complete or
-absent. accelerate saves the objective's weights, the optimiser's state and the random states
-(`save_state`, read with `weights_only=True`). The training state, the best weights and a hierarchy
-from co-training lie beside them.
+A checkpoint is a folder. It is written under another name and then renamed, so that an incomplete
+checkpoint is never read. accelerate saves the objective's weights, the optimiser's state and the
+random states (`save_state`, read with `weights_only=True`). The folder also holds the training
+state, the best weights, and the hierarchy if co-training replaced it.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class TrainingState:
 
     Attributes:
         step: Number of steps taken.
-        history: Rows by step. A row of training has `loss`, its parts and `learning_rate`: means
-            over the steps since the row before. An evaluation adds the dev metric under its name.
-        best_step: Step of the best evaluation. 0 if none was better than the one at the start. The
-            last step if nothing was evaluated.
-        best_metric: Its dev metric.
-        best_interval: The interval of that metric over dev queries.
-        best_groups: The metric of two groups of dev queries: queries with a document that training
-            asks for, and the others. See `DevEvaluator.groups`.
-        evaluations_since_best: Evaluations in a row that were not better.
-        reclustered_at: Steps at which co-training clustered again.
-        best_weights: The weights at the best step, on the CPU.
-        window: Loss parts of the batches since the last row. They stay on their device, because
-            reading them would make the step wait.
+        history: Rows by step. A row has `loss` and its parts, averaged over the steps after the
+            previous row, and `learning_rate`. An evaluation adds the dev metric under its name.
+        best_step: Step of the best evaluation. It is 0 if no evaluation was better than the one
+            before training. It is the last step if nothing was evaluated.
+        best_metric: Dev metric of the best evaluation.
+        best_interval: Interval of `best_metric` over dev queries.
+        best_groups: Dev metric of the best evaluation for two groups of queries; see
+            `DevEvaluator.groups`.
+        evaluations_since_best: Number of evaluations after the best one.
+        reclustered_at: Steps at which co-training clustered the passages again.
+        best_weights: Weights at the best step, on the CPU.
+        window: Loss parts of the batches after the last row. They stay on their device, because
+            copying them to the CPU would make each step wait.
     """
 
     step: int = 0
@@ -81,7 +81,7 @@ class TrainingState:
 
         Args:
             learning_rate: Learning rate of the last step.
-            over_processes: Averages the means of all processes.
+            over_processes: Function that averages a tensor over all processes.
 
         Raises:
             FreshetError: If the loss is not finite.
@@ -104,7 +104,7 @@ class TrainingState:
         row["learning_rate"] = learning_rate
 
     def row(self) -> Row:
-        """Return the history's row of the current step, and add it if there is none."""
+        """Return the row of the current step, which is added to the history if it is missing."""
         if not self.history or self.history[-1]["step"] != self.step:
             self.history.append({"step": self.step})
         return self.history[-1]
@@ -117,15 +117,15 @@ class TrainingState:
         interval: list[float] | None = None,
         groups: dict[str, dict[str, float]] | None = None,
     ) -> bool:
-        """Record a dev metric, and keep `weights` if it is the best so far.
+        """Record a dev metric, and keep a copy of the weights if it is the best so far.
 
-        Of equal values the first counts.
+        A value that only equals the best one does not replace it.
 
         Args:
             metric: Name of the metric.
-            value: Its value.
+            value: Value of the metric.
             weights: The trained weights.
-            interval: Its interval over dev queries.
+            interval: Interval of the value over dev queries.
             groups: The metric of each group of dev queries.
 
         Returns:
@@ -157,7 +157,7 @@ class TrainingState:
 def save_checkpoint(
     folder: Path, accelerator: Any, state: TrainingState, hierarchy: Hierarchy | None = None
 ) -> None:
-    """Write the checkpoint `folder/step-N`, then remove older ones.
+    """Write the checkpoint `folder/step-N`, then remove older checkpoints.
 
     Every process must call it.
 
@@ -218,13 +218,13 @@ class TrainingLoop:
 
     Attributes:
         trained: The model that is trained.
-        settings: Has the fields of `TrainingSettings` that are read here.
+        settings: `TrainingSettings`, or other settings with the fields that this class reads.
         accelerator: accelerate's Accelerator.
         state: Progress and history.
-        checkpoints: Folder of the checkpoints, or None.
+        checkpoints: Folder of the checkpoints. None: no checkpoints.
         progress: Called after each step.
-        steps: Steps of the whole training, unless it stops early.
-        pairs_per_step: Training pairs of a step.
+        steps: Number of steps of the whole training, unless it stops early.
+        pairs_per_step: Number of training pairs of a step.
         metric: Name of the dev metric in the history. None if nothing is evaluated.
     """
 

@@ -1,8 +1,8 @@
 """Extra negative passages for training queries: siblings in the hierarchy, or high BM25 ranks.
 
-BM25 negatives are passages that rank high for the query although they are not known to answer it.
-Ranks are counted among the passages of documents that are not known to answer the query: rank 0 is
-the best of them. Of equal scores the passage with the lower number ranks first.
+A sibling negative shares a node of the hierarchy with the relevant passage. A BM25 negative is a
+passage that BM25 ranks high for the query. Passages of documents that are known to answer the query
+are removed before ranks are counted. Passages with equal scores are ordered by number.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from model_code.retrieval.bm25_index import Bm25Index
 from model_code.training.data import ContainsAnswer, TrainingData
 from model_code.training.settings import TrainingSettings
 
-# Additional candidates that are drawn if some may contain an answer. With so many, too few
-# negatives remain only rarely.
+# Number of additional candidates that are drawn if candidates may contain an answer. With so many,
+# it is rare that too few negatives remain.
 EXTRA_CANDIDATES = 256
 
 
@@ -30,7 +30,7 @@ class NegativeSampler(ABC):
     Args:
         data: The training data.
         settings: Number and kind of negatives.
-        hierarchy: Needed to draw siblings. `recluster` may set it later.
+        hierarchy: Required to draw siblings. `recluster` may set it later.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class NegativeSampler(ABC):
     def draw(
         self, pairs: np.ndarray, relevant: list[np.ndarray], rng: np.random.Generator
     ) -> list[list[int]]:
-        """Draw different extra passages for each pair, all candidates equally likely.
+        """Draw different extra passages for each pair, each candidate with equal probability.
 
-        No drawn passage is a positive of the batch, is known to answer the pair's query, or
-        contains one of the strings that answer it. A pair with too few candidates gets fewer
-        passages. Equal arguments give equal draws until the next `recluster`.
+        No drawn passage is the relevant passage of a pair of the batch, is known to answer the
+        pair's query, or contains a string that answers it. A pair with too few candidates gets
+        fewer passages. Equal arguments give equal results until the next `recluster`.
 
         Args:
             pairs: Numbers of training pairs, (B,).
             relevant: For each pair, the passages of all documents that answer its query.
-            rng: Source of the draws.
+            rng: Random generator.
         """
         if not self.settings.negatives_per_query:
             return [[] for _ in pairs]
@@ -65,7 +65,7 @@ class NegativeSampler(ABC):
         return drawn
 
     def are_negatives(self, pair: int, passages: np.ndarray, relevant: np.ndarray) -> np.ndarray:
-        """Tell which passages may be negatives of a pair, whichever pair they were drawn for.
+        """Return whether passages may be negatives of a pair, even if drawn for another pair.
 
         Args:
             pair: Number of the training pair.
@@ -88,7 +88,7 @@ class NegativeSampler(ABC):
         """Draw the extra passages of one pair, none of them `banned`."""
 
     def recluster(self, hierarchy: Hierarchy | None) -> None:
-        """Read leaves and siblings from this tree from now on."""
+        """Replace the hierarchy from which siblings are drawn."""
         self.hierarchy = hierarchy
 
     def _contains_answer(self, pair: int) -> ContainsAnswer | None:
@@ -108,11 +108,11 @@ def sample_passages(
         candidates: Numbers of passages, (n,).
         count: Number of passages to draw.
         banned: Passages that may not be drawn.
-        rng: Source of the draws.
-        contains_answer: Tells whether a candidate contains an answer and so is no negative. It is
-            asked about no more candidates than needed.
+        rng: Random generator.
+        contains_answer: Returns whether a candidate contains an answer, so that it is no negative.
+            It is called for no more candidates than needed, because it is slow.
     """
-    # `count` passages remain even if all banned passages are drawn.
+    # So many are drawn that `count` passages remain even if all banned passages are among them.
     drawn_count = count + len(banned)
     if contains_answer is not None:
         drawn_count += EXTRA_CANDIDATES
@@ -133,10 +133,10 @@ def sample_passages(
 class SiblingNegatives(NegativeSampler):
     """Passages below the ancestors of the query's passage: siblings in the hierarchy.
 
-    HCE (equation 6) has, for each tree level t from M + 1 down to the documents, one sample of the
-    documents that share the positive's ancestor at level t - 1. Here the extra passages are dealt
-    over these ancestors, the deepest first, and all are in one contrastive loss. A small cluster
-    gives what it has.
+    For each level t from M + 1 down to the documents, HCE (equation 6) draws a sample of documents
+    that share the relevant document's ancestor at level t - 1. Here one passage is drawn below each
+    of these ancestors in turn, starting with the deepest one. All of them are negatives of one
+    contrastive loss. A small cluster may give fewer passages.
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
@@ -162,10 +162,10 @@ class SiblingNegatives(NegativeSampler):
 class Bm25Negatives(NegativeSampler):
     """Passages in the first `negatives_depth` ranks of BM25, over the texts that the encoder reads.
 
-    BM25 has its default settings here, not the settings of the group `bm25`: tuning the word search
-    must not train an encoder again. A query is ranked when its pair is first drawn for, so a short
-    run on large data ranks only what it uses. Passages that share no term with the query are no
-    candidates.
+    BM25 has its default settings here. With the settings of the group `bm25`, a change to the word
+    search would train encoders again. A query is ranked when negatives are first drawn for it. So a
+    short training on large data ranks only the queries that it uses. Passages that share no term
+    with the query are not drawn.
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
@@ -179,7 +179,7 @@ class Bm25Negatives(NegativeSampler):
 
     @cached_property
     def candidates(self) -> Callable[[int], np.ndarray]:
-        """Maps a pair to the passages that may be drawn for it, (n,) int64, and caches them."""
+        """A cached function from a pair to the passages that may be drawn for it, (n,) int64."""
         return cache(self._rank)
 
     def _rank(self, pair: int) -> np.ndarray:

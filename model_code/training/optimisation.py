@@ -1,4 +1,4 @@
-"""Decide which weights learn, and how: frozen layers, optimiser, attention and accelerator."""
+"""Set up optimisation: frozen layers, dropout, optimiser, learning rate and accelerator."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from model_code.errors import SettingsError
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 
-# Largest number of tokens for which plain products are used. In longer texts the fused attention is
-# as fast, and it keeps no (T, T) probabilities.
+# Largest number of tokens of a text for which `select_attention` uses plain products. For longer
+# texts the fused attention is as fast, and it stores no (T, T) probabilities.
 MAX_EAGER_ATTENTION_TOKENS = 128
-# The settings with the maximum length of texts.
+# Names of the settings that limit the number of tokens of texts.
 LENGTH_SETTINGS = ("query_max_tokens", "document_max_tokens")
 
 
 def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
     """Freeze a transformer's embeddings and its lowest layers.
 
-    Everything that the output of these layers depends on is frozen, also what all layers share,
-    such as the relative positions of MPNet and DeBERTa. Frozen tensors that no trained one precedes
-    store nothing for the backward pass, which saves memory and time. A pooler never learns, because
-    no vector comes from it.
+    All weights that influence the output of these layers are frozen. This includes weights that all
+    layers share, such as the relative positions of MPNet and DeBERTa. The backward pass then stops
+    at the lowest trained layer, which saves memory and time. The pooler is always frozen, because
+    the encoder does not use it.
 
     Args:
-        backbone: A transformers model.
-        frozen_layers: Number of frozen layers. 0: the embeddings only. None: everything learns.
+        backbone: A model of the library transformers.
+        frozen_layers: Number of frozen layers. 0: the embeddings only. None: nothing is frozen.
 
     Raises:
         SettingsError: If no layer is left to train.
@@ -53,7 +53,8 @@ def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
     for parameter in _parameters_below(backbone, frozen_layers):
         parameter.requires_grad_(False)
 
-    # Parameters that come earlier and do not reach the layer's input are frozen, too.
+    # Parameters that are defined before the first trained layer are frozen as well, even if the
+    # input of this layer does not depend on them.
     first_trained = next(layers[frozen_layers].parameters())
     earlier = itertools.takewhile(
         lambda parameter: parameter is not first_trained, backbone.parameters()
@@ -63,7 +64,10 @@ def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
 
 
 def _parameters_below(backbone: Any, layer: int) -> list[nn.Parameter]:
-    """Return the parameters that the input of `layer` depends on, by the gradient of two tokens."""
+    """Return the parameters that influence the input of a layer.
+
+    They are the parameters with a gradient of the layer's input, for a text of two tokens.
+    """
     learning = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     ids = torch.ones(1, 2, dtype=torch.long, device=learning[0].device)
     with torch.enable_grad():
@@ -80,9 +84,9 @@ def _parameters_below(backbone: Any, layer: int) -> list[nn.Parameter]:
 
 
 def transformer_layers(backbone: Any) -> nn.ModuleList:
-    """Return the layers of a transformers model, lowest first.
+    """Return the layers of a model of the library transformers, lowest first.
 
-    They are its only list of `num_hidden_layers` modules.
+    They are its first list of `num_hidden_layers` modules.
 
     Raises:
         SettingsError: If there is no such list.
@@ -97,10 +101,10 @@ def transformer_layers(backbone: Any) -> nn.ModuleList:
 
 
 def make_optimizer(objective: Any, settings: TrainingSettings) -> torch.optim.AdamW:
-    """Return `adamw` of an objective's encoder.
+    """Create the optimiser of an objective's encoder and centroids; see `adamw`.
 
-    The centroids of a hierarchy loss are a group with their own rate and without decay. With rate 0
-    they are in no group.
+    The centroids of the hierarchy loss have a separate learning rate and no weight decay. If that
+    rate is 0, they are not optimised.
     """
     groups: list[dict[str, Any]] = []
     if objective.hierarchy is not None and settings.centroid_learning_rate > 0:
@@ -122,16 +126,16 @@ def adamw(
     decay: float,
     others: Sequence[dict[str, Any]] = (),
 ) -> torch.optim.AdamW:
-    """Return a fused AdamW of the weights that learn.
+    """Create a fused AdamW optimiser.
 
-    Matrices are one group, biases and norms another without decay. Each group stores its highest
-    rate as "peak", for `set_learning_rate`.
+    Matrices have weight decay, biases and norms have none. Each parameter group stores its highest
+    learning rate as "peak", for `set_learning_rate`.
 
     Args:
-        weights: Parameters. Those without gradient are left out.
+        weights: Parameters. Parameters without gradient are left out.
         rate: Peak learning rate.
         decay: Weight decay of matrices.
-        others: Further groups.
+        others: Further parameter groups.
     """
     learning = [weight for weight in weights if weight.requires_grad]
     matrices = [weight for weight in learning if weight.ndim > 1]
@@ -149,7 +153,7 @@ def adamw(
 
 
 def set_dropout(backbone: Any, probability: float) -> None:
-    """Set the dropout of all layers of a transformer. It acts in training mode only.
+    """Set the dropout probability of all layers of a transformer, for training mode.
 
     Raises:
         SettingsError: If the transformer has no dropout layers.
@@ -165,7 +169,7 @@ def set_dropout(backbone: Any, probability: float) -> None:
 
 
 def set_learning_rate(optimizer: Any, factor: float) -> None:
-    """Set each group's rate to `factor` times its peak."""
+    """Set the learning rate of each parameter group to `factor` times its peak."""
     for group in optimizer.param_groups:
         group["lr"] = factor * group["peak"]
 
@@ -190,11 +194,12 @@ def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
 
 
 def select_attention(encoder: Any, max_tokens: int) -> None:
-    """Let an encoder attend by plain products if it learns from short texts in bfloat16 on a CPU.
+    """Choose the faster implementation of attention for training.
 
-    There torch's fused attention takes 2 to 16 times as long as plain products, forward and
-    backward together (texts of 24 to 96 tokens; the backward pass is slow), and a whole step 1.4
-    times. In all other cases the encoder keeps the fused attention.
+    For short texts in bfloat16 on a CPU, attention is computed by plain matrix products. In this
+    case, PyTorch's fused attention takes 2 to 16 times as long, because its backward pass is slow
+    (texts of 24 to 96 tokens). A whole step takes 1.4 times as long. In all other cases the encoder
+    keeps the fused attention.
     """
     is_slow = encoder.device.type == "cpu" and uses_bfloat16(encoder.precision, encoder.device)
     if is_slow and max_tokens <= MAX_EAGER_ATTENTION_TOKENS:
@@ -205,10 +210,10 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
     """Return an accelerator on a device.
 
     Args:
-        device: Where the model is.
+        device: Device of the model.
         precision: "auto", "float32" or "bfloat16", as in `EncoderSettings`.
-        accumulation: Batches of a step, which the processes share evenly. A step's gradient is the
-            mean over its batches, so it does not depend on the number of processes.
+        accumulation: Number of batches of a step, which the processes share evenly. The gradient of
+            a step is the mean over its batches, whatever the number of processes.
 
     Raises:
         SettingsError: If the processes cannot share the batches evenly.
@@ -221,10 +226,10 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
         "set a multiple of it",
     )
     if processes == 1:
-        # One process may train several models in turn, and accelerate keeps the state of the first.
+        # A process may train several models in turn, and accelerate would keep the first state.
         AcceleratorState._reset_state(reset_partial_state=True)
         if device.type == "cuda" and device.index is not None:
-            # accelerate takes the current device.
+            # accelerate uses PyTorch's current device.
             torch.cuda.set_device(device)
 
     mixed = "bf16" if uses_bfloat16(precision, device) else "no"
@@ -246,7 +251,7 @@ def check_max_tokens(
     Raises:
         SettingsError: If one of the settings allows longer texts.
     """
-    # A trainer that encodes no text has no limits to check, and its encoder may be no transformer.
+    # A trainer that encodes no text has no limits to check. Its encoder may be no transformer.
     if not names:
         return
     limit = max_positions(encoder.backbone)

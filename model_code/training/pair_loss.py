@@ -1,4 +1,4 @@
-"""The contrastive part of the dense objective, which a retriever's method may replace."""
+"""The contrastive part of the dense objective, which a method such as MLR may replace."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from model_code.losses.contrastive import Contrast, contrastive_losses
 
 
 class PairLoss:
-    """Documents as one vector each, and the contrastive loss of such pairs.
+    """The contrastive loss of pairs of a query vector and a document vector.
 
-    A method that represents documents otherwise, such as MLR, overrides both functions. Everything
-    else of the training loop stays the same.
+    A method that represents a document by several vectors, such as MLR, overrides both functions.
+    The rest of the training does not change.
     """
 
     def encode_documents(self, encoder: Encoder, features: Features) -> Tensor:

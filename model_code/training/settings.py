@@ -14,10 +14,10 @@ class TrainingSettings(Settings):
     The defaults suit MiniLM, a few thousand documents and a CPU.
     """
 
-    # Alpha in HCE, equation 7.
+    # Weight of the loss on pseudo-queries: alpha in HCE, equation 7.
     unsupervised_weight: ClassVar[float] = 0.5
     weight_decay: ClassVar[float] = 0.01
-    # Largest number of dev queries that choose the best checkpoint.
+    # Largest number of dev queries with which the best checkpoint is chosen.
     dev_queries: ClassVar[int] = 500
 
     start: str | None = Field(
@@ -201,7 +201,7 @@ class TrainingSettings(Settings):
 
     @property
     def unsupervised_in_batch(self) -> int:
-        """Number of pseudo-query pairs in each joint batch, 0 if they would be the only kind."""
+        """Number of pseudo-query pairs in a joint batch; 0 if they would fill the whole batch."""
         count = round(self.batch_size * self.unsupervised_share)
         if count == self.batch_size:
             return 0

@@ -1,9 +1,8 @@
 """Adapt a training to few judged pairs.
 
-An epoch over a hundred pairs is two or three optimiser steps at the usual batch size, in which the
-encoder hardly changes. A small set is therefore trained in small batches for a minimum number of
-steps. Extra negatives replace the ones that a large batch would hold, and the dev queries stop the
-training early.
+With the usual batch size, an epoch over a hundred pairs has two or three steps, which hardly change
+the encoder. So training on a small set uses small batches and a minimum number of steps. A small
+batch has few negatives, so extra negatives are added. Evaluations on dev stop the training early.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from typing import Any
 
 from model_code.training.settings import TrainingSettings
 
-# Limits of an adapted training.
+# Limits of a training on few pairs: largest batch, smallest number of steps, smallest number of
+# extra negatives, steps between evaluations, and evaluations without a new best one.
 MAX_BATCH_PAIRS = 16
 MIN_STEPS = 60
 MIN_NEGATIVES_PER_QUERY = 4
@@ -25,8 +25,8 @@ ADAPTED_KEYS = ("batch_size", "negatives_per_query", "steps", "evaluate_every", 
 def adapt_to_small_set(settings: TrainingSettings, pairs: int, has_dev: bool) -> TrainingSettings:
     """Return the settings for a training on few judged pairs.
 
-    Settings that state `steps` are returned as they are, because their length was chosen. So are
-    those for at least `small_set_pairs` pairs, and for no judged pair at all.
+    The settings are returned unchanged if they set `steps`, since the user chose the length. They
+    are also returned unchanged if there are `small_set_pairs` pairs or more, or no judged pairs.
 
     Args:
         settings: How the retriever is trained.

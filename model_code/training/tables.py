@@ -25,36 +25,37 @@ from model_code.retrieval.top_k import top_k
 from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 
-# Documents that are ranked for a metric without a cutoff.
+# Number of documents that are ranked for a metric without a cutoff.
 DEFAULT_DEPTH = 100
-# Decimals of the dev metric in the history.
+# Number of decimals of interval bounds and group means in reports.
 DEV_DECIMALS = 4
 
 
 class DevEvaluator:
     """Computes the mean of one metric over dev queries.
 
-    If the corpus has more passages than `max_passages`, the relevant ones and a sample of the
-    others are ranked. Then the values of checkpoints can be compared with each other, but not with
-    the values of the final evaluation.
+    If the corpus has more than `max_passages` passages, only those of judged documents and a sample
+    of the others are ranked. The values of checkpoints can then be compared with each other, but
+    not with the final evaluation.
 
     Args:
         passages: The searched passages.
-        dev: Texts of queries, each with {document number: relevance}.
+        dev: Texts of dev queries, each with its judgements {document number: relevance}.
         metric: Name of the metric.
         seed: Seed of the samples.
         max_queries: Maximum number of queries. If `dev` has more, a sample of them is evaluated.
         max_passages: Maximum number of ranked passages. None: all.
         asked_in_training: Positions in `dev` of queries with a relevant document that a judged
-            training query asks for, too.
+            training query asks for as well.
 
     Attributes:
         queries: Texts of the evaluated queries.
         rows: Numbers of the ranked passages, (P,).
-        texts: Their texts.
-        interval: The 95 % interval over queries of the last mean.
-        groups: {"asked_in_training": {"queries", metric}, "not_asked_in_training": {...}} of the
-            last mean, without a group that has no queries.
+        texts: Texts of the ranked passages.
+        interval: 95 % interval over queries of the last computed mean.
+        groups: Number of queries and mean metric of the last evaluation in two groups:
+            {"asked_in_training": {"queries", metric}, "not_asked_in_training": {...}}. A group
+            without queries is left out.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class DevEvaluator:
         self.groups: dict[str, dict[str, float]] | None = None
 
     def score(self, queries: np.ndarray, vectors: np.ndarray) -> float:
-        """Return the mean metric. A document scores as its best vector.
+        """Return the mean metric for encoded queries and passages.
+
+        The score of a document is that of its best vector.
 
         Args:
             queries: Vectors of `self.queries`, (Q, H).
@@ -103,7 +106,11 @@ class DevEvaluator:
         return parse_metric(self.metric)[1] or DEFAULT_DEPTH
 
     def mean(self, rankings: Sequence[Ranking]) -> float:
-        """Return the mean metric of rankings of document numbers, one for each of `queries`."""
+        """Return the mean metric of rankings, and update `interval` and `groups`.
+
+        Args:
+            rankings: For each of `queries`, a ranking of document numbers as text.
+        """
         run = {str(row): ranking for row, ranking in enumerate(rankings)}
         by_query = evaluate_run(run, self.qrels, [self.metric])[self.metric]
         values = np.array([by_query[str(row)] for row in range(len(self.queries))])
@@ -140,10 +147,10 @@ def _sample_rows(
 
 
 class TrainingTables:
-    """The tables of a corpus as training data. A document is its number in the order of ids.
+    """The tables of a corpus as training data. Documents are numbered in the order of their ids.
 
     Args:
-        corpus: The corpus, with the lines stripped that are queries.
+        corpus: The corpus, from whose texts lines that are queries are removed.
         pseudo_queries: The table of pseudo-queries.
         include_title: Whether the encoder reads titles.
     """
@@ -169,9 +176,9 @@ class TrainingTables:
         return cls(corpus, pseudo_queries, context.settings["encoder"].include_title)
 
     def training_data(self, settings: TrainingSettings) -> TrainingData:
-        """Return the pairs that `settings.supervision` asks for.
+        """Return the training pairs of the kinds that `settings.supervision` selects.
 
-        Joint training has only pseudo-queries if the corpus has no training qrels.
+        If the corpus has no training qrels, joint training uses pseudo-queries only.
 
         Raises:
             FreshetError: If supervised training has no training qrels.
@@ -195,7 +202,7 @@ class TrainingTables:
         for text, document in zip(table["text"], table["document_id"], strict=True):
             generated.append((text, [self.number[document]]))
 
-        # Queries of equal text are one query, with the answers of all.
+        # Queries with equal texts count as one query with the answers of all of them.
         answers: dict[str, list[str]] = {}
         for query, strings in supervised.answers.items():
             answers.setdefault(supervised.queries[query], []).extend(strings)
@@ -205,7 +212,7 @@ class TrainingTables:
     def dev_evaluator(self, settings: TrainingSettings, seed: int) -> DevEvaluator | None:
         """Return the evaluator on dev, or None if dev has no queries.
 
-        It is equal for all retrievers with equal dev settings.
+        Retrievers with equal dev settings and seeds are evaluated on the same queries and passages.
         """
         if not self.dev.queries:
             return None

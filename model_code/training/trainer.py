@@ -1,12 +1,11 @@
 """The dense objective, and the trainer of encoders.
 
-accelerate provides mixed precision, accumulation and several devices. With n processes, each takes
-every n-th batch of a step and uses the in-batch negatives of that batch. The step's gradient is the
-mean over its batches, whatever the number of processes.
+accelerate provides mixed precision, gradient accumulation and several devices. Each of n processes
+takes every n-th batch of a step. The negatives of a query are in its own batch. So the gradient of
+a step is the mean over its batches, whatever the number of processes.
 
-A method that represents documents otherwise, such as MLR, replaces the contrastive loss alone, see
-`PairLoss`. The hierarchy loss is a loss of queries, which are one vector as before, and extra
-negatives are documents like the others.
+A method that represents documents by several vectors, such as MLR, replaces only the contrastive
+loss; see `PairLoss`. The hierarchy loss reads the vectors of queries only, so it does not change.
 """
 
 from __future__ import annotations
@@ -52,28 +51,29 @@ from model_code.training.pair_loss import PairLoss
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
-# Few tokens keep a CPU core busy, and small buckets waste less on padding.
+# Largest number of tokens per bucket of texts. A CPU core is busy with few tokens, and small
+# buckets need less padding.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
-# Keeps dropout independent of other draws with the same seed.
+# Part of the random seed that makes dropout independent of other random choices.
 DROPOUT_STREAM = 29
 
 
 class Objective(nn.Module):
     """The loss of a dense retriever.
 
-    Everything that learns is a parameter of this module.
+    All trained weights are parameters of this module.
 
-    With contrastive losses C_i and hierarchy losses H_i, summed over levels, of the pairs i of a
-    batch, the loss of a pair is L_i = C_i + `hierarchy_weight` H_i (HCE, equation 6). The loss of
-    the batch is the mean of L_i over supervised pairs plus `unsupervised_weight` times its mean
-    over pseudo-queries (HCE, equation 7). A batch with one kind of pairs has their plain mean. See
+    The loss of pair i is L_i = C_i + `hierarchy_weight` H_i (HCE, equation 6). C_i is its
+    contrastive loss, and H_i is its hierarchy loss, summed over levels. The loss of a batch is the
+    mean of L_i over supervised pairs, plus `unsupervised_weight` times the mean over pseudo-queries
+    (HCE, equation 7). If a batch has only one kind of pairs, it is their mean. See
     `model_code.losses`.
 
     Args:
         encoder: Maps tokenised texts to unit vectors, (B, H).
         settings: Temperature and weights.
-        hierarchy: Needed if the settings give the hierarchy loss weight.
+        hierarchy: Required if `hierarchy_weight` is above 0.
         pair_loss: The contrastive part. None: one vector per document.
     """
 
@@ -93,7 +93,7 @@ class Objective(nn.Module):
             self.recluster(hierarchy)
 
     def recluster(self, hierarchy: Hierarchy) -> None:
-        """Replace the trained centroids of the first M levels by a new hierarchy's centroids."""
+        """Replace the centroids of the first M levels by those of a new hierarchy."""
         levels = slice(0, self.settings.hierarchy_levels)
         centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
         parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
@@ -102,16 +102,18 @@ class Objective(nn.Module):
         self.hierarchy.requires_grad_(self.settings.centroid_learning_rate > 0)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """Return `loss` and, without gradient, its parts `contrastive`, `hierarchy_1`, ...
+        """Return the loss of a batch and its parts, for the training curve.
 
-        All are batch means.
+        Returns:
+            Batch means: `loss`, which has a gradient; `contrastive`; and `hierarchy_1`,
+            `hierarchy_2`, ... for the levels of the hierarchy.
         """
         queries = self.encode(self.encoder, batch.queries)
         encode_documents = partial(self.pair_loss.encode_documents, self.encoder)
         documents = self.encode(encode_documents, batch.documents)
 
-        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score, so
-        # scores are float32.
+        # Scores are float32. In bfloat16, the rounding error of a cosine, divided by a temperature
+        # of .05, would be an error of .08 in a score.
         with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()
             contrastive = self._contrastive(queries, documents.float(), batch)
@@ -126,10 +128,12 @@ class Objective(nn.Module):
         return parts
 
     def encode(self, forward: Forward, texts: LengthBuckets) -> Tensor:
-        """Return the vectors (n, ...) of bucketed texts, with cached gradients if the settings ask.
+        """Return the vectors (n, ...) of texts in buckets.
+
+        Gradients are cached if `settings.cached_gradients` is set; see `without_activations`.
 
         Args:
-            forward: Encodes one bucket.
+            forward: Function that encodes one bucket.
             texts: The n texts.
         """
         if self.settings.cached_gradients:
@@ -154,18 +158,19 @@ class Trainer(TrainingLoop):
         data: The training data.
         settings: How the retriever is trained.
         seed: Seed of batches and negatives, to which `settings.seed_offset` is added.
-        hierarchy: Needed if `settings.needs_hierarchy`.
-        dev: Chooses the best step. Without it the last step is kept.
-        cluster: Maps passage vectors, (N, H), to a hierarchy. Needed for co-training.
+        hierarchy: Required if `settings.needs_hierarchy`.
+        dev: Evaluator on dev, which chooses the best step. None: the last step is kept.
+        cluster: Function that clusters passage vectors, (N, H). Required for co-training.
         checkpoints: Folder of checkpoints, from which training resumes.
         progress: Called after each step.
-        pair_loss: The contrastive part, see `Objective`.
+        pair_loss: The contrastive part; see `Objective`.
 
     Raises:
-        FreshetError: If there is no pair, or if the hierarchy or what co-training needs is missing.
+        FreshetError: If there is no training pair, or if the hierarchy is missing or does not fit.
+            Also if co-training lacks `dev` or `cluster`.
     """
 
-    # The settings with the maximum length of texts.
+    # Names of the settings that limit the number of tokens of texts.
     length_settings: Sequence[str] = LENGTH_SETTINGS
 
     def __init__(
@@ -219,17 +224,20 @@ class Trainer(TrainingLoop):
             self.accelerator.load_state(str(checkpoint), load_kwargs={"weights_only": True})
 
     def fit(self, start_vectors: np.ndarray | None = None) -> TrainingState:
-        """Train to the end, or on from the last checkpoint.
+        """Train to the end, from the last checkpoint if there is one.
 
         Args:
-            start_vectors: The passages as the untrained encoder encodes documents, (N, H). The
-                first evaluation then need not encode them. They must be one vector per passage.
+            start_vectors: Vector of each passage by the untrained encoder, (N, H). If given, the
+                first evaluation does not encode the passages.
         """
         self.start_vectors = start_vectors
         return super().fit()
 
     def _prepare(self, objective: Objective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
-        """Set up model, optimiser, batches and negatives, at the start and after re-clustering."""
+        """Set up model, optimiser, batches and negatives.
+
+        It is called before training, and after co-training has clustered the passages again.
+        """
         self.hierarchy = hierarchy
         self.negatives.recluster(hierarchy)
         self.accelerator.free_memory()
@@ -277,7 +285,8 @@ class Trainer(TrainingLoop):
         for number in range(first + accelerator.process_index, end, accelerator.num_processes):
             batch = self.collate(number, self.schedule[number])
             if self.settings.dropout:
-                # What is dropped depends on the batch's number alone, as the batch does.
+                # Like the batch, dropout depends only on the number of the batch and the seed, so
+                # that a resumed training equals an uninterrupted one.
                 seeds = np.random.SeedSequence([self.seed, DROPOUT_STREAM, number])
                 torch.manual_seed(int(seeds.generate_state(1)[0]))
             with accelerator.accumulate(self.model):
@@ -296,7 +305,10 @@ class Trainer(TrainingLoop):
         save_checkpoint(folder, self.accelerator, self.state, replaced)
 
     def _evaluate(self) -> None:
-        """Record the dev metric. If it is the best so far, keep the weights and re-cluster."""
+        """Evaluate on dev, and keep the weights if they are the best so far.
+
+        In co-training, a best evaluation during training also clusters the passages again.
+        """
         if self.dev is None:
             return
         index = self._index_dev_passages(self.dev)
@@ -314,7 +326,7 @@ class Trainer(TrainingLoop):
             self._recluster(vectors)
 
     def _index_dev_passages(self, dev: DevEvaluator) -> Any:
-        """Return the passages that an evaluation ranks, as they are searched now."""
+        """Return the vectors of the passages that an evaluation ranks, by the current encoder."""
         if self.state.step == 0 and self.start_vectors is not None:
             return self.start_vectors[dev.rows]
         return self.encoder.encode_documents(dev.texts)
@@ -323,7 +335,12 @@ class Trainer(TrainingLoop):
         return dev.score(self.encoder.encode(dev.queries), index)
 
     def _recluster(self, vectors: np.ndarray) -> None:
-        """Cluster the passages again by their vectors, (N v, H) with v vectors of each."""
+        """Cluster the passages again.
+
+        Args:
+            vectors: Vectors of the N passages, (N * v, H) with v consecutive rows per passage. The
+                last of these rows, that of the last layer, is clustered.
+        """
         assert self.cluster is not None
         vectors_per_passage = len(vectors) // len(self.data.passages.texts)
         last_layer = vectors[vectors_per_passage - 1 :: vectors_per_passage]
@@ -374,16 +391,16 @@ def recluster(
     hierarchy: Hierarchy,
     settings: TrainingSettings,
 ) -> torch.optim.Optimizer:
-    """Give an objective the centroids of a new hierarchy, and return a new optimiser.
+    """Replace the centroids of an objective by those of a new hierarchy, and create an optimiser.
 
     Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an
-    evaluation is the best so far. The optimiser's state of the encoder is kept. That of the
-    centroids is dropped, because their nodes no longer exist. Unlike in the paper's listing,
-    training leaves the best encoder, not the last.
+    evaluation is the best so far. The new optimiser keeps the state of the encoder's weights. The
+    state of the centroids is dropped, because their nodes no longer exist. Unlike in the paper's
+    listing, training returns the best encoder and not the last one.
 
     Args:
-        objective: The objective. It keeps its centroids if it has no hierarchy loss.
-        optimizer: The optimiser so far.
+        objective: The objective. It does not change if it has no hierarchy loss.
+        optimizer: The optimiser that was used until now.
         hierarchy: The new hierarchy.
         settings: How the retriever is trained.
     """
