@@ -1,4 +1,4 @@
-"""The assignment step of k-means over slices of the points, each of them a Ray task."""
+"""K-means on Ray: the points are divided into slices, and a Ray task compares each slice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model_code.distributed import engine
 from model_code.hierarchy.lloyd import Lloyd
 
 COMPARED_STATE = ("labels", "score", "rival")
-"""Attributes of `Lloyd` that `compare` changes, one value per point each."""
+"""Attributes of `Lloyd` that `compare` changes. Each has one value per point."""
 
 
 def make_lloyd(vectors: torch.Tensor, clusters: int) -> Lloyd:
@@ -22,12 +22,12 @@ def make_lloyd(vectors: torch.Tensor, clusters: int) -> Lloyd:
 
 
 class DistributedLloyd(Lloyd):
-    """K-means whose points are compared with the centroids by tasks, one per worker.
+    """K-means that compares points with centroids in Ray tasks, one per worker.
 
-    Each worker has a slice of the points. Points are compared independently of each other, so
-    slices only change the shapes of matrix products, and with them perhaps the last bits of
-    cosines. Ray stores the vectors once. The centroids and the state of the points travel in every
-    step. A task is a pure function, and Ray repeats a task whose worker died.
+    Each task gets a slice of the points. Points are compared independently of each other. So slices
+    only change the shapes of matrix products, which may change the last bits of cosines. The
+    vectors are stored with Ray once. The centroids and the state of the points are sent in every
+    step. A task is a pure function, and Ray repeats it if its worker died.
     """
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
@@ -75,7 +75,7 @@ def compare_slice(
 
     Args:
         vectors: (n, H), of unit norm.
-        shared: Centroids, (K, H), and the mask of those to compare with, (K,) bool.
+        shared: Centroids, (K, H), and a mask of the centroids to compare with, (K,) bool.
         rows: (n,) bool, the points to compare.
         state: `COMPARED_STATE` before the comparison.
         device: Device to compute on.

@@ -1,6 +1,7 @@
-"""Encoding that survives a kill: finished shards are kept in a folder and not computed again.
+"""Encoding that can be interrupted and resumed.
 
-Shards are encoded in this process, or by a pool of Ray Data's actors that each hold the encoder.
+Texts are encoded in shards. A finished shard is written to a folder and is not computed again.
+Shards are encoded in this process, or by a pool of Ray actors, each with a copy of the encoder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from model_code.encoding.token_signs import TokenSigns
 from model_code.files import atomic_write
 from model_code.progress import Progress, no_progress
 
-# Texts per shard: a kill costs at most one shard.
+# Number of texts per shard. An interruption loses the work on unfinished shards only.
 SHARD_TEXTS = 2048
 
 Shard = tuple[int, Sequence[str]]
@@ -37,12 +38,14 @@ def encode_resumably(
     progress: Progress = no_progress,
     method: str = "encode",
 ) -> np.ndarray:
-    """Encode texts shard by shard. Resumed or not, the result has the same bytes.
+    """Encode texts shard by shard, and resume from finished shards of an interrupted call.
+
+    The result of a resumed call has the same bytes.
 
     Args:
         encoder: The encoder.
         texts: The texts.
-        folder: Keeps finished shards. It must belong to this encoder and these texts alone.
+        folder: Folder of finished shards. No other encoder or texts may use it.
         progress: Called after each shard.
         method: Method of the encoder: "encode", or "encode_documents" for v vectors per text.
 
@@ -84,13 +87,13 @@ def keep_shards(
     progress: Progress,
     method: str = "encode",
 ) -> Iterator[Arrays]:
-    """Yield the arrays of each shard in the order of the texts, encoding those that are missing.
+    """Yield the arrays of each shard in the order of the texts, and encode missing shards first.
 
     Args:
         encoder: A torch module with the method.
         texts: The texts.
-        folder: Keeps a file per finished shard.
-        to_arrays: Turns what the method returns for a shard into named arrays.
+        folder: Folder with a file per finished shard.
+        to_arrays: Converts the result of the method for a shard into named arrays.
         progress: Called after each shard.
         method: Name of the encoder's method.
     """
@@ -114,10 +117,10 @@ def keep_shards(
 def encode_shards(
     encoder: Any, shards: Iterable[Shard], method: str = "encode"
 ) -> Iterator[tuple[int, Any]]:
-    """Yield each shard's number and what the encoder's method returns for it.
+    """Encode shards, and yield the number of each shard with the result of the encoder's method.
 
-    A shard has the same batches wherever it is encoded, so it has the same bits on equal hardware
-    with equally many threads. On Ray the shards come in any order.
+    A shard is divided into the same batches in every process. So its result has the same bits on
+    equal hardware with the same number of threads. On Ray the order of shards is arbitrary.
 
     Args:
         encoder: A torch module with the method.
@@ -157,14 +160,14 @@ def _encode_on_ray(
 
 
 class EncodingWorker:
-    """One actor of the pool. Ray replaces an actor that died and repeats its work."""
+    """A Ray actor that encodes shards. Ray replaces an actor that died and repeats its work."""
 
     def __init__(self, encoder: Any, method: str, device: str) -> None:
         """Load the encoder from Ray's memory.
 
         Args:
-            encoder: Ray's reference to it.
-            method: Name of its method.
+            encoder: Ray's reference to the encoder.
+            method: Name of the encoder's method.
             device: Device to encode on.
         """
         loaded = engine.ray().get(encoder).to(device)

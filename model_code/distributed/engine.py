@@ -1,7 +1,7 @@
-"""The engine that heavy work runs on, and the connection to Ray.
+"""The engine that encodes, clusters and trains: this process or Ray.
 
-Ray is imported and started only when work is for it. The settings are the group `scale` of
-`params.yaml`. No stage declares them, because they do not change results.
+Ray is imported and started only if the settings select it. The settings are the group `scale` of
+`params.yaml`. No stage depends on them, because they do not change results.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from model_code.settings import Field, Settings, require
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
-    # Ray's default is 15: workers would give way to every other process.
+    # Ray's default is 15, so that every other process would have precedence over its workers.
     "RAY_worker_niceness": "0",
 }
-"""Environment variables that are set before Ray is imported, unless they are set already."""
+"""Environment variables that are set before Ray is imported. Values of the user are kept."""
 
 
 class ScaleSettings(Settings):
@@ -70,7 +70,7 @@ class ScaleSettings(Settings):
 
     @property
     def cpus(self) -> int:
-        """CPUs that Ray needs: the workers' and one more, without which Ray Data hangs."""
+        """Number of CPUs that Ray needs: those of the workers, and one that Ray Data needs."""
         return self.workers * self.cpus_per_worker + 1
 
     @property
@@ -84,13 +84,15 @@ _CURRENT: ContextVar[ScaleSettings] = ContextVar("scale", default=THIS_PROCESS)
 
 
 def current() -> ScaleSettings:
-    """Return the settings of the innermost `using`; without one, this process alone."""
+    """Return the settings of the innermost `using` block; outside of one, `THIS_PROCESS`."""
     return _CURRENT.get()
 
 
 @contextmanager
 def using(settings: ScaleSettings) -> Iterator[None]:
-    """Run the work of a block on an engine, and stop a Ray that was started for it.
+    """Run a `with` block on an engine.
+
+    If the block starts Ray in this process, Ray is stopped at its end.
 
     Raises:
         FreshetError: If the settings ask for Ray and it is not installed.
@@ -109,12 +111,13 @@ def using(settings: ScaleSettings) -> Iterator[None]:
 
 
 def ray() -> Any:
-    """Return the module `ray`, connected to a Ray that has room for the settings in use.
+    """Return the module `ray`, connected to a cluster with enough CPUs and GPUs.
 
-    In a worker, where no settings are in use, it is returned as it is. Usage statistics are off.
+    Inside a Ray worker no settings are in use, and the module is returned without a connection.
+    Ray's usage statistics are switched off.
 
     Raises:
-        FreshetError: If Ray cannot be reached, or is too small.
+        FreshetError: If Ray cannot be reached, or has too few CPUs or GPUs for the settings.
     """
     for name, value in RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)

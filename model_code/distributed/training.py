@@ -1,6 +1,6 @@
-"""Training by several processes that share each step's batches, by Ray Train.
+"""Training in several processes of Ray Train, which share the batches of each step.
 
-What runs in each process is the same code that runs locally.
+Every process runs the same code as a local training.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from model_code.errors import FreshetError
 from model_code.progress import no_progress
 
 Work = Callable[[StageContext], dict[str, Any]]
-# How often a group is restarted after a process died. It resumes from the last checkpoint.
+# Number of times that a group of processes is restarted after one of them died. The training then
+# resumes from the last checkpoint.
 MAX_RESTARTS = 3
 
 
 def train(work: Work, context: StageContext, batches: int) -> dict[str, Any]:
     """Run `work(context)` in this process, or in every process of a group of Ray Train.
 
-    All processes see the same folders. The output of all but the first is discarded.
+    All processes must see the same folders. Only the output of the first process is kept.
 
     Args:
-        work: The work, which trains with accelerate.
+        work: A function that trains with accelerate.
         context: Context of the stage.
-        batches: Batches of a step. The processes share them evenly, so their number is the largest
-            divisor of it that `scale.workers` allows.
+        batches: Number of batches of a step. The processes share the batches evenly; see
+            `processes` for the number of processes.
 
     Returns:
         The report of the first process.
 
     Raises:
-        FreshetError: If the work raises one.
+        FreshetError: If `work` raises one.
     """
     settings = engine.current()
     if settings.engine == "local":
@@ -49,9 +50,11 @@ def train(work: Work, context: StageContext, batches: int) -> dict[str, Any]:
 
 
 def processes(workers: int, batches: int) -> int:
-    """Return the largest number up to `workers` that divides `batches`.
+    """Return the number of processes that can share the batches of a step evenly.
 
-    >>> [processes(workers, 4) for workers in (1, 3, 8)]
+    It is the largest number up to `workers` that divides `batches`.
+
+     [processes(workers, 4) for workers in (1, 3, 8)]
     [1, 2, 4]
     """
     return max(count for count in range(1, workers + 1) if batches % count == 0)
@@ -88,11 +91,11 @@ def _train_on_ray(
 def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
     """Run the work in one process of a group.
 
-    Errors that the user can fix are returned instead of raised, because Ray would restart the
-    group. The process works in the caller's folder, which relative paths refer to; workers of a
-    cluster start elsewhere.
+    Errors that the user can fix are returned instead of raised, because Ray would restart the group
+    after a raised error. Workers start in another folder than the caller. So the process changes to
+    the caller's folder, which relative paths refer to.
     """
-    # Ray is installed: it calls this function.
+    # Ray calls this function, so it is installed.
     import ray.train
 
     work = config["work"]
