@@ -44,7 +44,7 @@ class BuiltCorpus:
     Attributes:
         tables: The tables by name, quarantine included.
         report: Counts of rows, splits and reasons.
-        notes: What was not read of the source's files, or was guessed.
+        notes: Reading notes: parts of the source's files that were not read, or only by a guess.
         known_queries: The known queries of the documents.
     """
 
@@ -60,13 +60,14 @@ def build_corpus(
     passages: PassageSettings,
     progress: Progress = no_progress,
 ) -> BuiltCorpus:
-    """Read a source and return its tables.
+    """Read a source and return the tables of its corpus.
 
-    No row is lost:
+    Every row that is read is counted in exactly one of these groups:
 
-    - rows of documents = documents + merged + quarantined;
-    - rows of queries = queries + quarantined;
-    - rows of qrels = qrels + repeated + not relevant + outside the limit + quarantined.
+    - a row of documents is a document, merged into another one, or quarantined;
+    - a row of queries is a query, or quarantined;
+    - a row of qrels is a judgement, repeats another row, has a grade of 0 or less, refers to a
+      document that `corpus.limit` left out, or is quarantined.
 
     Args:
         source: The source.
@@ -106,7 +107,7 @@ def build_corpus(
     tables = _make_tables(documents, queries, qrels, passages)
     tables["quarantine"] = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     report = _make_report(tables, quarantine, qrels, len(merged))
-    # Own judgements are put around a source, and have no files.
+    # A `JudgedSource` wraps the source whose files are listed here.
     file_source = source.source if isinstance(source, JudgedSource) else source
     notes = [*cleaned.notes, *list_unread_files(file_source)]
     if isinstance(file_source, FolderSource):
@@ -134,7 +135,7 @@ def _collect_known_queries(
 
 
 def _query_check(max_characters: int) -> Callable[[Row], SourceQuery]:
-    """Return a check that cleans a query, and refuses an id that an earlier sound row has."""
+    """Return a function that cleans the row of a query, and refuses an id that occurred before."""
     seen_ids: set[str] = set()
 
     def check(row: Row) -> SourceQuery:
@@ -199,14 +200,17 @@ def _document_row(document: Document) -> dict[str, Any]:
 
 
 def _json_or_none(texts: Sequence[str]) -> str | None:
-    """Return texts as a JSON list; None if there are none, so that an empty column is left out."""
+    """Return texts as a JSON list, or None without texts.
+
+    `make_table` leaves out an optional column that holds only None.
+    """
     return json.dumps(list(texts), ensure_ascii=False) if texts else None
 
 
 def _make_report(
     tables: Mapping[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int
 ) -> dict[str, Any]:
-    """Count rows, splits, lengths and reasons of refusal."""
+    """Return the report of a build: counts of rows, splits, words and reasons of refusal."""
     documents = tables["documents"]
     queries = tables["queries"]
     words = documents["text"].map(lambda text: len(word_spans(text)))

@@ -1,8 +1,7 @@
-"""Clean rows of documents: the one path from any source of rows to documents.
+"""Clean rows of documents: the only way in which a row becomes a document.
 
-A build, `freshet add`, the inbox, HTTP requests, imports and `freshet sync` all read documents
-here. A row is therefore refused for the same reason, or becomes the same document, wherever it
-arrives.
+A build, `freshet add`, the inbox, HTTP requests, imports and `freshet sync` all call this module.
+Equal rows therefore become equal documents, or are refused for the same reason, on every way in.
 """
 
 from __future__ import annotations
@@ -33,7 +32,10 @@ from model_code.text.documents import Document
 DEFAULT_COLUMNS = ColumnSettings()
 
 RawRow = Row | RefusedRow | Mapping[str, Any]
-"""A row of a source, with our names for its columns, or plain values such as the body of a request.
+"""A row before cleaning.
+
+It is a row of a source, with our names for its columns, or a mapping of plain values, such as the
+body of a request.
 """
 
 
@@ -43,9 +45,9 @@ class CleanRows:
 
     Attributes:
         documents: The documents of the sound rows, in the order of the rows.
-        locations: The location of each of these rows.
+        locations: The location of each document's row, such as `corpus.jsonl:17`.
         refused: The refused rows.
-        notes: What was not read of the files of the sound rows, or was guessed.
+        notes: The reading notes of the files of the sound rows.
     """
 
     documents: tuple[Document, ...]
@@ -60,18 +62,18 @@ class CleanRows:
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """The refused rows as receipts and the ledger name them."""
+        """The refused rows in the form that receipts and the ledger hold."""
         return tuple(
             Rejection(row_number(row.location) or 1, row.record_id, row.message)
             for row in self.refused
         )
 
     def restricted_to(self, allowed: Set[str], detail: str) -> CleanRows:
-        """Return the same rows, with every document refused whose id is not allowed.
+        """Refuse all documents whose id is not allowed, and return the result.
 
         Args:
             allowed: Ids of the documents that are accepted.
-            detail: What is wrong with the other ids, for the reason "unknown id".
+            detail: Explanation that follows the reason "unknown id" of the refused rows.
         """
         documents: list[Document] = []
         locations: list[str] = []
@@ -97,12 +99,12 @@ def clean_rows(
     """Clean rows of documents.
 
     Args:
-        rows: Rows of a source, or plain values. Plain values may have the column names of the
-            project's source or ours.
+        rows: Rows of a source, or mappings of plain values. The keys of a mapping may be the
+            column names of the project's source, or our names.
         settings: The limits of a document, and the column names of the project's source.
         source: Name of the source in the locations of plain values.
-        unique_ids: Refuse a row whose id an earlier sound row has. In a source of documents this is
-            an error, while among arriving rows the last one counts.
+        unique_ids: Refuse a row whose id an earlier sound row has. A build does so, because a
+            repeated id is an error of the source. Additions accept both rows, and the last counts.
 
     Returns:
         The documents of the sound rows, and the refused rows with their reasons.
@@ -131,7 +133,10 @@ def clean_rows(
 def locate_rows(
     rows: Iterable[RawRow], columns: ColumnSettings, source: str
 ) -> Iterator[Row | RefusedRow]:
-    """Turn plain values into rows that are named by their number."""
+    """Yield all rows as `Row` or `RefusedRow`.
+
+    A mapping of plain values becomes a `Row` whose location is its number, such as `rows:3`.
+    """
     for number, row in enumerate(rows, start=1):
         if isinstance(row, Mapping):
             values = _source_names(row, columns)
@@ -141,9 +146,9 @@ def locate_rows(
 
 
 def _source_names(values: Mapping[str, Any], columns: ColumnSettings) -> dict[str, Any]:
-    """Return plain values with the column names of the source in place of ours.
+    """Return plain values with the column names of the source in place of our names.
 
-    A name of ours that the source uses for another column keeps the meaning that it has there.
+    If one of our names is also a column name of the source, its value stays in that column.
     """
     values = dict(values)
     names = columns.of("documents")
@@ -163,10 +168,11 @@ def read_file(
         path: A .jsonl, .json, .csv, .tsv or .parquet file of rows, plain or .gz, or a file that is
             one document, such as a PDF.
         name: Name of the file in locations, and the id of the one document.
-        columns: The names that a file of rows has for its columns.
+        columns: The column names of a file of rows.
 
     Raises:
-        FreshetError: If the file has another format, or cannot be read as a whole.
+        FreshetError: If the file has another format, or cannot be read at all. A single bad row is
+            yielded as a `RefusedRow` instead.
     """
     name = name or path.name
     if not path.is_file():
@@ -179,7 +185,9 @@ def read_file(
 
 
 def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> None:
-    """Check that a file of rows has columns of ids and texts.
+    """Check that a file of rows has the columns that every document needs.
+
+    These are the id, the text and all columns that the settings rename.
 
     Raises:
         FreshetError: If a column is missing.
@@ -189,11 +197,13 @@ def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> Non
 
 
 def document_to_row(document: Document, columns: ColumnSettings) -> dict[str, Any]:
-    """Return a document as a row of the source, which `clean_rows` reads to the same document.
+    """Return a document as a row with the column names of the source.
+
+    `clean_rows` turns the row into an equal document.
 
     Args:
         document: The document.
-        columns: The names that the source has for its columns.
+        columns: The column names of the source.
     """
     names = columns.of("documents")
     row: dict[str, Any] = {

@@ -1,9 +1,10 @@
-"""Checks and normalisation of single rows: documents and queries.
+"""Check and normalise single rows of documents and queries, and merge duplicate documents.
 
-Documents with the same text or title are merged, and judgements follow the document that is kept.
-Of two documents that say the same, a judgement of one would be an error about the other, and an
-index that learns one vector per document cannot tell them apart. IncDSI's authors merged Natural
-Questions by title for this reason.
+Documents with the same text or title can be merged into one. Judgements of a merged document then
+count for the document that is kept. There are two reasons to merge. If only one of two equal
+documents is judged relevant, a retriever that finds the other one is scored as wrong. And a
+retriever with one learned vector per document cannot tell equal documents apart. IncDSI's authors
+merged Natural Questions by title for this reason.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 # Control characters and line ends, which an id must not have.
 _NOT_IN_IDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-# Documents are found by Parquet's statistics of ids, which leave out longer ones.
+# Longest id of a document, in UTF-8 bytes. Documents are looked up by the minimum and maximum id
+# that Parquet states for a block of rows. Parquet does not state them for longer ids.
 MAX_ID_BYTES = 2048
 
-# Limits of one document.
+# Largest number of fields of one document, and of characters of all its fields as JSON.
 MAX_FIELDS = 1000
 MAX_FIELD_CHARACTERS = 1_000_000
 
@@ -63,16 +65,16 @@ def clean_line(text: str) -> str:
 def clean_document(row: Row, max_characters: int) -> Document:
     """Return the clean document of a row.
 
-    A date that is no ISO date is kept as a field `date`. Fields hold only values that JSON has:
-    others become text, and NaN and infinity become null.
+    A date that is not an ISO date is kept as a field `date`. Fields hold only values that JSON
+    can represent. Other values become text, and NaN and infinity become null.
 
     Args:
         row: Row of documents, with our names for its columns.
         max_characters: Limit of title and text together.
 
     Raises:
-        RowError: If the row has no id, neither text nor title, too much of either, text that is not
-            UTF-8, or queries that are no list of texts.
+        RowError: If the row has no id, has neither text nor title, is too long, holds text that is
+            not UTF-8, or has queries that are not a list of texts.
     """
     values = row.values
     document_id = read_id(values, "id")
@@ -99,10 +101,10 @@ def clean_document(row: Row, max_characters: int) -> Document:
 
 
 def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields as JSON holds them.
+    """Return fields with only those values that JSON can represent, in sorted order of keys.
 
     Raises:
-        RowError: If there are too many, or text of them is not UTF-8.
+        RowError: If there are too many fields, if they are too long, or if their text is not UTF-8.
     """
     try:
         text = json.dumps(fields, ensure_ascii=False, default=_field_value)
@@ -122,7 +124,7 @@ def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field_value(value: Any) -> Any:
-    """Return a value that JSON has; the printed form of a value that has no other one."""
+    """Return a value in a form that JSON can represent; `str(value)` if there is no other form."""
     try:
         return to_json_value(value)
     except TypeError:
@@ -130,10 +132,10 @@ def _field_value(value: Any) -> Any:
 
 
 def _clean_queries(queries: Any) -> tuple[str, ...]:
-    """Return the queries of a document; none if there is no value, or an empty cell.
+    """Return the non-empty queries of a document. A missing value or an empty cell means no query.
 
     Raises:
-        RowError: If they are not a list of texts.
+        RowError: If the value is not a list of texts.
     """
     queries = _plain_value(queries)
     if queries is None or queries == "":
@@ -165,8 +167,9 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
     """Return the id in `values[name]`: a stripped text, or an integer as text.
 
     Raises:
-        RowError: If the value is neither, has control characters, which lists and run files cannot
-            hold, or has more than `MAX_ID_BYTES` bytes.
+        RowError: If the value is neither text nor an integer, or has more than `MAX_ID_BYTES`
+            bytes. Control characters are refused too, because files with one id per line, such as
+            TREC runs, cannot hold them.
 
     >>> read_id({"id": 17}, "id")
     '17'
@@ -189,7 +192,10 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value as JSON has it, such as the text of a UUID; unchanged if there is no such."""
+    """Return a value in its JSON form, such as the text of a UUID.
+
+    A value without a JSON form is returned unchanged, so that the caller can refuse it.
+    """
     if value is None or isinstance(value, str | int | list | dict):
         return value
     if isinstance(value, float):
@@ -203,7 +209,7 @@ def _plain_value(value: Any) -> Any:
 def is_possible_id(text: str) -> bool:
     """Return whether a document can have this id.
 
-    A requested id, such as the name of a file, need not be one.
+    Ids that come from outside, such as names of files or ids in requests, may be impossible.
 
     >>> is_possible_id("17"), is_possible_id("caf\\udce9"), is_possible_id("x" * 3000)
     (True, False, False)
@@ -212,10 +218,11 @@ def is_possible_id(text: str) -> bool:
 
 
 def read_text_value(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return the text in `values[name]`, unchanged; an empty text for None.
+    """Return the text in `values[name]`, unchanged; an empty text if the value is None.
 
     Raises:
-        RowError: If the value is not text, is not UTF-8, or is missing and has no `default`.
+        RowError: If the value is not text or not UTF-8, or if there is neither a value nor a
+            `default`.
     """
     if name not in values and default is None:
         raise RowError("missing column", f"the row has no column for {name}")
@@ -228,10 +235,10 @@ def read_text_value(values: Mapping[str, Any], name: str, default: str | None = 
 
 
 def require_valid_text(text: str, name: str) -> str:
-    """Return the text.
+    """Return a text unchanged if it is valid UTF-8.
 
     Raises:
-        RowError: If it holds bytes that are not UTF-8.
+        RowError: If the text holds bytes that are not UTF-8. The message calls the text `name`.
     """
     if not is_valid_utf8(text):
         raise RowError("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
@@ -246,7 +253,7 @@ class SourceQuery:
         query_id: Id of the query.
         text: Text of the query, on one line.
         answers: Strings that answer the query, as data sets of questions name them.
-        has_unread_answers: Whether the row has answers of an unknown shape.
+        has_unread_answers: Whether the row has answers that could not be read.
     """
 
     query_id: str
@@ -281,10 +288,11 @@ def clean_query(row: Row, max_characters: int) -> SourceQuery:
 
 
 def _clean_answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
-    """Return the different non-empty answers; None if they cannot be read or are too long together.
+    """Return the distinct, non-empty answers of a query; None if they cannot be read.
 
-    Answers are a list, SQuAD's {"text": list}, a single answer, or a list as JSON text, because CSV
-    and TSV have no lists.
+    Answers may be a list, SQuAD's `{"text": list}` or a single answer. They may also be a list as
+    JSON text, because CSV and TSV have no lists. Answers that are together longer than
+    `max_characters` count as unreadable.
     """
     if isinstance(value, str):
         value = _parse_json_list(value)
@@ -308,7 +316,7 @@ def _clean_answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
 
 
 def _parse_json_list(text: str) -> Any:
-    """Return the list or null that a text is in JSON; the text itself if it is neither."""
+    """Return the parsed value if a text is a JSON list or null; otherwise return the text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -342,13 +350,13 @@ def merge_duplicates(
 ) -> tuple[list[Document], dict[str, str]]:
     """Keep the first document of each group of duplicates, and all known documents.
 
-    A document that is in the index already keeps its id, whatever documents come beside it.
+    A document that is in the index already is never merged into another one, so it keeps its id.
 
     Args:
         documents: Documents in the order of their source.
-        by: The part that makes two documents one: "text", "title" or "none". An empty text or title
-            makes no duplicate.
-        known_ids: Ids of documents that are never merged into others.
+        by: The attribute that duplicates have in common: "text", "title" or "none" (no merging).
+            Documents with an empty text or title are not duplicates of each other.
+        known_ids: Ids of documents that are in the index already.
 
     Returns:
         The documents that are kept, and {id of a merged document: id of the kept one}.

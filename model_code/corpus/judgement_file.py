@@ -24,7 +24,7 @@ from model_code.progress import Progress, no_progress
 
 # Name of the file in the project's root.
 JUDGEMENT_FILE = "judgements.jsonl"
-# Key of `corpus.lock.json` with the hash of the file.
+# Key in `corpus.lock.json`. Its value is the hash of the judgement file.
 JUDGEMENT_LOCK = "judgements"
 
 
@@ -46,18 +46,18 @@ class JudgedPair:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Question, without regard to case, and document: the pair that is judged once."""
+        """Case-folded question and document id. A file holds one judgement per key."""
         return self.question.casefold(), self.document_id
 
 
 @dataclass(frozen=True)
 class JudgementChanges:
-    """The effect of recorded judgements on the file.
+    """Counts of what `record_judgements` changed in the file.
 
     Attributes:
         added: Number of pairs that were not judged before.
         changed: Number of pairs that have another grade or split now.
-        unchanged: Number of pairs that were judged like this before.
+        unchanged: Number of pairs that had the same grade and split before.
     """
 
     added: int
@@ -66,10 +66,10 @@ class JudgementChanges:
 
 
 def text_query_id(text: str) -> str:
-    """Return the id of a query that is known by its text alone.
+    """Return an id for a query that came without one.
 
-    The id depends on the text alone. The query therefore stays in its split whatever documents
-    come and go.
+    The id is a hash of the text. The split of a query is drawn by its id, so equal texts always get
+    the same split.
 
     >>> text_query_id("how to sort")
     'given~7dc7b7b56101fc62'
@@ -84,7 +84,7 @@ def read_judgements(path: Path) -> list[JudgedPair]:
         path: The file.
 
     Raises:
-        FreshetError: If a line is no judgement. The message names the line.
+        FreshetError: If a line is not a judgement. The message names the line.
     """
     if not path.is_file():
         return []
@@ -97,10 +97,10 @@ def read_judgements(path: Path) -> list[JudgedPair]:
 
 
 def record_judgements(path: Path, judged: Iterable[JudgedPair]) -> JudgementChanges:
-    """Add judgements to the file, which is written only if something changed.
+    """Add judgements to the file. The file is written only if a judgement is new or different.
 
-    A pair that was judged before keeps its line and gets the new grade. Of several judgements of
-    one pair the last one counts. The caller holds the project's lock.
+    A pair that was judged before keeps its line and gets the new grade. If a pair is judged several
+    times, the last judgement counts. The caller must hold the project's lock.
 
     Args:
         path: The file.
@@ -120,7 +120,7 @@ def record_judgements(path: Path, judged: Iterable[JudgedPair]) -> JudgementChan
 
 
 def write_judgements(path: Path, pairs: Iterable[JudgedPair]) -> None:
-    """Write the file anew. The caller holds the project's lock.
+    """Replace the file by the given judgements. The caller must hold the project's lock.
 
     Args:
         path: The file.
@@ -130,7 +130,7 @@ def write_judgements(path: Path, pairs: Iterable[JudgedPair]) -> None:
 
 
 def judgement_hash(path: Path) -> str | None:
-    """Return the hash of the file for `corpus.lock.json`; None if there is no file."""
+    """Return the hash of the judgement file for `corpus.lock.json`; None if there is no file."""
     return hash_path(path) if path.is_file() else None
 
 
@@ -145,7 +145,7 @@ def judgements_by_question(pairs: Iterable[JudgedPair]) -> dict[str, list[Judged
 def open_judged_source(
     settings: CorpusSettings, root: Path, lock: Mapping[str, Any]
 ) -> JudgedSource:
-    """Open the source that a lock describes, with the project's own judgements.
+    """Open the source that a lock describes, together with the project's own judgements.
 
     Args:
         settings: The settings of the corpus.
@@ -153,7 +153,7 @@ def open_judged_source(
         lock: Content of `corpus.lock.json`.
 
     Raises:
-        FreshetError: If the source or the file of judgements is not the one in the lock.
+        FreshetError: If the source or the file of judgements changed since the lock was written.
     """
     path = root / JUDGEMENT_FILE
     source = open_locked_source(settings, root, lock)
@@ -168,12 +168,13 @@ def open_judged_source(
 class JudgedSource:
     """A source together with the project's own judgements.
 
-    An own judgement replaces the source's judgement of the same pair. A question that the source
-    has as a query keeps the source's id and split; texts are compared without regard to case.
+    An own judgement replaces the source's judgement of the same pair. If the source has the
+    question as a query, the question keeps the source's id and split. Texts are compared without
+    regard to case.
 
-    The tables are read in the order documents, queries, qrels, as `build_corpus` does. Own
-    judgements of documents that the source no longer holds are left out, because deleting a
-    document must not stop a build.
+    The tables must be read in the order documents, queries, qrels, as `build_corpus` does. Rows of
+    qrels depend on the ids that the earlier tables had. Own judgements of documents that the source
+    no longer holds are left out, because deleting a document must not stop a build.
 
     Attributes:
         source: The source without the own judgements.
@@ -192,7 +193,7 @@ class JudgedSource:
         return self.source.describe()
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield the rows of the source, and then those of the own judgements."""
+        """Yield the rows of a table: first rows of the source, then rows of the own judgements."""
         if table == "queries":
             yield from self._query_rows(progress)
         elif table == "qrels":
@@ -281,7 +282,7 @@ def _parse_line(line: str, location: str) -> JudgedPair:
 
 
 def _find_fault(values: Any) -> str | None:
-    """Return why an object of JSON is no judgement; None if it is one."""
+    """Return why a parsed JSON value is not a judgement; None if it is one."""
     if not isinstance(values, Mapping):
         return "no object"
     unknown = values.keys() - JudgedPair.__dataclass_fields__.keys()

@@ -1,6 +1,6 @@
-"""Read judgements that people bring: a table, TREC qrels with queries, or a BEIR folder.
+"""Read the input of `freshet judge`: a table, TREC qrels with queries, or a BEIR folder.
 
-Every row becomes a judgement or a refused row with its reason, as in a build.
+Every row becomes a judgement, or a refused row with its reason, as in a build.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from model_code.corpus.sources.readers import SUFFIXES, open_text, read_rows
 from model_code.corpus.sources.trec import read_topics
 from model_code.errors import FreshetError
 
-# Names of columns that are recognised, without regard to case.
+# For each of our names: the column names that are recognised in files, without regard to case.
 COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "question": ("question", "query", "query_text", "text"),
     "document": ("document", "document_id", "document-id", "doc", "doc_id", "corpus-id", "path"),
@@ -31,12 +31,16 @@ COLUMN_NAMES: dict[str, tuple[str, ...]] = {
 
 # Suffixes of files of rows that always have a header. A .tsv file may have none.
 TABLE_SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".tsv")
+
+# Longest list of column names in an error message, in characters.
 MAX_LISTED_COLUMNS_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class JudgementColumns:
-    """The names of the columns in a file; None for a name that is recognised.
+    """The column names of a file, as the user gave them.
+
+    None means that the column is found by `COLUMN_NAMES`.
 
     Attributes:
         question: Column with the text of the question.
@@ -51,10 +55,10 @@ class JudgementColumns:
 
 @dataclass(frozen=True)
 class JudgementInput:
-    """The judgements of a file.
+    """The judgements of a file or a BEIR folder.
 
     Attributes:
-        pairs: The sound rows, in their order.
+        pairs: The judgements of the sound rows, in the order of the rows.
         refused: The refused rows.
     """
 
@@ -76,8 +80,8 @@ def read_judgement_input(
             with `queries`, qrels in TREC's format or as a table; or a BEIR folder.
         document_ids: Ids of the documents that may be judged. A row with another id is refused.
         max_characters: Largest length of a question.
-        queries: The queries of qrels: TREC topics, lines "ID<tab>TEXT", or a table of ids and
-            texts.
+        queries: File with the queries that the qrels refer to: TREC topics, lines "ID<tab>TEXT", or
+            a table of ids and texts.
         columns: Names of the columns of a table.
 
     Raises:
@@ -101,7 +105,10 @@ def read_judgement_input(
 
 
 class _Check:
-    """Checks rows with the values question, document_id, relevance and split."""
+    """Turns rows into judgements, and raises `RowError` for a row that cannot be one.
+
+    The values of a row are question, document_id, relevance and split.
+    """
 
     def __init__(self, document_ids: Set[str], max_characters: int) -> None:
         self._document_ids = document_ids
@@ -128,7 +135,7 @@ class _Check:
         return JudgedPair(question, document_id, relevance, split)
 
     def _describe_missing(self, document_id: str) -> str:
-        """Say that a document is missing, and name documents whose file has the same name."""
+        """Return the detail for a missing document, and suggest one with the same file name."""
         if not self._ids_by_name:
             for known_id in sorted(self._document_ids):
                 name = PurePosixPath(known_id).name
@@ -158,10 +165,13 @@ def _read_table(path: Path, columns: JudgementColumns) -> Iterator[Row | Refused
 def _find_columns(
     values: Mapping[str, Any], given: Mapping[str, str | None], name: str
 ) -> dict[str, str]:
-    """Return the file's names of our columns: the given ones, else the ones that are recognised.
+    """Return the file's column names by our names.
+
+    A name that the user gave comes before a name that is recognised.
 
     Raises:
-        FreshetError: If a given column, or the column of questions or documents, is missing.
+        FreshetError: If the file lacks a column that the user gave. If `given` has an entry for
+            questions or documents, that column must exist as well.
     """
     found: dict[str, str] = {}
     for ours, recognised in COLUMN_NAMES.items():
@@ -193,7 +203,7 @@ def _recognise(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _judgement_values(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return document, grade and split of a row by our names."""
+    """Return the document, grade and split of a row, by our names; None for a missing value."""
     return {
         "document_id": values.get(names.get("document", "")),
         "relevance": values.get(names.get("grade", "")),
@@ -202,7 +212,7 @@ def _judgement_values(values: Mapping[str, Any], names: Mapping[str, str]) -> di
 
 
 def _read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
-    """Yield the rows of qrels with query_id in place of the question."""
+    """Yield the rows of a file of qrels. They hold the id of a query in place of its text."""
     if not _has_header(path):
         yield from _read_trec_qrels(path)
         return
@@ -217,7 +227,10 @@ def _read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
 
 
 def _read_trec_qrels(path: Path) -> Iterator[Row | RefusedRow]:
-    """Yield the rows of lines "QUERY ITERATION DOCUMENT GRADE". A document may contain blanks."""
+    """Yield the rows of a TREC file with lines "QUERY ITERATION DOCUMENT GRADE".
+
+    The id of a document may contain blanks.
+    """
     for location, line in _lines(path):
         head = line.split(maxsplit=2)
         tail = head[2].rsplit(maxsplit=1) if len(head) == 3 else []
@@ -309,7 +322,10 @@ def _find_file(folder: Path, name: str) -> Path | None:
 def _join_texts(
     rows: Iterator[Row | RefusedRow], texts: Mapping[str, str], name: str
 ) -> Iterator[Row | RefusedRow]:
-    """Put the text of the query into each row; refuse rows whose query has none."""
+    """Yield each row with the text of its query; refuse a row whose query is not in `texts`.
+
+    `name` is the file of the queries in the message.
+    """
     for row in rows:
         if isinstance(row, RefusedRow):
             yield row

@@ -1,8 +1,9 @@
-"""The known queries of a corpus, and the queries that may never be known while they judge.
+"""The known queries of a corpus, and the held-out queries that must not become known queries.
 
-A document is known to answer its judged training queries and the queries of its row. A query of
-dev, gate or test would give its own answer away. Such queries are recognised by their normalised
-text, whatever id they have and wherever the text comes from.
+A known query is a query that a document is known to answer. It comes from the training qrels or
+from the row of the document. An index uses known queries to find their documents. A query of dev,
+gate or test is therefore held out, because its score would otherwise be trivially high. Held-out
+queries are recognised by their normalised text, whatever their id is and wherever they come from.
 """
 
 from __future__ import annotations
@@ -18,25 +19,29 @@ from model_code.files import hash_text, read_json, write_json
 from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, QuerySource, by_document, normalize_query
 
+# Name of the file with the known queries of a build, among the tables of the corpus.
 KNOWN_QUERIES = "known_queries.json"
+
+# Splits whose queries measure retrieval, so that they are held out.
 JUDGING_SPLITS = ("dev", GATE, "test")
 TRAINING_SPLIT = "train"
 
 
 @dataclass(frozen=True)
 class CorpusQueries:
-    """Evidence about queries and documents, and the queries that judge.
+    """The known queries of a corpus, and hashes of its held-out queries.
 
     Attributes:
-        queries: Evidence for and against queries, before it is added up.
-        held_out: Hashes of the normalised texts of all queries that judge; see `query_hash`.
+        queries: Evidence for and against known queries: one entry per judgement or query of a row.
+            Entries of the same query and document are not summed yet.
+        held_out: Hashes of all queries of dev, gate and test; see `query_hash`.
     """
 
     queries: tuple[KnownQuery, ...] = ()
     held_out: frozenset[str] = field(default_factory=frozenset)
 
     def save(self, path: Path) -> None:
-        """Write a file; equal values give equal bytes."""
+        """Write a JSON file. Equal known queries give equal bytes."""
         rows = [query_row(query) for query in sorted(self.queries, key=query_row)]
         content = {"held_out": sorted(self.held_out), "queries": rows}
         write_json(path, content, lines=False)
@@ -64,12 +69,15 @@ class CorpusQueries:
         return cls.load(path)
 
     def by_document(self) -> dict[str, list[KnownQuery]]:
-        """Return the evidence by document id."""
+        """Return the evidence of each document, by document id."""
         return by_document(self.queries)
 
 
 def query_hash(text: str) -> str:
-    """Return the SHA-256 of a normalised query, by which files recognise it without its text."""
+    """Return the SHA-256 of a normalised query.
+
+    Files store this hash to recognise a held-out query without containing its text.
+    """
     return hash_text(normalize_query(text))
 
 
@@ -96,7 +104,7 @@ def collect_known_queries(
             against the query.
 
     Returns:
-        The evidence of training queries and rows. No query of another split is among it.
+        The evidence from training qrels and rows, without held-out queries.
     """
     held_out: set[str] = set()
     for query_id, split in splits.items():
@@ -115,7 +123,7 @@ def collect_known_queries(
 
 
 def queries_of_row(document: Document) -> list[KnownQuery]:
-    """Return the queries that a document's row brought."""
+    """Return the known queries that the row of a document contains."""
     return [
         KnownQuery(document.document_id, text, QuerySource.ROW, date=document.date)
         for text in document.queries
@@ -123,11 +131,11 @@ def queries_of_row(document: Document) -> list[KnownQuery]:
 
 
 def query_row(query: KnownQuery) -> list[Any]:
-    """Return a query as JSON values, whose order sorts queries."""
+    """Return a known query as a list of JSON values, which also is its sort key."""
     return [query.document_id, query.text, str(query.source), query.weight, query.date or ""]
 
 
 def query_from_row(row: list[Any]) -> KnownQuery:
-    """Return the query of a row that `query_row` made."""
+    """Return the known query of a list that `query_row` returned."""
     document_id, text, source, weight, date = row
     return KnownQuery(document_id, text, QuerySource(source), weight, date or None)

@@ -1,4 +1,8 @@
-"""Counts that limit what scores on the test queries of a corpus mean."""
+"""Count test queries that are easier or noisier than they look.
+
+A test query is easier if training saw a similar query or document. The counts appear in the report
+of a corpus, so that readers can judge its test scores.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,18 @@ from model_code.text.known_queries import jaccard, normalize_query
 from model_code.text.phrases import documents_containing, normalize_phrase
 
 MIN_SIMILAR_JACCARD = 0.7
-"""Word Jaccard above which a test query nearly repeats a training query."""
+"""Jaccard similarity of word sets above which a test query nearly repeats a training query."""
 
 
 def count_leaks(corpus: Corpus) -> dict[str, int]:
     """Count what makes test scores of a corpus easier or noisier than they look.
 
-    Texts are compared as evaluation searches them, without the lines that are queries.
+    Evaluation searches documents without the lines that are judged queries themselves; see
+    `strip_query_lines`. The texts are compared in this form.
 
     Returns:
-        - "documents_searched": documents that evaluation searches. Documents that only training
-          asks for by a line of their own are left out.
+        - "documents_searched": documents that evaluation searches. A document is left out if its
+          own first line is a training query, and no other split has a judgement of it.
         - "test_queries_near_training": test queries with a relevant document that is a
           near-duplicate of a document that training asks for.
         - "test_queries_equal_to_training": test queries that a training query repeats, apart from
@@ -68,14 +73,16 @@ def _is_similar_to_one(
     others: Sequence[frozenset[str]],
     others_with: Mapping[str, Sequence[int]],
 ) -> bool:
-    """Return whether the Jaccard with one of several sets of words is above the limit.
+    """Return whether a set of words is similar to one of several other sets.
 
-    A similar set lacks few of the words, so it has one of the rarest.
+    Two sets are similar if their Jaccard similarity is above `MIN_SIMILAR_JACCARD`. A similar set
+    lacks at most `may_lack` of the words, so it has one of the `may_lack + 1` rarest words. Only
+    sets with such a word are compared.
 
     Args:
-        words: The words.
-        others: The sets.
-        others_with: Numbers of the sets that have a word, by word.
+        words: The set of words.
+        others: The other sets.
+        others_with: By word, the positions in `others` of the sets that contain it.
     """
     rarest_first = sorted(words, key=lambda word: (len(others_with.get(word, ())), word))
     may_lack = int(len(words) * (1 - MIN_SIMILAR_JACCARD))

@@ -1,4 +1,4 @@
-"""Documents that say nearly the same, by the overlap of their words."""
+"""Find near-duplicate documents by the overlap of their sets of words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from model_code.text.words import split_words
 
-# Word sets that share more than this part of all their words are near-duplicates.
+# Default Jaccard similarity above which two documents are near-duplicates.
 MAX_JACCARD = 0.8
 
 

@@ -1,7 +1,6 @@
-"""Judgements of a corpus.
+"""Check the judgements of a corpus, and give each judged query its split.
 
-Judgements are checked, and redirected from merged documents to the documents that are kept. Each
-query is then put into one split.
+Judgements of a document that was merged into another one count for the kept document.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from model_code.corpus.rows import RefusedRow, Row, RowError
 from model_code.corpus.settings import SPLITS, QuerySplitSettings
 from model_code.corpus.splits import key_documents, split_queries
 
-# Floating-point numbers of files hold whole numbers up to this one exactly, and so do 64-bit
-# integers.
+# Largest absolute value of a grade. Float64 represents all whole numbers up to this one exactly, so
+# a grade is the same whether a file holds integers or floats.
 MAX_RELEVANCE = 2**53
 
 
@@ -47,10 +46,10 @@ class Qrels:
 
     Attributes:
         pairs: Relevance of each relevant pair of query id and document id.
-        splits: Split of each query that has a relevant document.
+        splits: Split of each query that has a relevant document, by query id.
         not_relevant: Number of sound rows with a relevance of 0 or less.
         judged_not_relevant: Ids of the documents that were judged not relevant, by query id.
-        repeated: Number of sound rows whose pair another row has.
+        repeated: Number of sound rows whose pair an earlier row has.
         outside_limit: Number of sound rows of documents that `corpus.limit` left out.
     """
 
@@ -87,13 +86,13 @@ def admit_qrels(
 ) -> Qrels:
     """Check all rows of qrels, and give each query its split.
 
-    A pair that is judged several times has the highest relevance. A row is refused if it refers to
-    nothing, or would put its query into a second split.
+    A pair that is judged several times gets the highest relevance. A row is refused if its query or
+    document does not exist, or if its query is already in another split.
 
     Args:
         rows: Rows of qrels, with our names for the columns.
         targets: The records that rows may refer to.
-        settings: The shares of the splits, for queries that the source gives no split.
+        settings: The shares of the splits, for queries to which the source gives no split.
         quarantine: Receives the refused rows.
     """
     judgements = list(quarantine.admit(rows, lambda row: _read_judgement(row, targets)))
@@ -121,7 +120,10 @@ def admit_qrels(
 def _judged_not_relevant(
     judgements: Sequence[Judgement], relevant_pairs: Mapping[tuple[str, str], int]
 ) -> dict[str, list[str]]:
-    """Return the documents that nobody found relevant, for the queries that have a relevant one."""
+    """Return the ids of the documents that are judged only as not relevant, by query id.
+
+    Queries without a relevant document are left out, because they are not evaluated.
+    """
     judged_queries = {query_id for query_id, _ in relevant_pairs}
     documents: dict[str, set[str]] = {}
     for judgement in judgements:
@@ -149,10 +151,11 @@ def _read_judgement(row: Row, targets: QrelTargets) -> Judgement:
 
 
 def read_relevance(value: Any) -> int:
-    """Return a grade as a whole number.
+    """Return a grade as an integer.
 
     Raises:
-        RowError: If it is none, or too large.
+        RowError: If the value is not a whole number, or its absolute value is above
+            `MAX_RELEVANCE`.
     """
     try:
         number = float(value)
@@ -169,9 +172,10 @@ def read_relevance(value: Any) -> int:
 def _keep_one_split_per_query(
     judgements: Sequence[Judgement], quarantine: Quarantine
 ) -> list[Judgement]:
-    """Keep the judgements in the first split, in the order of `SPLITS`, that their query has.
+    """Keep only the judgements of one split for each query, and refuse the others.
 
-    A query that is tested must not be trained on, so the others are refused.
+    If the judgements of a query name several splits, the first of them in the order of `SPLITS`
+    wins. This order puts test first, so that no test query is trained on.
     """
     ranks: dict[str | None, int] = {split: rank for rank, split in enumerate((*SPLITS, None))}
     query_splits: dict[str, str | None] = {}

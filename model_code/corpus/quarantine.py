@@ -1,4 +1,4 @@
-"""The rows that were refused, with their reasons, and the number of rows that were read."""
+"""The quarantine: refused rows with their reasons, and the number of rows that were read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from model_code.errors import FreshetError
 
 T = TypeVar("T")
 
-# Values of a row may be nested so deep. Python's limit depends on the depth of the caller.
+# Deepest nesting of the values of a row, in levels. A fixed limit refuses the same rows everywhere.
+# Python's own recursion limit depends on how deep the caller is.
 MAX_NESTING_LEVELS = 100
 
+# Longest detail of a refusal that is kept, in characters.
 MAX_DETAIL_CHARACTERS = 300
+
+# Number of refused rows that the error of `Quarantine.enforce` shows.
 OFFENDERS_IN_ERROR = 3
 
 
@@ -34,8 +38,8 @@ class Quarantine:
     def admit(self, rows: Iterable[Row | RefusedRow], check: Callable[[Row], T]) -> Iterator[T]:
         """Yield `check(row)` for each sound row, in order.
 
-        Rows that are refused already, nested too deep, or for which `check` raises `RowError` are
-        quarantined.
+        A row is quarantined if it was refused before, if its values are nested too deep, or if
+        `check` raises `RowError`.
         """
         for row in rows:
             self.read[row.table] += 1
@@ -51,7 +55,7 @@ class Quarantine:
                 self.refuse(row, error)
 
     def refuse(self, row: Row, error: RowError) -> None:
-        """Quarantine a row that was read, for the reason of `error`."""
+        """Quarantine a row, with the reason and the detail of `error`."""
         record_id, has_valid_id = _identify(row.values)
         self.refused.append(
             RefusedRow(
@@ -66,23 +70,23 @@ class Quarantine:
         )
 
     def extend(self, table: Table, rows_read: int, refused: Sequence[RefusedRow]) -> None:
-        """Take over the refused rows of a table that was cleaned elsewhere."""
+        """Add the refused rows of a table that `clean_rows` cleaned, and its number of rows."""
         self.read[table] += rows_read
         self.refused.extend(refused)
 
     def reasons(self) -> dict[str, int]:
-        """Return the refused rows per table and reason, such as {"documents: empty text": 2}."""
+        """Return the number of refused rows by reason, such as {"documents: empty text": 2}."""
         counts = Counter(f"{row.table}: {row.reason}" for row in self.refused)
         return dict(sorted(counts.items()))
 
     def enforce(self, limit: float) -> None:
-        """Check that no table has more than a share of refused rows.
+        """Check that each table has few enough refused rows.
 
         Args:
-            limit: The share that is allowed, `corpus.quarantine_limit`.
+            limit: The largest share of refused rows, `corpus.quarantine_limit`.
 
         Raises:
-            FreshetError: If a table has more. It names the first offenders.
+            FreshetError: If a table has a larger share. The message shows the first refused rows.
         """
         for table in ("documents", "queries", "qrels"):
             refused = [row for row in self.refused if row.table == table]
@@ -99,7 +103,10 @@ class Quarantine:
             )
 
     def _refuse_deep(self, row: Row) -> None:
-        """Quarantine a row that is nested too deep. Its excerpt could not be written."""
+        """Quarantine a row that is nested too deep, without an excerpt.
+
+        Formatting such a row could exceed Python's recursion limit.
+        """
         record_id, has_valid_id = _identify(row.values)
         detail = f"values are nested more than {MAX_NESTING_LEVELS} deep"
         self.refused.append(
@@ -108,7 +115,10 @@ class Quarantine:
 
 
 def _identify(values: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """Return the id of a record and whether it is valid; if it is not, the text in its place."""
+    """Return the id of a row, and whether it is a valid id.
+
+    An invalid id is returned as printable text, or as None if there is none.
+    """
     name = "id" if "id" in values else "query_id"
     value = values.get(name)
     if value is None or _is_deeper(value, MAX_NESTING_LEVELS):

@@ -1,6 +1,6 @@
-"""Reading notes: statements about what of a file was not read, or was read by a guess.
+"""Reading notes: statements that a part of a file was not read, or was read by a guess.
 
-A note never refuses a document. Refused rows are in the quarantine instead.
+A note does not refuse a document. Refused rows are in the quarantine instead.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ REFUSED_FILE: NoteKind = "refused file"
 # Name of the file with the notes of a build, among the tables of the corpus.
 READING_NOTES = "reading_notes.json"
 
-# Number of notes that a summary lists for each kind.
+# Number of notes of each kind that a summary lists. It counts the other notes.
 MAX_LISTED_NOTES = 10
 
 
 def refusal_note(file: str, reason: str) -> ReadingNote:
-    """Return the note that keeps the refusal of a file in mind, for `freshet status`.
+    """Return a note that a file was refused, so that `freshet status` can still show it later.
 
-    Reports of a build or a sync list refused files by themselves.
+    The reports of a build or a sync need no such note, because they list refused files themselves.
     """
     return ReadingNote(file, REFUSED_FILE, reason, None)
 
 
 def note_message(note: ReadingNote) -> str:
-    """Return the detail of a note, with the share if it is known."""
+    """Return the detail of a note, with the affected share of the file's words if it is known."""
     if note.share is None:
         return note.detail
     return f"{note.detail} ({format_share(note.share)} of its words)"
 
 
 def format_share(share: float) -> str:
-    """Format a share in whole percent, so that a small share never reads as none.
+    """Format a share in whole percent, so that no share reads as 0 % or 100 % by rounding.
 
     >>> format_share(0.256), format_share(0.0004), format_share(0.9999)
     ('26 %', 'under 1 %', 'over 99 %')
@@ -73,7 +73,7 @@ def format_share(share: float) -> str:
 
 
 def sort_notes(notes: Iterable[ReadingNote]) -> list[ReadingNote]:
-    """Return notes by kind, the largest share first, then by file."""
+    """Return notes in the order of `NOTE_KINDS`, then by descending share, then by file."""
 
     def sort_key(note: ReadingNote) -> tuple[int, float, str, str]:
         kind = NOTE_KINDS.index(note.kind) if note.kind in NOTE_KINDS else len(NOTE_KINDS)

@@ -1,4 +1,4 @@
-"""Rows as a source yields them, with the names that this package has for their columns."""
+"""Rows of documents, queries and qrels, and the mapping of a source's column names to our names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from model_code.errors import FreshetError
 # Default name of the id column of documents and queries. A column `id` is accepted as well.
 DEFAULT_ID_COLUMN = "_id"
 
-# Our name for the relevance, and the usual name in qrels that do not call it `score`.
+# Our name for the grade of a judgement. Qrels that do not call this column `score` usually call it
+# `relevance`, too.
 RELEVANCE = "relevance"
 
+# Longest excerpt of a refused row, in characters.
 MAX_EXCERPT_CHARACTERS = 120
+
+# Longest list of column names in an error message, in characters.
 MAX_LISTED_COLUMNS_CHARACTERS = 300
 
 Table = Literal["documents", "queries", "qrels"]
@@ -51,8 +55,8 @@ class Row:
             `id, text, answers`, and qrels have `query_id, document_id, relevance, split`.
         location: Place in the source, usually NAME:NUMBER, such as `corpus.jsonl:17`.
         values: The values by our names. Columns that the source lacks are missing.
-        notes: What was not read of the row's file, or was guessed. The first row of a file of rows
-            has the notes of the file.
+        notes: The reading notes of the row's file. In a file of many rows, only the first row has
+            them.
     """
 
     table: Table
@@ -71,7 +75,7 @@ class RefusedRow:
         reason: Why it was refused, one of a closed vocabulary.
         detail: The exact fault.
         excerpt: The beginning of the row.
-        record_id: Id of the record, or what stands in its place; None if there is nothing.
+        record_id: Id of the record. If it is not valid, its printable text; None if it is missing.
         has_valid_id: Whether `record_id` is an id that a document or query can have.
     """
 
@@ -91,7 +95,7 @@ class RefusedRow:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A refused row as receipts and the ledger name it.
+    """A refused row in the form that receipts and the ledger hold.
 
     Attributes:
         row: Number of the row in its source, from 1.
@@ -125,18 +129,18 @@ def row_number(location: str) -> int | None:
 
 
 def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | RefusedRow:
-    """Return the row with our names for its columns.
+    """Rename the columns of a row from the source's names to our names.
 
-    An id may also be called `id`. The other columns of a document become its `fields`, together
-    with the entries of an object in a column `fields`. A column `queries` holds the queries that
-    the document is known to answer.
+    A column `id` is accepted in place of the id column that the settings name. The column `queries`
+    of a document holds its known queries. All other columns of a document become its `fields`. If
+    there is a column `fields` with an object, the entries of the object become fields, too.
 
-    The answers of a query may also lie in a mapping `metadata`, where BEIR's queries.jsonl keeps
-    everything beside the text.
+    The answers of a query may also be in a mapping `metadata`. BEIR's queries.jsonl stores
+    everything except id and text there.
 
     Args:
-        row: Row with the column names of its source. A refused row is returned as it is.
-        columns: The names that the source has for its columns.
+        row: Row with the column names of its source. A refused row is returned unchanged.
+        columns: The column names of the source.
     """
     if isinstance(row, RefusedRow):
         return row
@@ -155,7 +159,7 @@ def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | Refused
 def _add_fields(
     values: dict[str, Any], source_values: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
-    """Add the id if it is called `id`, the queries, and all other columns as fields."""
+    """Add a column `id` as the id, the column `queries`, and all other columns as fields."""
     fields = {name: value for name, value in source_values.items() if name not in names.values()}
     if "id" not in values and "id" in fields:
         values["id"] = fields.pop("id")
@@ -163,8 +167,8 @@ def _add_fields(
     if queries is not None:
         values["queries"] = queries
 
-    # The keys of an object `fields` are fields whatever they are called. It may have an entry
-    # `fields` too, so it is taken out of the columns first.
+    # The object may have an entry `fields` of its own. It is therefore removed before its entries
+    # are added.
     nested = fields.get("fields")
     if isinstance(nested, Mapping):
         del fields["fields"]
@@ -175,7 +179,7 @@ def _add_fields(
 def _add_query_values(
     values: dict[str, Any], source_values: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
-    """Add the id if it is called `id`, and answers that lie in a mapping `metadata`."""
+    """Add a column `id` as the id, and the answers if only the mapping `metadata` has them."""
     has_default_id_column = names["id"] == DEFAULT_ID_COLUMN
     if "id" not in values and has_default_id_column and "id" in source_values:
         values["id"] = source_values["id"]
@@ -189,9 +193,9 @@ def _add_query_values(
 def _add_relevance(
     values: dict[str, Any], source_values: Mapping[str, Any], columns: ColumnSettings
 ) -> None:
-    """Read the column `relevance` if no setting names the column and `score` is missing.
+    """Use a column `relevance` if the settings keep the default name `score` and it is missing.
 
-    A missing relevance counts as 1, so a 0 in a column of that name would count as relevant.
+    A missing grade counts as 1. If the column were ignored, a grade of 0 in it would count as 1.
     """
     is_default = columns.relevance == ColumnSettings().relevance
     if is_default and RELEVANCE in source_values:
@@ -205,16 +209,17 @@ def require_columns(
     name: str,
     any_id: bool = False,
 ) -> None:
-    """Check that each column that a table must have occurs in one of its rows.
+    """Check that every expected column of a table occurs in at least one of its rows.
 
-    Rows are read until every column was seen. A table without sound rows passes.
+    `ColumnSettings.expected` tells the expected columns. Rows are read until all of them were seen.
+    A table without sound rows passes.
 
     Args:
         rows: Rows with the column names of their source.
         table: The table that the rows belong to.
-        columns: The names that the settings give to the columns.
+        columns: The column names of the source.
         name: Name of the table in the error.
-        any_id: Accept a column `id` as the id, whatever the settings call that column.
+        any_id: Accept a column `id` as the id even if the settings name another id column.
 
     Raises:
         FreshetError: If a column is missing.
@@ -229,7 +234,7 @@ def require_columns(
         seen.update(dict.fromkeys(row.values))
         metadata = row.values.get("metadata")
         if table == "queries" and isinstance(metadata, Mapping):
-            # The answers of a query may lie there.
+            # The answers of a query may be in its metadata.
             seen.update(dict.fromkeys(metadata))
 
         accepted = set(seen)
@@ -250,9 +255,9 @@ def require_columns(
 
 
 def printable(value: Any, length: int = MAX_EXCERPT_CHARACTERS) -> str:
-    """Return the beginning of a value as text that any file or database can hold.
+    """Return the first characters of a value as text that any file or database can store.
 
-    NUL and everything that UTF-8 cannot hold become "?".
+    NUL and characters that UTF-8 cannot encode become "?".
 
     >>> printable("caf\\udce9 au lait", 6)
     'caf? a'

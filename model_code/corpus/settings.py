@@ -1,4 +1,4 @@
-"""The groups `corpus`, `passages` and `acceptance` of `params.yaml`."""
+"""Settings of the corpus: the groups `corpus` and `acceptance` of `params.yaml`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from model_code.settings import Field, Settings, constant_field, require
 
-# For each table: our names of its columns, and the settings with the source's names of them.
+# For each table: our name of each column, and the key of `ColumnSettings` with the source's name.
 COLUMNS: dict[str, dict[str, str]] = {
     "documents": {"id": "document_id", "title": "title", "text": "text", "date": "date"},
     "queries": {"id": "query_id", "text": "query_text", "answers": "answers"},
@@ -18,12 +18,12 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
 }
 
-# Columns without which every row of a table is refused, by our names.
+# Columns that every row must have, by our names. A row without one is refused.
 REQUIRED_COLUMNS = ("id", "text", "query_id", "document_id")
 
 
 class ColumnSettings(Settings):
-    """The source's names of the columns; the defaults are BEIR's.
+    """The names that the source gives to its columns. The defaults are BEIR's names.
 
     Other columns of the documents become their `fields`.
     """
@@ -51,7 +51,7 @@ class ColumnSettings(Settings):
     split: str = Field("split", description="Column of the qrels that holds the split.")
 
     def of(self, table: str) -> dict[str, str]:
-        """Return the source's names of a table's columns, by our names.
+        """Return {our name of a column: the source's name} for a table.
 
         Args:
             table: "documents", "queries" or "qrels".
@@ -67,9 +67,10 @@ class ColumnSettings(Settings):
         return columns
 
     def expected(self, table: str) -> dict[str, str]:
-        """Return the source's names of the columns that a table must have, by setting.
+        """Return {setting: the source's name} of the columns that a table must have.
 
-        These are the columns without which every row is refused, and all that are not the default.
+        These are the required columns, and all columns whose name is not the default. A user who
+        names a column expects that it exists.
 
         Args:
             table: "documents", "queries" or "qrels".
@@ -125,7 +126,7 @@ class FileSettings(Settings):
     qrels: str | None = Field(None, description="File of the judgements.")
 
     def check(self) -> None:
-        """Require both files or none of them."""
+        """Require either both files, `queries` and `qrels`, or none of them."""
         require(
             (self.queries is None) == (self.qrels is None),
             "queries and qrels are given together or not at all",
@@ -135,15 +136,16 @@ class FileSettings(Settings):
 # The split of the queries that decide about promotions.
 GATE = "gate"
 
-# A query that is in several splits belongs to the first of these, so that no test query is trained
-# on.
+# All splits. If a source puts a query into several splits, the first of them in this order wins, so
+# that no test query is trained on.
 SPLITS = ("test", GATE, "dev", "train")
 
 
 class QuerySplitSettings(Settings):
     """How queries are split if the source has no splits.
 
-    The hash of seed and query id decides, so a query never changes its split.
+    A hash of the seed and an id decides: the id of the query, or that of its most relevant
+    document. Other queries have no influence.
     """
 
     test_share: float = Field(
@@ -199,7 +201,8 @@ Kind = Literal[
     "snapshot",
 ]
 
-# The class of each `corpus.source`. It is imported when the source is opened.
+# For each value of `corpus.source`, the class that reads it, as "module:class". The module is
+# imported when the source is opened.
 SOURCES = {
     "beir": "model_code.corpus.sources.files:BeirSource",
     "files": "model_code.corpus.sources.files:FilesSource",
@@ -211,7 +214,7 @@ SOURCES = {
     "trec": "model_code.corpus.sources.trec:TrecSource",
 }
 
-# Keys of `corpus` that only some sources read, with these sources.
+# Keys of `corpus` that only some kinds of source read, with these kinds.
 KEYS_OF_SOURCES: dict[str, tuple[str, ...]] = {
     "columns": ("beir", "files", "hub", "trec"),
     "files": ("files", "trec"),
@@ -267,7 +270,7 @@ class CorpusSettings(Settings):
     splits: QuerySplitSettings = Field(default_factory=QuerySplitSettings)
 
     def check(self) -> None:
-        """Require the settings that the source reads from."""
+        """Require the settings that name the content: a path, a data set or packages."""
         require(
             self.source in WITHOUT_PATH or bool(self.path),
             f"path is missing: {self.source!r} reads from it",
@@ -291,7 +294,8 @@ class CorpusSettings(Settings):
         """
         defaults = CorpusSettings.model_fields
         for key, sources in KEYS_OF_SOURCES.items():
-            # The settings of a retrain's workspace are the project's with another source.
+            # A retrain copies the project's settings and only changes the source to "snapshot".
+            # The copy may therefore hold keys that are not used.
             if self.source in sources or self.source == "snapshot":
                 continue
             is_set = getattr(self, key) != defaults[key].get_default(call_default_factory=True)

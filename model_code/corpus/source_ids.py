@@ -1,7 +1,7 @@
 """Ids of the documents of named sources: `wiki:setup.md` is `setup.md` of the source `wiki`.
 
-Documents of the project's own source have plain ids. So a second source renames no document of the
-first one, and two sources may hold documents of one name.
+A named source is a source beside the project's own one. Documents of the own source have plain
+ids. Adding a named source therefore renames no document, and two sources may use the same names.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from model_code.corpus.rows import RefusedRow, printable
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
 
-# Name of the project's own source in lists of sources. No other source may have it.
+# Name of the project's own source in lists of sources. No named source may have this name.
 DEFAULT_SOURCE_NAME = "default"
 
 # Field of a document that holds the name of its source.
 SOURCE_FIELD = "source"
 
-# Name that a field `source` of the document itself gets.
+# New name of a field `source` that the document had before.
 ORIGINAL_SOURCE_FIELD = "original_source"
 
+# Longest name of a named source, in characters.
 MAX_NAME_CHARACTERS = 64
 _SOURCE_NAME = re.compile(r"\w[\w.-]*")
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 def require_source_name(name: str) -> str:
-    """Return the name of a source.
+    """Return a name unchanged if a named source can have it.
 
     Raises:
-        FreshetError: If no source can have it.
+        FreshetError: If the name is reserved or too long, or has characters that are not allowed.
     """
     if name == DEFAULT_SOURCE_NAME:
         raise FreshetError(
@@ -51,10 +52,10 @@ def require_source_name(name: str) -> str:
 
 
 def suggest_source_name(location: str) -> str:
-    """Return a name for the source at a path or of a data set.
+    """Return a name for a source, made from its path or from the name of its data set.
 
     Raises:
-        FreshetError: If the location has no letter that a name can have.
+        FreshetError: If no allowed character of the location remains, or the name is reserved.
 
     >>> suggest_source_name("/srv/team wiki"), suggest_source_name("data/rows.csv")
     ('team-wiki', 'rows')
@@ -72,7 +73,7 @@ def suggest_source_name(location: str) -> str:
 def source_document_id(source: str, name: str) -> str:
     """Return the id of a document of a named source.
 
-    A colon of the name is escaped, so that the first plain colon ends the source.
+    A colon in the name is escaped, so that the name can be recovered from the id.
 
     >>> source_document_id("wiki", "a.md"), source_document_id("wiki", "10:30.md")
     ('wiki:a.md', 'wiki:10\\\\:30.md')
@@ -82,7 +83,7 @@ def source_document_id(source: str, name: str) -> str:
 
 
 def name_in_source(document_id: str) -> str:
-    """Return the name of a document in its named source, which `source_document_id` escaped.
+    """Return the name that a document has in its named source, without the source and unescaped.
 
     >>> name_in_source("wiki:10\\\\:30.md")
     '10:30.md'
@@ -92,7 +93,7 @@ def name_in_source(document_id: str) -> str:
 
 
 def source_of_id(document_id: str, sources: Collection[str]) -> str | None:
-    """Return the named source that a document belongs to by its id; None for other documents.
+    """Return the named source at the beginning of a document's id; None if there is none.
 
     Args:
         document_id: Id of the document.
@@ -121,7 +122,7 @@ def with_source(document: Document, source: str, document_id: str) -> Document:
     """Return a document with the id and the field of a named source.
 
     Args:
-        document: The document. A field `source` of its own is kept under another name.
+        document: The document. If it has a field `source` already, that field is renamed.
         source: Name of the source.
         document_id: The new id.
     """
@@ -136,12 +137,12 @@ def with_source(document: Document, source: str, document_id: str) -> Document:
 
 
 def name_documents(rows: CleanRows, source: str) -> CleanRows:
-    """Return the rows of a named source, with the ids that its documents have in the index.
+    """Prefix the ids of a named source's rows with its name, as in the index.
 
-    A document whose id becomes too long is refused.
+    A document is refused if its id becomes too long by this.
 
     Args:
-        rows: Rows as the source has them.
+        rows: Rows with the ids that the source gives them.
         source: Name of the source.
     """
     documents: list[Document] = []
@@ -160,7 +161,7 @@ def name_documents(rows: CleanRows, source: str) -> CleanRows:
 
 
 def name_notes(notes: Collection[ReadingNote], source: str) -> list[ReadingNote]:
-    """Return reading notes with the files named as documents of a source."""
+    """Prefix the file names of reading notes with the name of a source."""
     return [replace(note, file=source_document_id(source, note.file)) for note in notes]
 
 
@@ -169,7 +170,7 @@ def _name_refused_row(row: RefusedRow, source: str) -> RefusedRow:
         return row
     document_id = source_document_id(source, row.record_id)
     location = row.location
-    # The location of a file that is one document is its id.
+    # A file that is one document has its id as the location, so both are renamed.
     if location == f"{row.record_id}:1":
         location = f"{document_id}:1"
     return replace(row, record_id=document_id, location=location)

@@ -1,7 +1,7 @@
-"""The splits of queries: test, dev, gate and train.
+"""Give each query one of the splits test, dev, gate and train.
 
-A split depends on a seed and on the id of the query, or of the document that it asks for. Documents
-and queries that come or go never change the split of another query.
+A split is drawn by a hash of a seed and an id: that of the query, or of its most relevant document.
+Documents and queries that are added or removed therefore never move another query.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ def split_queries(
     settings: QuerySplitSettings,
     documents: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the split of every query: the stated one, else one drawn by hash.
+    """Return the split of every query: the split of the source, or one that is drawn by hash.
 
-    Test queries are drawn one by one. For dev and gate, a share `settings.by_document` of the
-    documents keeps all its queries in one split. Without that, most dev and gate queries of a
-    corpus with many queries per document ask for documents that training asks for, too, and a
-    retriever that only remembers them scores well.
+    Test queries are drawn one by one. Dev and gate are partly drawn by document: a share
+    `settings.by_document` of the documents has all its other queries in the same split. The reason
+    is a corpus with many queries per document. Most of its dev and gate queries would otherwise ask
+    for documents that training queries ask for, too. A retriever that only memorises these
+    documents would then score well.
 
-    Dev and gate are carved out of a stated train where the source states none. A draw depends on
-    the seed and on the id of the query or document alone, so documents and queries that come or go
-    move no other query.
+    If the source has a train split but no dev or gate split, dev and gate are drawn from train.
 
     Args:
-        stated: Split by query id, None where the source states none.
+        stated: Split of the source by query id; None for a query without one.
         settings: Shares of the splits.
-        documents: Document id by query id, see `key_documents`. Queries without one are drawn
-            one by one.
+        documents: Document id by query id; see `key_documents`. Queries without an entry are always
+            drawn one by one.
 
     Returns:
         Split by query id.
@@ -57,10 +56,13 @@ def split_queries(
 
 
 def key_documents(pairs: Mapping[tuple[str, str], int]) -> dict[str, str]:
-    """Return the document by which each query is split: its most relevant one, of equals the first.
+    """Return each query's most relevant document; of equally relevant ones that with the lowest id.
 
     Args:
-        pairs: Relevance by (query id, document id).
+        pairs: Relevance by pair of query id and document id.
+
+    Returns:
+        Document id by query id.
 
     >>> key_documents({("q", "b"): 1, ("q", "a"): 1, ("p", "a"): 1, ("p", "c"): 2})
     {'q': 'a', 'p': 'c'}
@@ -78,8 +80,8 @@ def _draw_split(query: str, document: str | None, settings: QuerySplitSettings) 
         return "test"
 
     if document is not None and _is_split_whole(document, settings):
-        # Scaled to the part of [0, 1) that test leaves, so that the shares are those of the
-        # settings.
+        # Numbers below `test_share` mean test. The draw by document is mapped to the other numbers,
+        # so that dev and gate get the shares of the settings.
         place = settings.test_share + (1 - settings.test_share) * position(
             document, settings.seed, "documents"
         )

@@ -37,7 +37,7 @@ OPTIONAL = {("documents", "queries"), ("queries", "answers"), ("queries", "not_r
 # Columns that may hold null.
 NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_id")} | OPTIONAL
 
-# The first paragraph of a text, with the blank lines behind it.
+# The first paragraph of a text (group 1), and the blank lines after it.
 _FIRST_PARAGRAPH = re.compile(r"(.+?)\n[^\S\n]*\n\s*", re.DOTALL)
 
 
@@ -45,10 +45,10 @@ _FIRST_PARAGRAPH = re.compile(r"(.+?)\n[^\S\n]*\n\s*", re.DOTALL)
 class Corpus:
     """The tables of the corpus stage, with the columns of `COLUMNS`.
 
-    The row number of `passages` is the passage number. `queries` and `qrels` have the split, one of
-    `SPLITS`; a query without judgements has none. `queries` of a document, and `answers` and
-    `not_relevant` of a query, are JSON lists of texts, or None. A corpus without any of them lacks
-    the column.
+    The row number of `passages` is the passage number. The column `split` of `queries` and `qrels`
+    is one of `SPLITS`; it is None for a query without judgements. The columns `queries` of
+    `documents`, and `answers` and `not_relevant` of `queries`, are JSON lists of texts, or None. A
+    table lacks such a column if it would hold only None.
     """
 
     documents: pd.DataFrame
@@ -86,10 +86,10 @@ class Judgements:
     Attributes:
         queries: Text by query id, in ascending order of ids.
         qrels: {document id: relevance of at least 1} by query id.
-        source: Whose judgements these are; "qrels" for the judgements of the corpus.
+        source: Origin of the judgements; "qrels" for the judgements of the corpus.
         answers: The strings that answer a query, by the ids of the queries that have any.
-        asked_in_training: Ids of the queries with a relevant document that a judged training query
-            asks for, too.
+        asked_in_training: Ids of the queries that have a relevant document in common with a judged
+            training query.
         not_relevant: Ids of the documents that were judged not relevant, by the ids of the queries
             that have any.
     """
@@ -102,9 +102,12 @@ class Judgements:
     not_relevant: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def graded(self) -> dict[str, dict[str, int]]:
-        """Return the qrels with relevance 0 for documents that were judged not relevant.
+        """Return the qrels, and relevance 0 for documents that were judged not relevant.
 
-        Most metrics do not need them. judged@k and bpref do.
+        Only the metrics judged@k and bpref need the entries with relevance 0.
+
+        Returns:
+            {document id: relevance} by query id.
         """
         graded: dict[str, dict[str, int]] = {}
         for query_id, relevant in self.qrels.items():
@@ -115,7 +118,7 @@ class Judgements:
 
 
 def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a data frame with the columns of a table, in their order and types.
+    """Return rows as a data frame with the declared columns of a table, in order and by type.
 
     A table without rows has the same columns. An optional column without values is left out.
 
@@ -140,7 +143,7 @@ def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
     """Write a table as Parquet with its declared types.
 
-    An empty column has the same type as a full one.
+    The declared types also apply to a column without values, whose type pyarrow could not infer.
     """
     arrow_types = {str: pa.string(), int: pa.int64()}
     columns = _columns_of(table, rows.columns)
@@ -151,7 +154,7 @@ def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
 
 
 def _columns_of(table: str, optional: Collection[str]) -> dict[str, type]:
-    """Return the columns of a table, with those optional columns that `optional` names."""
+    """Return the type of each column of a table, with the optional columns in `optional`."""
     columns: dict[str, type] = {}
     for name, kind in COLUMNS[table].items():
         if (table, name) not in OPTIONAL or name in optional:
@@ -165,7 +168,7 @@ def load_corpus(folder: Path) -> Corpus:
 
 
 def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
-    """Return the text of each passage that an encoder reads.
+    """Return the text of each passage in the form that an encoder reads.
 
     Args:
         passages: The table of passages.
@@ -190,10 +193,11 @@ def headlines_of(documents: pd.DataFrame) -> dict[str, str]:
 def find_query_lines(corpus: Corpus) -> dict[str, str]:
     """Find the documents whose first paragraph is a query that is judged for them.
 
-    Such a corpus judges itself: docstrings by their summary lines, reports by their headlines.
+    Some corpora take their queries from their own documents. Examples are summary lines of
+    docstrings, and headlines of reports. Such a query would find its document trivially.
 
     Returns:
-        The first paragraph with the blank lines behind it, by document id.
+        The first paragraph and the blank lines after it, by document id.
     """
     paragraphs: dict[str, re.Match[str]] = {}
     documents = corpus.documents
@@ -213,9 +217,10 @@ def find_query_lines(corpus: Corpus) -> dict[str, str]:
 
 
 def strip_query_lines(corpus: Corpus) -> Corpus:
-    """Return the corpus as it is trained on and judged: without the lines of `find_query_lines`.
+    """Return the corpus without the query lines that `find_query_lines` finds.
 
-    Rows stay in their places. The corpus that is built and searched keeps the whole texts.
+    Training and evaluation use this corpus. The live collection searches the whole texts. The order
+    of the rows does not change.
     """
     query_lines = find_query_lines(corpus)
 
@@ -235,7 +240,7 @@ def _query_texts(corpus: Corpus) -> dict[str, str]:
 def _read_lists(
     queries: pd.DataFrame, column: str, query_ids: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return the lists in an optional column of some queries, by the ids that have one."""
+    """Return the lists in an optional column, by the ids of those given queries that have one."""
     if column not in queries:
         return {}
     rows = queries[queries["query_id"].isin(list(query_ids))].dropna(subset=column)

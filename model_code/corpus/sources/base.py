@@ -1,7 +1,7 @@
-"""The interface of a source, opening the source of the settings, and the lock of its content.
+"""Define the interface of a source, open the source of the settings, and lock its content.
 
-`corpus.lock.json` states the content that was ingested. The corpus stage refuses a source that has
-changed since.
+A source delivers rows of documents, queries and qrels. `freshet ingest` writes a description of its
+content to `corpus.lock.json`. The corpus stage refuses a source that has changed since then.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ _BEIR_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
 class Source(Protocol):
     """The interface of all sources of documents, queries and qrels.
 
-    A new kind of source is a class, with its name in `corpus/settings.py`. Its constructor takes
-    (settings, root, locked): the settings, the root of the project, and the description in
-    `corpus.lock.json`, or None while the lock is made.
+    To add a kind of source, write a class with these methods and register it in
+    `corpus/settings.py`. Its constructor takes the arguments (settings, root, locked): the settings
+    of the corpus, the root of the project, and the description in `corpus.lock.json`. `locked` is
+    None while the lock is made.
     """
 
     def describe(self) -> dict[str, Any]:
-        """Describe the content without reading more than that needs.
+        """Describe the content of the source, as cheaply as possible.
 
         Returns:
-            At least `versions`, `watermark` and `content_hash`. It has no absolute path and no
-            time, so it is equal for equal content.
+            A mapping with at least the keys `versions`, `watermark` and `content_hash`. It holds no
+            absolute path and no time, so that equal content has an equal description.
         """
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield the rows of a table, always in the same order; none if the source lacks the table.
+        """Yield the rows of a table, always in the same order.
+
+        A source that lacks the table yields nothing.
 
         Args:
-            table: The table.
+            table: "documents", "queries" or "qrels".
             progress: Receives the progress of reading.
         """
 
@@ -55,7 +58,7 @@ def open_source(
     Args:
         settings: The settings of the corpus.
         root: Folder that relative paths are resolved against.
-        locked: Description of the source in its lock, which pins versions.
+        locked: Content of `corpus.lock.json`, which pins the versions to read. None: the newest.
     """
     settings = resolve_source_kind(settings, root)
     module, _, name = SOURCES[settings.source].partition(":")
@@ -63,10 +66,12 @@ def open_source(
 
 
 def resolve_source_kind(settings: CorpusSettings, root: Path) -> CorpusSettings:
-    """Return the settings with the kind of source that `corpus.path` has, if they say "auto".
+    """Replace `source: auto` in the settings by the kind of source that `corpus.path` names.
+
+    Other settings are returned unchanged.
 
     Raises:
-        FreshetError: If the path does not exist and is no name of a data set.
+        FreshetError: If the path does not exist and is not the name of a data set.
     """
     if settings.source != "auto":
         return settings
@@ -85,10 +90,10 @@ def resolve_source_kind(settings: CorpusSettings, root: Path) -> CorpusSettings:
 
 
 def describe_files(hashes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the description of a source of files.
+    """Return the description of a source that consists of files; see `Source.describe`.
 
     Args:
-        hashes: Hash of each file by name.
+        hashes: Hash of each file, by the name of the file.
     """
     return {
         "versions": {},
@@ -99,14 +104,14 @@ def describe_files(hashes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def make_source_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
-    """Return the content of `corpus.lock.json` for the source as it is now.
+    """Return the content of `corpus.lock.json` for the present content of the source.
 
-    It is cheap to make: files are hashed, and the hub is asked for a commit. It is equal for equal
-    content, because it has no time and no absolute path.
+    Making a lock is cheap: files are hashed, and the hub is asked for a commit. Equal content gives
+    an equal lock, because a lock holds no time and no absolute path.
 
     Raises:
-        FreshetError: If the source cannot be read, or the settings name files or columns that it
-            does not read.
+        FreshetError: If the source cannot be read, or the settings have keys that this kind of
+            source does not read.
     """
     settings = resolve_source_kind(settings, root)
     settings.require_used_keys()
@@ -117,7 +122,8 @@ def open_locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, 
     """Open the source that a lock describes.
 
     Raises:
-        FreshetError: If the settings name another source, or its content has changed.
+        FreshetError: If the settings name another kind of source than the lock, or if the content
+            of the source differs from the lock.
     """
     settings = resolve_source_kind(settings, root)
     if lock.get("source") != settings.source:
@@ -141,7 +147,10 @@ def open_locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, 
 
 
 def _describe_difference(lock: Mapping[str, Any], description: Mapping[str, Any]) -> str:
-    """Return the first setting, version or file that differs; empty if the lock names none."""
+    """Return the first setting, version or file that differs, as text for the error message.
+
+    The text is empty if the lock and the description have no entries to compare.
+    """
     for kind in ("settings", "versions", "files"):
         before = lock.get(kind)
         after = description.get(kind)

@@ -1,8 +1,9 @@
-"""Print the docstrings that packages offer under their public names, as JSON.
+"""Import packages and print the docstrings of their public names, as JSON.
 
-`installed_packages` runs this module as a program of its own, because it imports the packages. Only
-the modules that are listed here are imported. They do nothing but define things. While they are
-imported, the program may neither write a file, connect to a network nor start a process.
+`installed_packages` runs this module in a process of its own, because importing packages has side
+effects. Only the modules that are listed here are imported. Their import only defines classes and
+functions. An audit hook stops an import that writes a file, connects to a network or starts a
+process.
 
 The output is a list with an object for each docstring. Several names may share a docstring.
 """
@@ -57,10 +58,10 @@ MODULES = {
     ),
 }
 
-# Of this package, the public modules inside the listed ones are imported as well.
+# For this key of `MODULES`, the public submodules of the listed modules are imported as well.
 NESTED_PACKAGE = "stdlib"
 
-# Last parts of names of modules that are not for users.
+# Submodules that are not for users, by the last part of their names.
 EXCLUDED_MODULES = {
     "__main__",
     "tests",
@@ -70,7 +71,7 @@ EXCLUDED_MODULES = {
     "windows_utils",
 }
 
-# Beginnings of audit events that no import needs, and the exceptions.
+# Audit events that stop an import, by the beginnings of their names; see `refuse`.
 REFUSED_EVENTS = (
     "socket.",
     "subprocess.",
@@ -81,16 +82,18 @@ REFUSED_EVENTS = (
     "os.remove",
     "webbrowser.",
 )
+
+# Exceptions from `REFUSED_EVENTS`: events that sound modules cause while they are imported.
 ALLOWED_EVENTS = ("socket.__new__", "socket.gethostname")
 
 # Flags of `os.open` that allow to write a file.
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
-# Number of further names that a row has.
+# Largest number of further names that a row lists.
 MAX_ALIASES = 12
 
-# pandas imports this package if it is installed, and its first import starts a program that lists
-# the fonts of the system.
+# A package that is made unavailable. pandas imports it if it is installed, and its first import
+# starts a program that lists the fonts of the system, which the audit hook refuses.
 BLOCKED_PACKAGE = "matplotlib"
 
 
@@ -102,7 +105,7 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         arguments: Arguments of the event.
 
     Raises:
-        RuntimeError: If no module that only defines things needs the event.
+        RuntimeError: If the event is one of `REFUSED_EVENTS` or opens a file for writing.
     """
     is_refused = event.startswith(REFUSED_EVENTS) and event not in ALLOWED_EVENTS
     if event == "open":
@@ -185,7 +188,7 @@ def class_members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, 
         if key.startswith("_"):
             continue
         value = inspect.getattr_static(owner, key)
-        # Accessors of pandas, such as `Series.str`, stand for a class.
+        # Accessors of pandas, such as `Series.str`, are descriptors that return a class.
         if type(value).__name__ in ("Accessor", "CachedAccessor"):
             value = getattr(owner, key)
         yield key, value
@@ -194,8 +197,8 @@ def class_members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, 
 def underlying(value: Any) -> Any:
     """Return the object behind a bound method.
 
-    A method may be bound to a class, or to an instance in a module, such as `random.randint`. The
-    same object is returned for all names of the method.
+    A method may be bound to a class, or to an instance that a module holds, such as
+    `random.randint`. All names of a method thereby lead to the same object.
 
     Args:
         value: Any object.
@@ -227,7 +230,7 @@ def kind_of(value: Any) -> str | None:
 
 
 def docstring(value: Any) -> str | None:
-    """Return the docstring of an object, or None if it only has that of its type.
+    """Return the docstring of an object; None if it only inherits the docstring of its type.
 
     Args:
         value: Any object.
@@ -244,11 +247,11 @@ class DocstringCollector:
     """Collects docstrings, each with the names of all objects that have it."""
 
     def __init__(self) -> None:
-        # Kind and package, by docstring.
+        # Kind and package of the first object with a docstring, by docstring.
         self._kinds: dict[str, tuple[str, str]] = {}
-        # By docstring: the names, each with whether an object gives itself this name.
+        # For each docstring {name: whether it is the qualified name of the object itself}.
         self._names: dict[str, dict[str, bool]] = {}
-        # Names of all public classes.
+        # The name of each public class.
         self._classes: dict[type, str] = {}
 
     def add(self, package: str) -> None:
@@ -271,7 +274,8 @@ class DocstringCollector:
                     new_classes[value] = _better_name(value, new_classes.get(value, name), name)
         self._classes.update(new_classes)
 
-        # A class with more attributes comes first, so that it names the ones that others inherit.
+        # A class with more attributes comes first. An attribute that several classes share is then
+        # named after this class.
         pending = sorted(new_classes, key=lambda owner: (-len(dir(owner)), new_classes[owner]))
         # The loop appends nested classes to the list that it walks.
         for owner in pending:
@@ -313,7 +317,7 @@ class DocstringCollector:
 
 
 def has_own_name(value: Any, name: str) -> bool:
-    """Return whether an object gives itself a name.
+    """Return whether a name is the qualified name of an object: its module and `__qualname__`.
 
     Args:
         value: Any object.
@@ -331,7 +335,7 @@ def _better_name(value: type, first: str, second: str) -> str:
 
 
 def _name_rank(name: str, is_own_name: bool) -> tuple[int, bool]:
-    """Return the sort key of a name. Fewer parts are better, then the name of the object itself."""
+    """Return the sort key of a name: fewer parts come first, then the object's qualified name."""
     return name.count("."), not is_own_name
 
 
@@ -341,8 +345,9 @@ def definitions(packages: Sequence[str]) -> list[dict[str, Any]]:
     Objects with the same docstring share a row, so that a search does not return it twice.
 
     The name of a row is the one with the fewest parts (`json.JSONDecoder` before
-    `json.decoder.JSONDecoder`). Among several it is the name that the object gives itself. A method
-    that other classes inherit is named after the class with the most attributes.
+    `json.decoder.JSONDecoder`). Among names with equally many parts, the qualified name of the
+    object is preferred. A method that several classes share is named after the class with the most
+    attributes.
 
     Args:
         packages: Keys of `MODULES`.
@@ -357,7 +362,7 @@ def definitions(packages: Sequence[str]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    # Anything that an import prints goes to the standard error.
+    # The standard output must hold nothing but JSON, so imports print to the standard error.
     output = sys.stdout
     sys.stdout = sys.stderr
     # Importing a module that is None fails, as if the package were not installed.

@@ -1,11 +1,11 @@
 """Read files that hold one document each.
 
-Every reader gives text whose headings are Markdown's: `## Setup`, alone between empty lines. A page
-of a PDF is `# Page 3`. So `passages.cut: sections` and hits can tell sections of any format.
+Every reader returns text with Markdown headings such as `## Setup`, each between empty lines. A
+page of a PDF begins with a heading such as `# Page 3`. Passages and hits can therefore name
+sections in files of any format.
 
-A file is refused only if it has no text that can be read. Everything else that is wrong with it
-becomes a reading note: a share of its text that was lost, pages without text, or a date that is no
-date.
+A file is refused only if it has no text that can be read. Smaller faults become reading notes.
+Examples are text that was lost, pages without text, or an invalid date.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from model_code.corpus.rows import RefusedRow, Row, RowError
 from model_code.text.documents import parse_date
 from model_code.text.words import is_valid_utf8
 
+# A larger file is refused.
 MAX_FILE_BYTES = 50_000_000
+
+# Longest message of a library, or text of an invalid date, that a reason or note quotes.
 MAX_ERROR_CHARACTERS = 200
+
+# A field whose value is nested deeper, in levels, is left out and noted.
 MAX_FIELD_LEVELS = 50
 
-# The reader of each format. Its module is imported when a file needs it, because most rows are JSON
-# and need none of the libraries.
+# For each suffix the reader as "module:function", in the package `corpus.formats`. The module is
+# imported at the first file that needs it, because the libraries of the formats load slowly.
 _READERS: Mapping[str, str] = {
     ".md": "markdown:read_markdown",
     ".markdown": "markdown:read_markdown",
@@ -64,7 +69,7 @@ DOCUMENT_SUFFIXES = tuple(_READERS)
 
 _OLD_OFFICE = "an old Office format; save it in the new one, with an x at the end of the suffix"
 _PICTURE = "a picture; its text needs text recognition first"
-# Files that may hold a document for a person, and that no reader reads.
+# Suffixes of files that may hold a document but have no reader, with the reason and the remedy.
 UNREAD_SUFFIXES: Mapping[str, str] = {
     ".doc": _OLD_OFFICE,
     ".dot": _OLD_OFFICE,
@@ -89,7 +94,8 @@ UNREAD_SUFFIXES: Mapping[str, str] = {
     ".svg": _PICTURE,
 }
 
-# Files that hold many documents each. A folder of documents names them, and does not read them.
+# Suffixes of files that may hold many documents. A folder of documents reports such files as
+# unread.
 _TABLE = "a table of rows, each of which may be a document; add it with `freshet add`"
 TABLE_SUFFIXES: Mapping[str, str] = {
     ".csv": _TABLE,
@@ -100,7 +106,7 @@ TABLE_SUFFIXES: Mapping[str, str] = {
 
 _FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n|\Z)")
 _MAIN_HEADING = re.compile(r"(?m)^# +([^\n]+)$")
-# Other signs between year, month and day. Their order is that of ISO dates.
+# A date in ISO order with "/" or "." in place of "-", such as 2024/05/01.
 _DATE_SIGNS = re.compile(r"^(\d{4})[/.](\d{2})[/.](\d{2})")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
@@ -108,8 +114,9 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 def read_document(path: Path, document_id: str, name: str) -> Row | RefusedRow:
     """Read the document in a file.
 
-    The folder of the id becomes the field `folder`. The date is one that the file states. The time
-    of the file is not used, so a copy is the same document.
+    The folder in the id becomes the field `folder`. The date is the one that the content of the
+    file states. The modification time is not used, so that a copy of a file gives an equal
+    document.
 
     Args:
         path: The file. Its suffix is one of `DOCUMENT_SUFFIXES`.
@@ -147,7 +154,7 @@ def read_document_bytes(data: bytes, suffix: str, document_id: str, name: str) -
     except RowError as error:
         return _refuse(document_id, name, error)
     except Exception as error:
-        # Libraries raise errors of any kind for broken files.
+        # Libraries raise exceptions of many types for broken files.
         message = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
         unreadable = RowError("unreadable file", f"{type(error).__name__}: {message}")
         return _refuse(document_id, name, unreadable)
@@ -161,9 +168,9 @@ def read_document_bytes(data: bytes, suffix: str, document_id: str, name: str) -
 
 
 def is_document_file(path: Path) -> bool:
-    """Return whether a file is one document, with or without a reader for its format.
+    """Return whether a file holds one document, by its suffix.
 
-    A file without a reader is refused with its reason.
+    This includes formats without a reader. `read_document` refuses such files with a reason.
 
     Args:
         path: The file.
@@ -173,7 +180,7 @@ def is_document_file(path: Path) -> bool:
 
 
 def unread_reason(name: str) -> str | None:
-    """Return why a folder's file that may hold a document is not read; None for other files.
+    """Return why a file in a folder is not read although it may hold documents; else None.
 
     Args:
         name: Name of the file.
@@ -183,7 +190,7 @@ def unread_reason(name: str) -> str | None:
 
 
 def _extract(data: bytes, suffix: str) -> Extraction:
-    """Read the bytes of a file, and check what was read.
+    """Read the bytes of a file, and clean and check the result.
 
     Raises:
         RowError: If the file cannot be read, or has no text.
@@ -226,7 +233,11 @@ def _printable_title(extraction: Extraction) -> str:
 
 
 def _keep_readable_fields(extraction: Extraction) -> None:
-    """Leave out fields that no document can hold, and note them."""
+    """Remove fields that a document cannot hold, and note each of them.
+
+    The limits are stricter than those of a document, because the fields `folder` and `date` may be
+    added later.
+    """
     kept: dict[str, Any] = {}
     characters = 0
     for name, value in extraction.fields.items():
@@ -269,7 +280,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def _keep_readable_date(extraction: Extraction) -> None:
-    """Leave out a date that is no date, and note it."""
+    """Remove a date that is not an ISO date, and note it."""
     date = extraction.date
     if date is None or (isinstance(date, str) and not date.strip()):
         extraction.date = None
@@ -285,7 +296,7 @@ def _keep_readable_date(extraction: Extraction) -> None:
 
 
 def _make_values(extraction: Extraction, document_id: str) -> dict[str, Any]:
-    """Return the values of a row under our names."""
+    """Return the values of the document's row, by our names of the columns."""
     relative = PurePosixPath(document_id)
     fields = dict(extraction.fields)
     if relative.parent.name:
@@ -300,9 +311,10 @@ def _make_values(extraction: Extraction, document_id: str) -> dict[str, Any]:
 
 
 def _take_title(extraction: Extraction) -> dict[str, Any]:
-    """Return title and text. Without a title, the first main heading is the title.
+    """Return the title and the text. Without a stated title, the first main heading is the title.
 
-    A first heading that is the title is taken out of the text, unless nothing else is left.
+    If the text begins with the title as a heading, the heading is removed from the text, unless
+    nothing else would be left.
     """
     title = extraction.title
     text = extraction.text

@@ -1,4 +1,4 @@
-"""Names of files as ids of documents. A file system allows names that no id can be."""
+"""Use file names as document ids, and refuse the file names that cannot be an id."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from model_code.corpus.rows import RefusedRow, RowError
 from model_code.errors import FreshetError
 from model_code.text.words import is_valid_utf8
 
-# Python decodes a byte of a file name that is no UTF-8 as one of these characters.
+# Python decodes a byte of a file name that is not UTF-8 as a character in this range
+# ("surrogateescape" in PEP 383). The byte is the code of the character minus the offset.
 FIRST_BYTE_SURROGATE = 0xDC80
 LAST_BYTE_SURROGATE = 0xDCFF
 BYTE_SURROGATE_OFFSET = 0xDC00
 
 
 def refuse_name(printable_name: str) -> RefusedRow:
-    """Return the refusal of a file whose name cannot be the id of its document.
+    """Return a refused row for a file whose name cannot be a document id.
 
     Args:
         printable_name: The name, as `escape_name` returns it.
@@ -33,15 +34,15 @@ def is_usable_id(name: str) -> bool:
         read_id({"id": name}, "id")
     except RowError:
         return False
-    # Blanks around an id are removed, and the id would then name another file.
+    # `read_id` strips blanks. The id of a name with outer blanks would be the name of another file.
     return name == name.strip()
 
 
 def require_utf8_path(path: str) -> str:
-    """Return the path of a source, which files of settings have to hold.
+    """Return the path of a source unchanged if it is valid UTF-8, as settings files require.
 
     Raises:
-        FreshetError: If it holds bytes that are no UTF-8.
+        FreshetError: If the path holds bytes that are not UTF-8.
     """
     if not is_valid_utf8(path):
         raise FreshetError(
@@ -51,7 +52,7 @@ def require_utf8_path(path: str) -> str:
 
 
 def escape_name(name: str) -> str:
-    """Return a file name that can be printed: control characters and bytes are escaped.
+    """Escape the unprintable characters of a file name, and its bytes that are not UTF-8.
 
     >>> escape_name("a\\nb.md"), escape_name("caf\\udce9.md")
     ('a\\\\nb.md', 'caf\\\\xe9.md')

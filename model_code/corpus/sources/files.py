@@ -1,4 +1,4 @@
-"""Sources of files: plain tables, a folder in BEIR layout, and the snapshot of a retrain."""
+"""Sources that are files of rows: plain tables, a BEIR folder, and the snapshot of a retrain."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from model_code.progress import Progress, no_progress
 
 @dataclass(frozen=True)
 class _TableFile:
-    """A file of a table.
+    """A file that holds a table, or one split of the table of qrels.
 
     Attributes:
         path: Path of the file.
         key: Name of the file in the lock.
-        name: Name of the file in locations.
-        split: Split of its judgements, if it is a file of qrels of one split.
+        name: Name of the file in the locations of its rows.
+        split: Split of all judgements in the file; None if its rows state splits themselves.
     """
 
     path: Path
@@ -60,7 +60,8 @@ class FilesSource:
             if name is None:
                 continue
             path = root / name
-            # The lock names the table and the format, so that the file may be moved.
+            # The lock names the table and the format instead of the path, so that users may move or
+            # rename the file.
             key = f"{table}{''.join(path.suffixes[-2:])}"
             self.files[table] = [_TableFile(path, key, path.name)]
 
@@ -94,7 +95,7 @@ class FilesSource:
         return describe_files(dict(sorted(hashes.items())))
 
     def _source_rows(self, table: Table) -> Iterator[Row | RefusedRow]:
-        """Yield the rows with the column names of the files, and judgements with their split."""
+        """Yield the rows with the file's column names. A split of the file is added to its rows."""
         for file in self.files.get(table, ()):
             for row in read_rows(file.path, table, file.name):
                 if file.split is not None and isinstance(row, Row):
@@ -109,7 +110,7 @@ class BeirSource(FilesSource):
 
     The folder holds corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (Thakur et al., 2021,
     https://github.com/beir-cellar/beir). Queries, qrels and any of the splits may be absent.
-    `corpus.qrels` names the folder of judgements of a data set that has several.
+    If a data set has several folders of judgements, `corpus.qrels` names the one to read.
     """
 
     def __init__(
@@ -139,20 +140,21 @@ class BeirSource(FilesSource):
 
 
 def _find_file(folder: Path, name: str, split: str | None = None) -> list[_TableFile]:
-    """Return the file of a name, plain or .gz; an empty list if there is none."""
+    """Return a list with the file of this name, plain or .gz; an empty list if there is none."""
     for file_name in (name, f"{name}.gz"):
         if (folder / file_name).is_file():
             return [_TableFile(folder / file_name, file_name, file_name, split)]
     return []
 
 
+# Columns of each table of a snapshot, by our names.
 SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
     "documents": ("id", "title", "text", "fields"),
     "queries": ("id", "text"),
     "qrels": ("query_id", "document_id", "relevance", "split"),
 }
 
-# Columns that a table has only if one of its rows has a value.
+# Further columns, which a table of a snapshot has only if one of its rows has a value.
 SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {
     "documents": ("date", "queries"),
     "queries": ("answers",),
@@ -160,11 +162,10 @@ SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {
 
 
 class SnapshotSource(FilesSource):
-    """The three tables in a folder that `write_snapshot` wrote.
+    """The source of a retrain: three tables in a folder that `write_snapshot` wrote.
 
     A snapshot holds the documents that are live when a retrain begins, and the judged queries that
-    still have one. Ids, titles, texts, fields, dates, queries, splits and answers are built again
-    as they are.
+    have a relevant document among them. The build takes over all its values unchanged.
     """
 
     def __init__(
@@ -181,7 +182,10 @@ class SnapshotSource(FilesSource):
         return self._describe_hashes()
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield the rows of a table. Fields and queries of documents are JSON in the file."""
+        """Yield the rows of a table.
+
+        The columns `fields` and `queries` of documents are parsed from JSON.
+        """
         for row in read_rows(self.files[table][0].path, table, self.files[table][0].name):
             if isinstance(row, RefusedRow) or table != "documents":
                 yield row
@@ -198,9 +202,9 @@ def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, An
 
     Args:
         folder: Folder to write to.
-        tables: Rows with the keys of `SNAPSHOT_COLUMNS`, and of `SNAPSHOT_OPTIONAL` where they have
-            a value. The fields and queries of a document, and the answers of a query, are JSON
-            text.
+        tables: The rows of each table. A row has the keys of `SNAPSHOT_COLUMNS`, and may have the
+            keys of `SNAPSHOT_OPTIONAL`. The fields and queries of a document, and the answers of a
+            query, are JSON text.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for table, required_names in SNAPSHOT_COLUMNS.items():
