@@ -22,7 +22,8 @@ from model_code.evaluation.system_evaluation import sample_judgements
 from model_code.files import read_json
 from model_code.retrieval.fused import Fusion, leave_one_out
 
-# Means and scores are rounded to `SCORE_DECIMALS`, so a mean of scores may differ by this much.
+# Largest difference between a reported mean and the mean of the scores. Both are rounded to
+# `SCORE_DECIMALS`.
 MEAN_TOLERANCE = 2 * 10**-SCORE_DECIMALS
 SCORES_SCHEMA = pa.DataFrameSchema(
     {

@@ -11,7 +11,7 @@ from model_code.errors import FreshetError
 
 # How far the norm of a unit vector may be from 1: half-precision encoders normalise in float32.
 UNIT_NORM_TOLERANCE = 1e-3
-# Numbers that are read at once, so that an index larger than the memory can be checked.
+# Numbers of a memory-mapped array that are checked at once. An index may be larger than the memory.
 CHUNK_NUMBERS = 4_194_304
 
 

@@ -16,12 +16,14 @@ from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL
 from model_code.errors import FreshetError
 
-# Rows that break a rule and are shown in the message.
+# Number of faulty rows that a message shows.
 SHOWN_ROWS = 3
-# The largest value of a share. The sums of nDCG differ in the last bit if they are added in another
-# order.
+
+# Largest value of a share or metric. It is above 1 because rounding may make an nDCG of 1 slightly
+# larger.
 MAX_SHARE = 1 + 1e-9
-# The columns of each table that are unique together.
+
+# The key of each table: no two rows have equal values in all of these columns.
 KEYS = {
     "documents": ["document_id"],
     "passages": ["document_id", "ordinal"],

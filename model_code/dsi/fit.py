@@ -3,10 +3,10 @@
 Training writes `encoder/`, which is the base encoder unless it is trained too, `history.json`, the
 training curve, and `document_vectors/`, a dense index with the representatives (`vectors.py`).
 
-Training moves a document's vector away from the queries of other documents. The encoding of an
-added document was never moved, so it wins too many queries: added as it is, it costs older
-documents more than if it had been trained with them. A shorter vector wins fewer queries, so
-training also measures a norm for additions; see `largest_safe_scale`.
+Training moves a document's vector away from the queries of other documents. A document that is
+added later only has its encoding, which training never moved. At unit norm this vector would rank
+first for too many queries of older documents. A shorter vector has lower scores. Training therefore
+also measures a norm for the vectors of additions; see `largest_safe_scale`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,17 @@ from model_code.training.fit import (
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 
-# Queries that the sample could win. With fewer, the scale would be a matter of luck.
+# Least number of counted queries for which `largest_safe_scale` measures a scale. With fewer
+# queries the result would be mostly chance.
 MIN_ANSWERED_QUERIES = 30
-# Limits the memory of `largest_safe_scale`.
+
+# Most scores that `largest_safe_scale` holds in memory per block of queries.
 MAX_SCORES_AT_ONCE = 2**24
-# Keeps random vectors independent of other draws with the same seed.
+
+# Second part of the seed of random vectors, so that they do not depend on other random numbers.
 VECTOR_STREAM = 23
-# Documents that stand for added ones; at most half of all are taken.
+
+# Most documents in the sample that represents added documents. It is at most half of all documents.
 MAX_SAMPLE_DOCUMENTS = 5000
 
 

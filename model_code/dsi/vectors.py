@@ -1,9 +1,10 @@
 """Document vectors: means of passages and queries, and the files that later additions need.
 
-A folder of learned vectors is a `DenseIndex` with one row per document. Beside it lie the
-representatives Z of IncDSI, by which documents in the index are protected from documents that are
-added later. Row j is the mean vector of the queries that document j was trained on, not scaled, so
-not of unit norm. The representative of a document without queries is its own vector.
+A folder of learned vectors is a `DenseIndex` with one row per document. It also holds the
+representatives Z of IncDSI. With them IncDSI keeps a document that is added later from outranking
+the documents in the index. Row j of Z is the mean vector of the queries that document j was trained
+on. The mean is not scaled to unit norm. The representative of a document without queries is the
+document's own vector.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from torch import Tensor
 
 
 class Contrast(NamedTuple):
-    """Negatives of B pairs beside each other's documents, and pairs that are no negatives.
+    """Extra negatives of a batch of B pairs, and masks of the pairs that are not negatives.
+
+    The documents of the other pairs in the batch are negatives by default.
 
     Attributes:
         relevant: (B, B) bool. `[i, j]` is true if document j is relevant to query i; such pairs are

@@ -174,8 +174,8 @@ def level_means(hierarchy: Tensor | None) -> dict[str, Tensor]:
 def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float) -> Tensor:
     """Add the mean over supervised pairs and the weighted mean over unsupervised ones (HCE, eq. 7).
 
-    This is HCE-J. A batch that has pairs of one sort only gets their plain mean, with weight 1:
-    HCE-S or HCE-U.
+    This is HCE-J. If a batch has only supervised or only unsupervised pairs, the loss is their
+    plain mean, as in HCE-S or HCE-U.
 
     Args:
         losses: (B,).

@@ -1,6 +1,6 @@
 """Contrastive losses of documents that are represented by several layers (MLR, section 3).
 
-A document is m vectors, one per layer; a query is one vector, the last layer's. With
+A document has m vectors, one per layer. A query has one vector, from the last layer. With
 S(q, r) = q.r / temperature, the score of a document is that of its best layer (equation 2):
 
     f(q, d) = max_l S(q, d_l)

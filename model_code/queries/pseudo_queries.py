@@ -1,9 +1,9 @@
-"""Pseudo-queries: queries that are generated from documents, and the rules by which they are kept.
+"""Generate pseudo-queries from documents, and drop the unusable ones.
 
-The inverse cloze task takes a random span of a document as a query for it (Lee et al. 2019; q~ in
-HCE, section 4.3). Queries that a model wrote also expand documents for BM25, as docT5query does. A
-query that fits other documents too, or does not fit its own, would make right answers count as
-wrong.
+The inverse cloze task takes a random span of words of a document as a query for it (Lee et al.
+2019; q~ in HCE, section 4.3). Queries that a model wrote also expand documents for BM25, as in
+docT5query. A query that occurs word for word in another document is dropped. Training would
+otherwise count a right answer as wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def derive_seed(seed: int, *parts: str | int) -> int:
     return int(hash_text(key)[:16], 16) >> 1
 
 
-# Shorter spans are rarely about anything.
+# Least number of words of a span. Shorter spans rarely tell documents apart.
 MIN_SPAN_WORDS = 3
 
 
@@ -112,8 +112,8 @@ class InverseCloze:
 def queries_by_document(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
     """Return the queries that a model wrote, by document id.
 
-    Spans that were cut out of documents are left out: in an expanded document they would only count
-    some of its words twice.
+    Spans that were cut out of documents are left out. In an expanded document they would only
+    repeat some of its own words.
     """
     model_queries = pseudo_queries[pseudo_queries["kind"] == "sequence_to_sequence"]
     return model_queries.groupby("document_id", sort=False)["text"].agg(list).to_dict()

@@ -28,7 +28,7 @@ from model_code.settings import require
 Loaded = tuple[Any, Any]
 """A transformers model and its tokenizer."""
 KIND = "sequence_to_sequence"
-# Documents whose queries are in one checkpoint file.
+# Number of documents whose queries one checkpoint file holds.
 DOCUMENTS_PER_CHECKPOINT = 64
 
 

@@ -1,12 +1,12 @@
-"""Follow a published collection: a copy on this machine that is searched and never changed.
+"""Follow a published collection: keep a local copy that is searched and changed only by its writer.
 
-A follower fetches the folders that it lacks into `.making.` folders, compares every file with its
-checksum, renames each finished folder, and only then replaces the pointer to the current
-generation. A search therefore sees the old generation or the new one, whenever the process dies.
+A follower downloads the folders that it lacks into `.making.` folders. It compares every file with
+its checksum, and renames each finished folder. Then it replaces the pointer to the current
+generation. A search therefore sees either the old or the new generation, even if the process dies.
 
     FOLDER/params.yaml                 the writer's settings, without its private groups
     FOLDER/live/...                    the folders of the generation
-    FOLDER/.freshet/following.json     what the follower holds; it marks the folder as a copy
+    FOLDER/.freshet/following.json     the `FollowerState`; its presence marks the folder as a copy
 """
 
 from __future__ import annotations
@@ -52,13 +52,19 @@ from model_code.files import (
 )
 from model_code.project import FOLLOWING, PARAMS, Project, file_lock
 
+# Remedy in the messages about damaged files. The next update fetches the folder again.
 FETCH_AGAIN = "it is fetched again by itself"
+
+# Names that a follower may have.
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True)
 class FollowerState:
-    """What a follower holds. It is written after the switch to a new generation.
+    """The published head that a follower's copy equals, as `following.json` stores it.
+
+    A head is the signed description of one published generation. The state is written after the
+    switch to a new generation.
 
     Attributes:
         target: Where the collection is published.
@@ -66,9 +72,9 @@ class FollowerState:
         epoch: Epoch of the writer; "" before the first head.
         sequence: Number of the head that the follower holds; 0 before the first one.
         erasures: Number of erasures in that head.
-        erasures_gone: Erasures whose texts are gone from this disk.
+        erasures_gone: Number of erasures whose texts were deleted from this disk.
         published: Time at which the head was published, in seconds since 1970.
-        head_hash: Hash of the head, which tells two heads with one number apart.
+        head_hash: Hash of the head. It distinguishes two heads with the same number.
     """
 
     target: str
@@ -87,8 +93,8 @@ class FollowerLag:
 
     Attributes:
         sequence: Number of the head that is searched.
-        behind: Number of heads that were published since.
-        seconds: Age of the oldest head that is known and not searched yet; 0 if there is none.
+        behind: Number of heads that were published after it.
+        seconds: Age of the oldest known head that is not searched yet; 0 if there is none.
         unchecked_seconds: Time since the head was read for the last time.
         failure: Why the last attempt failed; None if it did not.
     """
@@ -111,7 +117,7 @@ class Follower:
         name: str,
         accept_epoch: str | None = None,
     ) -> None:
-        """Use a folder as the copy, which is created by the first `update`.
+        """Open the folder of the copy. The first `update` fills a new folder.
 
         Args:
             root: Folder of the copy.
@@ -122,7 +128,7 @@ class Follower:
 
         Raises:
             SettingsError: If the name has other characters than letters, digits, `.`, `_` and `-`.
-            FreshetError: If the folder is something else, or follows another collection.
+            FreshetError: If the folder is not empty and not a copy, or follows another collection.
         """
         if NAME.fullmatch(name) is None:
             raise SettingsError(
@@ -150,8 +156,8 @@ class Follower:
         """Fetch the published generation, and switch to it. Return whether anything changed.
 
         Raises:
-            FreshetError: If nothing is published, the head is refused, or a file is damaged. What
-                was searched before is searched further.
+            FreshetError: If nothing is published, the head is refused, or a file is damaged. The
+                copy then keeps its present generation.
         """
         with file_lock(self.project.state / "following.lock"):
             try:
@@ -194,7 +200,8 @@ class Follower:
 
         if self._behind_since is None:
             self._behind_since = head.published
-        # The writer keeps the folders that are fetched, or those that the copy holds.
+        # The writer deletes no folder of a registered head or a later one. Register the head of the
+        # copy, or for a first copy the new head, before the download.
         self._register(self.state.sequence or head.sequence)
         self._fetch(head)
         self._switch(head)
@@ -204,7 +211,7 @@ class Follower:
         return True
 
     def _require_acceptable(self, head: PublishedHead) -> None:
-        """Refuse the head of another writer, an older one, and one from before an erasure.
+        """Refuse a head of another writer, an older head, and a head from before an erasure.
 
         Raises:
             FreshetError: If the head is refused.
@@ -292,7 +299,7 @@ class Follower:
                 raise Damaged(f"{self.storage.target}/{name}/{file_name} was changed", FETCH_AGAIN)
 
     def _switch(self, head: PublishedHead) -> None:
-        """Search the fetched generation. Each pointer is replaced atomically."""
+        """Make the fetched generation the current one. Each pointer is replaced atomically."""
         root = self.project.root
         write_text(root / PARAMS, head.settings)
         if not (root / "dvc.yaml").exists():
@@ -338,7 +345,7 @@ class Follower:
         return sorted(self.project.live.glob(f"*/{GENERATIONS}/*"))
 
     def _register(self, sequence: int) -> None:
-        """Tell the writer which folders are needed. The copy works without it."""
+        """Tell the writer which head's folders are needed. A failure does not stop the update."""
         registration = FollowerRegistration(
             name=self.state.name,
             epoch=self.state.epoch,
@@ -372,7 +379,8 @@ class Follower:
                 f"{root} is no copy of a published collection, and is not empty; name a new folder "
                 "for the copy: --copy FOLDER"
             )
-        # The mark comes first, so that an interrupted first copy is known as one.
+        # The state file is written before any download, so that an interrupted first copy is still
+        # recognised as a copy.
         state = FollowerState(target, name)
         write_json(path, asdict(state))
         return state
@@ -395,7 +403,10 @@ def _hash(head: PublishedHead) -> str:
 
 
 def _delete_folder(folder: Path) -> None:
-    """Delete a folder. A crash leaves it whole, or under a name that the next clean-up deletes."""
+    """Delete a folder, renamed first.
+
+    After a crash the folder is either complete, or has a name that the next clean-up deletes.
+    """
     removed = folder
     if not folder.name.startswith((MAKING, REMOVING)):
         removed = folder.with_name(f"{REMOVING}{folder.name}")

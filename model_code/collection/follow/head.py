@@ -10,20 +10,23 @@ from model_code.collection.follow.signature import sign, verify
 from model_code.collection.follow.storage import FOLLOWERS, GENERATIONS, HEAD, HEADS, SharedStorage
 from model_code.errors import FreshetError
 
+# Version of the format of heads and registrations.
 PUBLISH_FORMAT = 1
-# Characters of a hash in the name of a published folder.
+
+# Number of characters of the manifest's hash in the name of a published folder.
 HASH_CHARACTERS = 12
-# A follower that has not registered for so long is not waited for.
+
+# The writer keeps no folders for a follower that has not registered for this time.
 FOLLOWER_EXPIRY_SECONDS = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class PublishedHead:
-    """What followers should hold. It is signed, and the hashes in it cover every file.
+    """The signed description of a published generation. Its hashes cover every file.
 
     Attributes:
         epoch: Identity of the one writer. Another writer has another epoch.
-        sequence: Number of the head, which only rises.
+        sequence: Number of the head. It rises with every publication.
         erasures: Number of publications that followed an erasure. It only rises.
         erasure: Mark of the writer's last erasure; "" if nothing was erased.
         published: Time in seconds since 1970.
@@ -52,7 +55,7 @@ class PublishedHead:
         return names
 
     def has_same_content(self, other: PublishedHead) -> bool:
-        """Return whether followers of both heads hold the same."""
+        """Return whether copies of both heads are equal."""
         return (
             self.retriever == other.retriever
             and self.generation == other.generation
@@ -64,13 +67,14 @@ class PublishedHead:
 
 @dataclass(frozen=True)
 class FollowerRegistration:
-    """What a follower tells the writer.
+    """A follower's message to the writer about the folders that it needs.
 
     Attributes:
         name: Name of the follower.
         epoch: Epoch of the writer that it follows.
-        sequence: Head whose folders it needs; those of later heads stay, too.
-        erasures: Erasures whose texts are gone from the follower's disk.
+        sequence: Number of the head whose folders it needs. The writer keeps the folders of this
+            head and of all later ones.
+        erasures: Number of erasures whose texts were deleted from the follower's disk.
         seen: Time of the registration in seconds since 1970.
     """
 
@@ -110,7 +114,7 @@ def read_head(storage: SharedStorage, key: bytes, name: str = HEAD) -> Published
 
 
 def write_head(storage: SharedStorage, key: bytes, head: PublishedHead) -> None:
-    """Write a head. Followers see it once everything else is written."""
+    """Write a head under its number, and then as the current head that followers read."""
     signed = sign({"format": PUBLISH_FORMAT, **asdict(head)}, key)
     storage.write(f"{HEADS}/{head.sequence:08d}.json", signed)
     storage.write(HEAD, signed)
@@ -139,7 +143,7 @@ def read_registrations(storage: SharedStorage, key: bytes) -> list[FollowerRegis
 
 
 def is_active(registration: FollowerRegistration, epoch: str, now: float) -> bool:
-    """Return whether the writer waits for a follower before it deletes folders."""
+    """Return whether the writer keeps folders for a follower."""
     is_recent = now - registration.seen < FOLLOWER_EXPIRY_SECONDS
     return is_recent and registration.epoch == epoch
 

@@ -17,18 +17,20 @@ from xml.parsers import expat
 
 from model_code.corpus.rows import RowError
 
+# Most parts (files) of an archive.
 MAX_PARTS = 10_000
 
-# All parts of an archive together, with pictures.
+# Largest unpacked size of all parts of an archive together, including pictures.
 MAX_UNPACKED_BYTES = 300_000_000
 
-# All XML parts of an archive together. A tree of XML takes about ten times as much memory.
+# Largest unpacked size of all XML and HTML parts together. A parsed tree takes about ten times as
+# much memory.
 MAX_XML_BYTES = 40_000_000
 
-# Elements of one part that becomes a tree. A tree needs some hundred bytes for each.
+# Most elements of a part that is parsed into a tree. A tree needs some hundred bytes per element.
 MAX_XML_ELEMENTS = 1_000_000
 
-# Elements inside of each other. libxml2 has the same limit.
+# Deepest nesting of elements. libxml2 has a similar limit.
 MAX_XML_LEVELS = 250
 
 _CHUNK_BYTES = 65_536
@@ -37,7 +39,7 @@ _ENCRYPTED_FLAG = 1
 
 
 class UnsafeXmlError(RowError):
-    """XML that would need memory or time without a bound."""
+    """XML that is refused because parsing it could take unbounded memory or time."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("unreadable file", detail)
@@ -45,13 +47,13 @@ class UnsafeXmlError(RowError):
 
 @dataclass(frozen=True)
 class TextNames:
-    """The elements of a format that hold text, for the crude list of all text.
+    """The elements of an XML format that `list_text` reads.
 
     Attributes:
         counted: Local names of the elements whose text is listed; None for all elements.
         skipped: Local names of the elements that are left out with everything inside.
-        blocks: Local names of the elements whose end ends a piece of text.
-        gaps: Local names of the elements that stand for a blank.
+        blocks: Local names of the elements that begin and end a piece of text, such as a paragraph.
+        gaps: Local names of the elements that are read as a blank.
     """
 
     counted: frozenset[str] | None = frozenset()
@@ -61,7 +63,7 @@ class TextNames:
 
 
 class Archive:
-    """An archive that passed the limits.
+    """A zip archive whose stated sizes are within the limits of this module.
 
     Attributes:
         names: The names of its parts, in their order.
@@ -290,7 +292,9 @@ class _PartReader:
 
 
 def list_text(archive: Archive, names: Iterable[str], text_names: TextNames) -> list[str]:
-    """Return all the text of XML parts, by a way that no reader uses.
+    """Return all text of XML parts in pieces, independently of the readers of formats.
+
+    `measure_completeness` compares it with the text that a reader returned, to find lost text.
 
     Args:
         archive: The archive.

@@ -1,7 +1,7 @@
-"""Read DOCX from its XML, so that nothing that Word shows is skipped.
+"""Read DOCX files from their XML, so that no text that Word shows is skipped.
 
-Inserted text is read, and deleted text is not. Headers, footers, footnotes, endnotes, comments,
-diagrams and charts follow the body.
+Text that tracked changes inserted is read, and text that they deleted is not. Headers, footers,
+footnotes, endnotes, comments, diagrams and charts follow the body.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from model_code.corpus.formats.office_xml import (
 )
 from model_code.corpus.rows import RowError
 
+# Longest chain of styles that are based on each other. It also ends a cycle.
 MAX_STYLE_PARENTS = 20
 
 _OFFICE_DOCUMENT = "/officeDocument"
@@ -68,7 +69,7 @@ def read_docx(data: bytes) -> Extraction:
         if part == main_part:
             blocks.extend(part_blocks)
         else:
-            # The header of each section is often the same.
+            # Sections of a document often repeat the same header, which is read once.
             blocks.extend(block for block in part_blocks if block not in blocks)
 
     extraction = Extraction("\n".join(blocks).strip(), all_text=all_text, left_out=left_out)
@@ -80,7 +81,7 @@ def read_docx(data: bytes) -> Extraction:
 
 
 def find_main_part(archive: Archive, default: str) -> str:
-    """Return the name of the main part that the relations of an archive name."""
+    """Return the name of the main part, such as `word/document.xml`, that an archive states."""
     if "_rels/.rels" not in archive:
         return default
     for relation in archive.parse("_rels/.rels").iter():
@@ -109,10 +110,10 @@ def _side_parts(archive: Archive, folder: str) -> Iterable[str]:
 
 
 def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
-    """Return a function that gives the level of a paragraph as heading; 0 for other paragraphs.
+    """Return a function that returns the heading level of a paragraph; 0 if it is not a heading.
 
-    Word translates the ids of styles, and not the names of its own styles. A style of a user may be
-    based on one of Word's.
+    Heading styles are recognised by name. Word translates the ids of its own styles, but not their
+    names. A style of a user may be based on a heading style of Word.
     """
     levels: dict[str, int] = {}
     if styles_part in archive and not archive.find_damaged([styles_part]):
@@ -178,7 +179,7 @@ def _style_level(
 
 
 def _is_hidden_run(element: Any) -> bool:
-    """Return whether an element is a run in hidden letters."""
+    """Return whether an element is a run of text that is formatted as hidden."""
     if local_name(element) != "r":
         return False
     for properties in element.iterchildren():

@@ -1,6 +1,7 @@
 """Decode text files in any encoding.
 
-The encoding is that of a mark, or UTF-8, or the one that the file declares, or else a guess.
+The encoding is, in this order: the one of a byte order mark; UTF-8 if the bytes are valid UTF-8;
+the one that the file declares; a guess.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import NamedTuple
 
 from model_code.corpus.rows import RowError
 
-# Marks at the begin of a file. UTF-32 comes first, because its mark begins like that of UTF-16.
+# Byte order marks at the beginning of a file. UTF-32 comes first, because its mark begins like that
+# of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -23,20 +25,22 @@ _MARKS = (
 # The most frequent encoding among files that are not Unicode.
 FALLBACK_ENCODING = "cp1252"
 
-# A guess of another encoding than the fallback needs this confidence. Short texts have little.
+# Least confidence of chardet with which its guess is used instead of the fallback. It is low,
+# because chardet is not confident about short texts.
 MIN_CONFIDENCE = 0.085
 
-# A text of which a larger share is beyond ASCII is refused if its encoding cannot be told. In other
-# texts a wrong guess costs a few letters.
+# If the encoding cannot be guessed, a text with a larger share of bytes beyond ASCII is refused. In
+# other texts a wrong encoding damages only a few letters.
 MAX_UNSURE_SHARE = 0.1
 
-# Share of kana and full-width signs in a text in UTF-16 without a mark.
+# Least share of kana and full-width signs by which East Asian text in UTF-16 without a mark is
+# recognised.
 MIN_SIGN_SHARE = 0.05
 
-# Bytes that a guess looks at.
+# Number of bytes at the beginning of a file that a guess uses.
 SAMPLE_BYTES = 200_000
 
-# Share of zero bytes at every second place that tells UTF-16 without a mark.
+# Least share of zero bytes at every second position by which UTF-16 without a mark is recognised.
 MIN_ZERO_SHARE = 0.3
 
 # A shorter file without a mark is not tested for other alphabets than Latin.
@@ -108,7 +112,8 @@ class DecodedText(NamedTuple):
     Attributes:
         text: The text, with `\\n` as line end.
         encoding: Name of the encoding.
-        is_guessed: Whether neither the file nor UTF-8 names the encoding.
+        is_guessed: Whether the encoding is a guess: there is no mark, the text is not valid UTF-8,
+            and no usable encoding is declared.
     """
 
     text: str
@@ -140,7 +145,7 @@ def decode_text(data: bytes, declared: str | None = None) -> DecodedText:
 
 
 def detect_encoding(sample: bytes, is_whole: bool) -> str | None:
-    """Return the encoding of a file by its begin; None for UTF-8, with or without faulty bytes.
+    """Detect the encoding of a file from its first bytes; None for UTF-8, also with bad bytes.
 
     A file with both UTF-8 and faulty bytes counts as UTF-8, so that only its faulty rows are
     refused.
@@ -246,7 +251,7 @@ def _unmarked_utf16(data: bytes) -> str | None:
 
 
 def _alphabet_candidates(sample: bytes) -> list[str]:
-    """Return the variants of UTF-16 in which all letters are of a few alphabets, as Cyrillic."""
+    """Return the variants of UTF-16 in which all letters are of `_ALPHABET_BLOCKS`."""
     candidates: list[str] = []
     for encoding, place in (("utf-16-le", 1), ("utf-16-be", 0)):
         if set(sample[place::2]) <= _ALPHABET_BLOCKS:
@@ -326,8 +331,8 @@ def _east_asian_utf16(sample: bytes) -> str | None:
 def _is_western(text: str) -> bool:
     """Return whether a text in the fallback encoding has only letters of Western Europe.
 
-    A short Western text looks to a detector like one in several other encodings. A text in another
-    encoding has rare letters instead, or signs inside of words.
+    Detectors confuse a short Western text with several other encodings, so this check comes first.
+    Text of another encoding would decode to rare letters, or to signs inside of words.
     """
     if _SIGN_IN_WORD.search(text):
         return False

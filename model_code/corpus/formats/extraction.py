@@ -1,8 +1,8 @@
 """The result of reading a file, and the check that no word of the file was lost.
 
 The check compares the text that a reader returned with a crude list of all the text in the file.
-The crude list is made without the reader's rules: all text nodes of XML or HTML, or all words of a
-Markdown source. It tells that a reader skips something, whatever the reason.
+The crude list is made independently of the reader. It holds all text nodes of XML or HTML, or all
+words of a Markdown source. A word that is only in the crude list was lost by the reader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IGNORED = dict.fromkeys(map(ord, "\u00ad*`~[]"))
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A reading note of a reader, which does not know the name of the file."""
+    """A reading note without the name of the file, which a reader of a format does not know."""
 
     kind: NoteKind
     detail: str
@@ -34,14 +34,14 @@ class Remark:
 
 @dataclass
 class Extraction:
-    """The text of a file and what it states about itself.
+    """The result of reading a file: its text, and the title, date and fields that it states.
 
     Attributes:
         text: The text, with Markdown headings.
         title: The title that the file states; empty if it states none.
         date: The date that the file states, as text or as a date.
         fields: Fields that the file states.
-        remarks: What was not read, or was guessed.
+        remarks: Statements about text that was not read, or was read by a guess.
         all_text: Crude list of all text in the file, in pieces such as paragraphs. None if there is
             no second way to read the format.
         left_out: Text that is left out on purpose, such as navigation.
@@ -58,7 +58,7 @@ class Extraction:
     may_use_heading: bool = True
 
     def note(self, kind: NoteKind, detail: str, share: float | None = None) -> None:
-        """Add a remark, once."""
+        """Add a remark, unless an equal one exists."""
         remark = Remark(kind, detail, share)
         if remark not in self.remarks:
             self.remarks.append(remark)
@@ -102,12 +102,12 @@ def measure_completeness(extraction: Extraction) -> list[Remark]:
 
 
 def _different_pieces(pieces: Iterable[str]) -> Iterable[str]:
-    """Return each piece of text once, whatever blanks it has."""
+    """Return the distinct pieces of text, with normalised blanks."""
     return dict.fromkeys(" ".join(piece.split()) for piece in pieces)
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """Count words, without regard to case and to forms of Unicode.
+    """Count words without regard to case, and with Unicode normalised to NFKC.
 
     >>> sorted(count_words(["A caf\\u00e9, a cafe\\u0301"]).items())
     [('a', 2), ('café', 2)]

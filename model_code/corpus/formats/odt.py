@@ -56,7 +56,7 @@ def read_odt(data: bytes) -> Extraction:
 
 
 def _heading_levels(content: Any) -> Callable[[Any], int]:
-    """Return a function that gives the level of a paragraph as heading; 0 for other paragraphs."""
+    """Return a function that returns the heading level of a paragraph; 0 if it is not a heading."""
     title_styles = {"Title"}
     for style in content.iter():
         if local_name(style) == "style" and attribute(style, "parent-style-name") == "Title":

@@ -30,19 +30,17 @@ from model_code.progress import Progress, no_progress
 
 
 class FolderSource:
-    """The documents below a folder.
+    """The documents in the files below a folder.
+
+    The first use of `files` lists the folder, and fills all attributes except `folder`.
 
     Attributes:
         folder: The folder.
-        passed_over: Number of files that are no documents, by suffix. It is filled when `files` is
-            read.
-        ignored_files: Number of files that git ignores, outside of ignored folders. It is filled
-            when `files` is read.
-        ignored_folders: Number of folders that git ignores. It is filled when `files` is read.
-        unread: Names of the files that may hold a document and that no reader reads. It is filled
-            when `files` is read.
-        unusable_names: Printable names of the documents whose file names cannot be ids. It is
-            filled when `files` is read.
+        passed_over: Number of files that are not read as documents, by suffix.
+        ignored_files: Number of document files that git ignores, outside of ignored folders.
+        ignored_folders: Number of folders that git ignores.
+        unread: Names of the files that may hold a document but have no reader.
+        unusable_names: Printable names of the documents whose file names cannot be ids.
     """
 
     def __init__(
@@ -116,7 +114,10 @@ class FolderSource:
         return read_document(self.files[name], name, name)
 
     def _find_files(self) -> Iterator[Path]:
-        """Yield the files of all documents, level by level, so that git is asked once a level."""
+        """Yield the files of all documents.
+
+        Folders are listed level by level, so that git runs once per level and not once per folder.
+        """
         rules = open_ignore_rules(self.folder)
         folders = [self.folder]
         while folders:
@@ -142,7 +143,7 @@ class FolderSource:
             self.ignored_files += 1
 
     def _is_document(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether an entry is the file of a document; count it if it is not."""
+        """Return whether an entry is a document file; count it in `passed_over` if it is not."""
         suffix = os.path.splitext(entry.name)[1].lower()
         if suffix in DOCUMENT_SUFFIXES and self._is_inside(entry):
             return True
@@ -153,13 +154,13 @@ class FolderSource:
         return False
 
     def _is_inside(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether an entry is a file, and no broken link or link out of the folder."""
+        """Return whether an entry is a file in the folder, or a link to a file in the folder."""
         try:
             if not entry.is_file():
                 return False
             return not entry.is_symlink() or Path(entry).resolve().is_relative_to(self.folder)
         except OSError:
-            # A circle of links cannot be resolved.
+            # Links that point to each other in a cycle cannot be resolved.
             return False
 
 

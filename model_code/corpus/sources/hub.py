@@ -1,11 +1,12 @@
-"""A data set of the Hugging Face hub, or a local folder that `datasets` can load.
+"""Read a data set of the Hugging Face hub, or a local folder that `datasets` can load.
 
-Data sets have BEIR's three parts. `corpus.hub` names the data set, its configurations of documents
-and queries, and the data set of the qrels, whose splits are kept (validation is called dev).
+A data set has documents, queries and qrels, as in BEIR. `corpus.hub` names the data set, its
+configurations of documents and queries, and the data set of the qrels. The splits of the qrels are
+kept; "validation" is called dev.
 
-The lock pins the commit of each data set, so a build reads what was ingested even if the hub has
-moved on. With `streaming` nothing is stored on disk. For BeIR/nq, which has 2.7 million documents,
-use it together with `corpus.limit`.
+The lock pins the commit of each data set. A build therefore reads the ingested version even if the
+hub has a newer one. With `streaming` nothing is stored on disk. Use it together with `corpus.limit`
+for large data sets such as BeIR/nq, which has 2.7 million documents.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class _Part(NamedTuple):
 
 
 class HubSource:
-    """Up to three configurations of one or two data sets."""
+    """Documents of a data set of the hub, with optional queries and qrels.
+
+    The qrels may be in another data set than the documents and queries.
+    """
 
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
@@ -49,7 +53,7 @@ class HubSource:
         """Return the commit of each data set, or the hash of a local folder, and the revision."""
         versions: dict[str, str] = {}
         for name in sorted({part.data_set for part in self._parts().values()}):
-            # A local folder goes by its last name, because a lock holds no paths.
+            # A lock holds no absolute path, so a local folder is listed by its last name.
             shown_name = name if self._local_folder(name) is None else Path(name).name
             versions[shown_name] = self._version(name)
         return {
@@ -60,7 +64,7 @@ class HubSource:
         }
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield the rows of all splits of a table; qrels have the split that they are in."""
+        """Yield the rows of all splits of a table. Rows of qrels state their split."""
         part = self._parts().get(table)
         if part is None:
             return
@@ -75,7 +79,7 @@ class HubSource:
         # Without this, `datasets` reports downloads to the hub even for local files.
         os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
 
-        # The import takes seconds, and a lock is made without it.
+        # The import takes seconds, and making a lock does not need it.
         import datasets
 
         folder = self._local_folder(part.data_set)

@@ -1,7 +1,8 @@
-"""Which files below a folder git ignores.
+"""Find the files below a folder that git ignores.
 
-In a work tree git itself is asked, so that `.git/info/exclude`, global rules and tracked files
-count as they do for git. Elsewhere, and without git, the `.gitignore` files decide.
+In a work tree `git check-ignore` decides, so that `.git/info/exclude`, global rules and tracked
+files have the same effect as in git. Outside of a work tree, or if git is not installed, only the
+`.gitignore` files decide.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from model_code.errors import FreshetError
 
 log = logging.getLogger(__name__)
 
-# Variables by which git would look at another repository, as they are set in a hook.
+# Environment variables that make git use another repository. Git sets them when it runs a hook.
 _REPOSITORY_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 # Exit codes of `git check-ignore`: some paths are ignored, or none.
 _ANSWERED = (0, 1)
@@ -42,7 +43,7 @@ class IgnoreRules(Protocol):
 
 
 def open_ignore_rules(folder: Path) -> IgnoreRules:
-    """Return the rules for everything below a folder.
+    """Return the ignore rules for everything below a folder.
 
     Args:
         folder: The folder, without symbolic links in its path.
@@ -55,7 +56,8 @@ def open_ignore_rules(folder: Path) -> IgnoreRules:
     rules = GitRules(folder, git)
     problem = rules.find_problem()
     if problem is None and rules.ignores_folder():
-        # The user names a folder that the repository around it leaves out, such as its data.
+        # Git ignores the whole folder, such as a data folder. The user asked for its documents, so
+        # the rules of the repository around it do not count.
         return GitignoreFileRules(folder, None)
     if problem is None:
         return rules
@@ -77,7 +79,7 @@ class GitRules:
         self._git = git
 
     def find_problem(self) -> bytes | None:
-        """Return what git says if it cannot answer for the folder, or None."""
+        """Return git's error message if it cannot answer for the folder; else None."""
         done = self._run(["rev-parse", "--is-inside-work-tree"])
         if done.returncode == 0 and done.stdout.strip() == b"true":
             return None
@@ -93,7 +95,7 @@ class GitRules:
             return set()
         paths: dict[bytes, str] = {}
         for entry in entries:
-            # The beginning keeps git from reading a colon as one of its signs.
+            # "./" keeps git from reading a leading colon as its syntax for special paths.
             name = b"./" + os.fsencode(os.path.relpath(entry.path, self._folder))
             paths[name] = entry.path
 
@@ -109,7 +111,8 @@ class GitRules:
         Raises:
             FreshetError: If git fails.
         """
-        # Without --no-index git compares each path with the whole index.
+        # Without --no-index git compares each path with the whole index, which is slow. Tracked
+        # files are excluded by `find_ignored` instead.
         command = ["check-ignore", "--no-index", "--stdin", "-z"]
         done = self._run(command, b"".join(name + b"\0" for name in names))
         if done.returncode not in _ANSWERED:
@@ -148,7 +151,7 @@ class GitRules:
 
 @dataclass(frozen=True)
 class _IgnoreFile:
-    """The .gitignore of a folder, which decides about everything below it."""
+    """The patterns of a `.gitignore`. They apply to everything below its folder."""
 
     folder: Path
     spec: GitIgnoreSpec
@@ -176,7 +179,7 @@ class GitignoreFileRules:
         self._files: dict[str, list[_IgnoreFile]] = {str(folder): files}
 
     def find_ignored(self, entries: Sequence[os.DirEntry[str]]) -> set[str]:
-        """See `IgnoreRules`. The nearest file that has a matching pattern decides."""
+        """See `IgnoreRules`. The nearest `.gitignore` with a matching pattern decides."""
         ignored: set[str] = set()
         for entry in entries:
             files = self._files_for(os.path.dirname(entry.path))

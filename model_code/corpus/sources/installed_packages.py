@@ -1,16 +1,17 @@
 """The default corpus: docstrings of the standard library and of installed packages.
 
-A document is a definition with a docstring of its own. Its title is the public name, and its text
-is the whole docstring, with the summary line first.
+A document is the docstring of a module, class, function or attribute. Its title is the public name,
+and its text is the whole docstring, with the summary line first.
 
-Packages that this program itself imports are described by another process, which imports their
-public modules. So C functions and generated docstrings are included. The sources of other packages
-are parsed with `ast`, and never imported or run.
+The packages in `definitions.MODULES` are imported in another process, so that docstrings of C
+functions and generated docstrings are included. The sources of other packages are parsed with
+`ast`, and never imported or run.
 
 Summary lines are the queries of at most `MAX_QUERIES` documents. `strip_query_lines` removes them
 from the documents for training and evaluation. The id of a query is the last part of the name, and
-each id occurs once. Definitions of the same name elsewhere, such as `numpy.sort` and
-`numpy.ndarray.sort`, say nearly the same, and so never end up in different splits.
+each id occurs once. Definitions with the same last part, such as `numpy.sort` and
+`numpy.ndarray.sort`, have nearly the same docstring. Only one of them has a query, so they are
+never in different splits.
 """
 
 from __future__ import annotations
@@ -43,15 +44,17 @@ from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, no_progress, report_each
 from model_code.text.phrases import documents_containing, normalize_phrase
 
-# A docstring of fewer words is no document, and a summary of fewer words no query.
+# Least number of words of a docstring that is a document, and of a summary that is a query.
 MIN_WORDS = 4
 
-# Limits of a summary that becomes a query, and of the text that must follow it.
+# Most words of a summary that is a query, and least words of the text that must follow it.
 MAX_SUMMARY_WORDS = 40
 MIN_BODY_WORDS = 20
+
+# Most queries of a corpus.
 MAX_QUERIES = 3000
 
-# Importing the packages takes about three seconds.
+# Importing the packages takes about three seconds. The limit leaves room for slow machines.
 IMPORT_TIMEOUT_SECONDS = 300
 
 STANDARD_LIBRARY = "stdlib"
@@ -145,7 +148,7 @@ def public_name(module: tuple[str, ...]) -> str:
 
 def _parse(source: bytes) -> ast.Module | None:
     with warnings.catch_warnings():
-        # Other people's strings have invalid escapes.
+        # Parsing warns of invalid escapes in the strings of the packages.
         warnings.simplefilter("ignore")
         try:
             return ast.parse(source)
@@ -167,7 +170,7 @@ def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple
 
 
 def summary_first(text: str) -> str:
-    """Move the summary before the signature, with which docstrings of many C functions begin.
+    """Move the summary before the signature. Docstrings of many C functions begin with it.
 
     >>> summary_first("permutation(x)\\n\\nPermute a sequence.\\n\\nx: array")
     'Permute a sequence.\\n\\npermutation(x)\\n\\nx: array'
@@ -247,7 +250,7 @@ class InstalledPackagesSource:
     def _read_all(self, progress: Progress) -> list[PackageDocstring]:
         """Return all docstrings of at least `MIN_WORDS` words, the first one of each name.
 
-        A name that is defined twice in a source is an overload or a setter.
+        Later definitions of a name are overloads or setters, so their docstrings are left out.
         """
         by_name: dict[str, PackageDocstring] = {}
         for row in self._imported_definitions:
@@ -286,13 +289,13 @@ def _count_words(text: str) -> int:
 
 
 def read_definitions(packages: list[str]) -> list[dict[str, Any]]:
-    """Run `definitions` in another process, and return what it prints of some packages.
+    """Run `definitions` in another process, and return the docstrings that it prints.
 
     Raises:
         FreshetError: If the process fails or takes too long.
     """
     command = [sys.executable, "-P", "-B", definitions.__file__, *packages]
-    # The order of sets depends on the hash seed.
+    # The order of sets depends on the hash seed. A fixed seed makes the output reproducible.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
     names = ", ".join(packages)
     try:
@@ -316,14 +319,14 @@ def read_definitions(packages: list[str]) -> list[dict[str, Any]]:
 def choose_queries(docstrings: Iterable[Docstring]) -> dict[str, Docstring]:
     """Choose the documents whose summaries become queries.
 
-    A summary is a query if enough text follows it and no other docstring contains it word for word.
-    Only one of the definitions with the same last name, and only one of the docstrings that are
-    near-duplicates without their summaries, has a query: the one with the shortest name. So no test
-    query asks for a near-duplicate of a document that a training query asks for, and no unjudged
-    document repeats a query.
+    A summary can be a query if enough text follows it, and no other docstring contains it word for
+    word. Of several definitions with the same last part of the name, only that with the shortest
+    name has a query. The same holds for docstrings that are near-duplicates without their
+    summaries. A test query therefore never asks for a near-duplicate of a document of a training
+    query.
 
-    If there are more than `MAX_QUERIES` queries, the ones with the smallest hashes stay, so
-    documents that come or go change few queries.
+    If there are more than `MAX_QUERIES` queries, those whose ids have the smallest hashes stay. A
+    changed corpus then changes few queries.
 
     Returns:
         Docstring by query id, in ascending order of ids.

@@ -1,10 +1,10 @@
 """A data set of ir_datasets, such as `beir/scifact` or `trec-robust04`.
 
-`corpus.path` names the data set. ir_datasets downloads what it may, and keeps it below
-`IR_DATASETS_HOME`. It is an extra: `pip install -e '.[research]'`.
+`corpus.path` names the data set. ir_datasets downloads the files whose licence allows it, and
+stores them below `IR_DATASETS_HOME`. It is an optional dependency: `pip install -e '.[research]'`.
 
-Queries and judgements are those of the data set. If it has none, its parts NAME/train, NAME/dev and
-NAME/test are read, each with its split.
+Queries and judgements of the data set itself are read if it has any. Otherwise those of its parts
+NAME/train, NAME/dev and NAME/test are read, each with its split.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, no_progress
 
-# Parts of a data set, by our names of the splits.
+# The split of each part of a data set, by the last element of the part's name.
 PARTS = {"train": "train", "dev": "dev", "validation": "dev", "test": "test"}
 # Fields of a document that hold its title or its text, best first.
 TITLE_FIELDS = ("title", "headline")

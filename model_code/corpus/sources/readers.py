@@ -1,6 +1,6 @@
-"""Readers of files of rows: JSON lines, JSON arrays, CSV, TSV and Parquet, plain or .gz.
+"""Read files of rows: JSON lines, JSON arrays, CSV, TSV and Parquet, plain or .gz.
 
-Every line becomes a row or a refused row, so that one bad line does not lose the others.
+Every line becomes a row or a refused row, so that a bad line does not affect the other lines.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from model_code.errors import FreshetError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
+# Rows of a Parquet file that are in memory at once.
 PARQUET_BATCH_ROWS = 1024
+
+# Longest message of a library that a reason quotes, in characters.
 MAX_DETAIL_CHARACTERS = 300
 
-# A JSON array is read as a whole. Longer ones can be JSON lines.
+# Largest JSON array, in bytes. It is parsed in memory; JSON lines have no such limit.
 MAX_JSON_BYTES = 200_000_000
 
-# A line, or a cell of CSV, is read as a whole.
+# Longest line, and longest cell of CSV, in characters. Each of them is held in memory.
 MAX_LINE_CHARACTERS = 50_000_000
 
-# Bytes at the begin of a file that tell its encoding.
+# Number of bytes at the beginning of a file from which its encoding is detected.
 SAMPLE_BYTES = 4_000_000
 
 # The message of `csv` for a quoted cell that goes on to the end of the file.
@@ -82,21 +85,21 @@ def _open_bytes(path: Path) -> IO[bytes]:
 
 
 def _detect_encoding(path: Path) -> str | None:
-    """Return the encoding of a text file by its begin; None for UTF-8."""
+    """Detect the encoding of a text file from its first bytes; None for UTF-8."""
     with _open_bytes(path) as stream:
         sample = stream.read(SAMPLE_BYTES)
         is_whole = not stream.read(1)
     try:
         return detect_encoding(sample, is_whole)
     except RowError:
-        # The rows of a file that is no text are refused one by one.
+        # The file is binary. It is read as UTF-8, and its rows are refused one by one.
         return None
 
 
 def open_text(path: Path) -> IO[str]:
-    """Open a text file, plain or .gz, in the encoding that its begin suggests.
+    """Open a text file, plain or .gz, in the encoding that its first bytes suggest.
 
-    In UTF-8, bad bytes become surrogates.
+    Bytes that are not valid UTF-8 become surrogates, which later checks of a row refuse.
     """
     return _open_text(path, _detect_encoding(path))
 
@@ -127,14 +130,14 @@ def _read_lines(stream: IO[str], name: str) -> Iterator[str]:
                 f"{name}:{number} is a line of more than {MAX_LINE_CHARACTERS:,} characters; "
                 "split it into rows"
             )
-        # UTF-16 files may have their mark once more inside.
+        # A second byte order mark may follow the one that the decoder removed.
         yield line.removeprefix("\ufeff") if number == 1 else line
 
 
 def _with_encoding_note(
     rows: Iterator[Row | RefusedRow], name: str, encoding: str | None
 ) -> Iterator[Row | RefusedRow]:
-    """Yield rows, the first one with a note about the encoding if that was guessed."""
+    """Yield rows. If the encoding was guessed, the first sound row gets a reading note about it."""
     is_guessed = encoding is not None and not encoding.startswith("utf")
     for row in rows:
         if is_guessed and isinstance(row, Row):
@@ -147,7 +150,10 @@ def _with_encoding_note(
 
 
 def _read_json_array(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
-    """Yield the objects of a JSON array, or of the one array inside of an object."""
+    """Yield the objects of a JSON array.
+
+    An object with one key whose value is an array stands for this array. Another object is one row.
+    """
     with _open_bytes(path) as stream:
         data = stream.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:
@@ -180,7 +186,7 @@ def _read_json_array(path: Path, table: Table, name: str) -> Iterator[Row | Refu
 def _read_json_lines(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
     encoding = _detect_encoding(path)
     if encoding is not None and not encoding.startswith("utf"):
-        # JSON is always in Unicode, so a row with other bytes is a fault of that row.
+        # JSON is always Unicode. The file is read as UTF-8, and rows with bad bytes are refused.
         encoding = None
     with _open_text(path, encoding) as stream:
         for number, line in enumerate(_read_lines(stream, name), start=1):
@@ -242,8 +248,8 @@ def _delimited_rows(
 def _read_records(reader: Any, name: str) -> Iterator[_Record]:
     """Yield the records of a `csv.reader`.
 
-    A stray quote makes later lines part of its cell. Each of these lines is a faulty record, so
-    that all of them count as refused.
+    A stray quote makes the following lines part of one cell. Each of these lines is yielded as a
+    faulty record, so that all of them count as refused rows.
 
     Raises:
         FreshetError: If a quote never closes, because all later lines would be part of one cell.
@@ -284,7 +290,8 @@ def _read_header(records: Iterator[_Record], name: str) -> list[str]:
 def _require_unique_columns(columns: Sequence[str], name: str) -> None:
     """Check that columns have different names, because a row keeps one value per name.
 
-    Columns without a name, which spreadsheets leave behind the last one, may be many.
+    Several columns without a name are allowed, because spreadsheets often write empty columns after
+    the last one.
 
     Raises:
         FreshetError: If two columns have the same name.

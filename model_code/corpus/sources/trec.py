@@ -4,8 +4,8 @@
 and `corpus.files.qrels` the judgements. All of them may end in .gz.
 
 - Documents are `<DOC>` elements with a `<DOCNO>`, or rows as in `files` (.jsonl, .csv, .tsv,
-  .parquet). Of an element, `<TITLE>`, `<HEADLINE>` and `<HL>` are the title, and all other text is
-  the text.
+  .parquet). The content of `<TITLE>`, `<HEADLINE>` and `<HL>` is the title. All other text of a
+  `<DOC>` is the text.
 - Topics are `<top>` elements with `<num>` and `<title>`, XML with `<topic number="..">`, or lines
   with an id, a tab and a text.
 - Qrels are lines with query, iteration, document and relevance. A relevance of 0 or less says that
@@ -29,6 +29,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
 
+# Number of fields of a line of qrels: query, iteration, document and relevance.
 QREL_FIELDS = 4
 
 _DOCUMENT = re.compile(r"<DOC\b[^>]*>(.*?)</DOC>", re.DOTALL | re.IGNORECASE)
@@ -216,7 +217,7 @@ def plain_text(content: str) -> str:
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file, whatever its encoding: old collections are not UTF-8.
+    """Return the text of a file, decoded as UTF-8, or as Latin-1 for old collections.
 
     Raises:
         FreshetError: If the file is a damaged .gz file.
