@@ -1,4 +1,4 @@
-"""What a stage gets: places to read and write, its settings, and a folder for checkpoints."""
+"""The context of a stage: its input and output paths, settings, and folder for checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from model_code.files import read_json, write_json
 from model_code.progress import Progress, no_progress
 
-# The file in the output of a stage that did nothing, and in the outputs that build on it.
+# A file in the output of a stage that did nothing. Later stages that depend on this output also
+# write it.
 LEFT_OUT = "left_out.json"
 
 

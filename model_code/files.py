@@ -22,9 +22,11 @@ from typing import Any
 from model_code.errors import Damaged, FreshetError
 
 MANIFEST = "manifest.json"
-# The default remedy for a damaged folder.
+# Default remedy in the messages about damaged folders.
 BUILD = "build the folder again"
-# A journalling file system writes all that waits at the same time in one go.
+
+# Number of threads that wait for the disk. A journalling file system commits parallel fsync calls
+# together, so threads save time.
 FSYNC_THREADS = 8
 
 # Folders in which files are not forced to the disk one by one.

@@ -1,4 +1,4 @@
-"""Follow a published collection: keep a local copy that is searched and changed only by its writer.
+"""Follow a published collection: keep a local copy that changes only by following its writer.
 
 A follower downloads the folders that it lacks into `.making.` folders. It compares every file with
 its checksum, and renames each finished folder. Then it replaces the pointer to the current

@@ -1,7 +1,8 @@
 """Publish the current generation, so that other machines can follow it.
 
-Folders of generations never change. Publishing therefore uploads the new ones, then writes the
-head, and then deletes what no follower needs. After a crash the head names what it named before.
+The folder of a generation never changes. Publishing uploads new folders, then writes the head, and
+then deletes the folders that no follower needs. The head is the signed file that names the folders.
+After a crash before the head is written, followers still read the previous head.
 """
 
 from __future__ import annotations
@@ -29,20 +30,24 @@ from model_code.errors import FreshetError
 from model_code.files import MANIFEST, hash_path, hash_text, read_json, write_json, write_text
 from model_code.project import Project, file_lock, load_yaml_mapping, plain_yaml, read_utf8
 
+# Folder below the project's state with one `WriterState` per target, and the mark of erasures.
 PUBLISHING = "publishing"
 ERASURE_FILE = "erasure"
+
+# Number of characters of the target's hash in the name of its state file.
 KEY_CHARACTERS = 24
+
 # Groups of settings that followers do not get: addresses of people, and other machines.
 PRIVATE_GROUPS = ("live", "scale")
 
 
 @dataclass(frozen=True)
 class WriterState:
-    """What a writer remembers about a place that it publishes to.
+    """A writer's local record of its publications to one target.
 
     Attributes:
         epoch: The writer's epoch.
-        sequence: Highest sequence that it may have written.
+        sequence: Highest number of a head that the writer may have written.
     """
 
     epoch: str
@@ -88,9 +93,11 @@ class PublishReport:
 
 
 def record_erasure(project: Project) -> None:
-    """Mark that texts were erased. The next publication deletes all folders that it does not need.
+    """Record that texts were erased.
 
-    The mark is a random text and no count, so that it also differs if the state was deleted.
+    The next publication then deletes all folders that its head does not name.
+
+    The mark is a random text. A count could repeat an old value after the state was deleted.
     """
     write_text(project.state / PUBLISHING / ERASURE_FILE, f"{uuid.uuid4().hex}\n")
 
@@ -108,7 +115,7 @@ def publish(project: Project, target: str, key: bytes, take_over: bool = False) 
         project: The writer's project.
         target: A folder, or an address of fsspec.
         key: The shared key.
-        take_over: Whether to become the writer of a place that another project writes.
+        take_over: Whether to become the writer of a target that another project writes to.
 
     Raises:
         FreshetError: If another project writes there, a file is damaged, or the storage fails.
@@ -124,7 +131,8 @@ def publish(project: Project, target: str, key: bytes, take_over: bool = False) 
             uploaded = _upload_folders(storage, generation, head)
             is_new = head != before
             if is_new:
-                # Remembered first: after a crash, a head with this number is known as our own.
+                # The state is written before the head. After a crash between the two, the next
+                # publication recognises a head with this number as its own.
                 write_json(path, asdict(WriterState(head.epoch, head.sequence)))
                 write_head(storage, key, head)
 
@@ -178,7 +186,7 @@ def _epoch(head: PublishedHead | None) -> str:
 def _next_head(
     project: Project, generation: Generation, state: WriterState, before: PublishedHead | None
 ) -> PublishedHead:
-    """Return the head to write, or the one that is there if nothing changed."""
+    """Return the head to write, or the published head if its content would be the same."""
     folders: dict[str, str] = {}
     for number in sorted(generation.needs):
         folders[f"{number:06d}"] = hash_path(generation.sibling(number) / MANIFEST)
@@ -250,8 +258,8 @@ def _delete_unneeded(
 ) -> int:
     """Delete folders and heads that no active follower holds, and return the number of folders.
 
-    Erased documents may be in any older folder. All of these are deleted if a follower is behind an
-    erasure: it then fetches the current head.
+    A folder that only heads from before an erasure name may hold erased documents. It is deleted
+    even if a follower still needs it. The follower then fetches the current head.
     """
     now = time.time()
     oldest_sequence = head.sequence

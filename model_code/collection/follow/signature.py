@@ -1,4 +1,7 @@
-"""Sign what writer and followers write, by HMAC-SHA256 with a key that both know."""
+"""Sign and verify heads and registrations by HMAC-SHA256.
+
+The writer and all followers share one secret key.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ from model_code.files import canonical_json
 
 # Environment variable with the key.
 KEY_VARIABLE = "FRESHET_FOLLOW_KEY"
+
+# Least number of characters of the key.
 MIN_KEY_CHARACTERS = 16
+
+# Key of the signature in the JSON object that it signs.
 SIGNATURE = "signature"
 
 

@@ -1,7 +1,7 @@
-"""The place that a writer publishes to: a folder, or object storage that fsspec reaches.
+"""Read and write a shared place for publications: a folder, or object storage through fsspec.
 
-head.json                        the signed head: what followers should hold now; written last
-heads/00000007.json              the heads that a registered follower may still hold
+head.json                        the current signed head, which is written last
+heads/00000007.json              earlier heads that a registered follower may still use
 generations/R/000003-HASH/...    a folder of a generation, whose manifest is written last
 followers/NAME.json              a signed registration of each follower
 """
@@ -65,7 +65,7 @@ class SharedStorage:
         """Write a file. Readers see the old content or the new one.
 
         Raises:
-            FreshetError: If the storage does not take it.
+            FreshetError: If the storage refuses the file.
         """
         with self._explained(name):
             if self._is_local:
@@ -78,7 +78,7 @@ class SharedStorage:
         """Copy a local file.
 
         Raises:
-            FreshetError: If the storage does not take it.
+            FreshetError: If the storage refuses the file.
         """
         with self._explained(name):
             if self._is_local:

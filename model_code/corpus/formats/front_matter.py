@@ -1,8 +1,8 @@
 """Read front matter: the block of values before the text of a Markdown file.
 
-YAML stands between lines `---`, and TOML between lines `+++`. People write YAML by hand and make
-mistakes, so a block that is not valid YAML is read line by line. A block that consists of values is
-never part of the text.
+A YAML block is enclosed in lines `---`, and a TOML block in lines `+++`. Handwritten blocks often
+have errors, so a block that is not valid is read line by line. A block of values is never part of
+the document's text.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from typing import Any
 
 from model_code.corpus.formats.extraction import Remark
 
+# Longest block, in characters. A longer one is text.
 MAX_FRONT_MATTER_CHARACTERS = 100_000
 
-# Values of the block, counted as often as aliases of YAML repeat them.
+# Most values of a block. A value counts once for each YAML alias that refers to it.
 MAX_VALUES = 10_000
+
+# Deepest nesting of values, in levels.
 MAX_LEVELS = 50
 
 _YAML_BLOCK = re.compile(r"\A\s*?---[ \t]*\n(?P<block>(?:[^\n]*\n)*?)(?:---|\.\.\.)[ \t]*(?:\n|\Z)")

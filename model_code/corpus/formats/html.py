@@ -1,7 +1,7 @@
 """Read HTML: the text that a browser shows, at any depth, with Markdown headings.
 
-libxml2 reports elements one after the other, so no tree is built and nothing is recursive. libxml2
-stops building trees beyond 2,048 levels.
+libxml2 parses the page as a stream of events, and no tree is built. A tree would be limited to
+2,048 levels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.titles import clean_title
 
-# The charset of an HTML page must be named within so many bytes.
+# The charset of a page is searched in this number of bytes at its beginning.
 CHARSET_PREFIX_BYTES = 4096
 
 MAX_HEADING_LEVEL = 6
@@ -68,7 +68,8 @@ _BLOCK_ELEMENTS = frozenset(
         "ul",
     ]
 )
-# Elements whose text touches the text around it, unless blanks are written.
+# Inline elements that are separated by a blank, so that their text does not join the text around
+# it.
 _SPACED_ELEMENTS = frozenset(
     [
         "td",
@@ -108,13 +109,14 @@ _HIDDEN_ELEMENTS = frozenset(
     ]
 )
 _HIDING_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))")
-# Rules of a style sheet, and selectors of one class or id.
+
+# Characters at the beginning of a style sheet that are searched for rules that hide elements.
 MAX_STYLE_CHARACTERS = 100_000
 _AT_RULE = re.compile(r"@[^{};]*\{(?:[^{}]*\{[^{}]*\})*+[^{}]*\}")
 _RULE = re.compile(r"(?P<selectors>[^{}]{1,2000})\{(?P<style>[^{}]*)\}")
 _SIMPLE_SELECTOR = re.compile(r"\w*[.#][\w-]+")
 
-# The attribute is common on the whole page until a script shows it.
+# Elements whose hiding styles are ignored. Many pages hide themselves until a script shows them.
 _NEVER_HIDDEN = frozenset(("html", "body"))
 
 # Types of `input` whose value a browser does not show as text.
@@ -141,7 +143,7 @@ _DATE_NAMES = frozenset(("article:published_time", "date", "dcterms.date", "dc.d
 def read_html(data: bytes) -> Extraction:
     """Read a page.
 
-    The encoding is that of UTF-8 or of a mark, then the one that the page names, then a guess.
+    The encoding is found by `decode_text`, with the charset that the page declares.
     """
     declared = _XML_ENCODING.search(data) or _CHARSET.search(data[:CHARSET_PREFIX_BYTES])
     charset = None if declared is None else declared[1].decode()

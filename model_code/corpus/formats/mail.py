@@ -1,4 +1,4 @@
-"""Read e-mails: the subject, the sender, the text, and the attachments that are texts."""
+"""Read e-mails: subject, sender, recipients, text, and attachments of plain text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from model_code.corpus.formats.extraction import Extraction, count_words
 from model_code.corpus.formats.html import list_page_text, read_markup
 from model_code.corpus.rows import RowError
 
-# Parts inside of each other.
+# Deepest nesting of the parts of a mail, in levels. Deeper parts are not read.
 MAX_LEVELS = 30
 _HEADER_FIELDS = ("from", "to", "cc")
 
@@ -80,7 +80,10 @@ class _PartText:
 
 
 def _read_parts(part: EmailMessage, extraction: Extraction, level: int = 0) -> list[_PartText]:
-    """Return the texts of a part and the parts inside. Of alternatives, the longest is read."""
+    """Return the texts of a part and of its inner parts.
+
+    Of alternative forms of a text, such as plain text and HTML, only the longest is read.
+    """
     if level > MAX_LEVELS:
         extraction.note("unread part", f"parts nested more than {MAX_LEVELS} deep are not read")
         return []
@@ -107,7 +110,10 @@ def _read_parts(part: EmailMessage, extraction: Extraction, level: int = 0) -> l
 
 
 def _choose_form(forms: list[list[_PartText]]) -> list[_PartText]:
-    """Return the form with the most words. Words that only other forms have count as text, too."""
+    """Return the form with the most words.
+
+    Words that only other forms have are added to its crude list, so that they count as lost text.
+    """
     counts: list[Counter[str]] = []
     for texts in forms:
         counts.append(count_words(text.text for text in texts))

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from markdown_it.rules_block import StateBlock
     from markdown_it.token import Token
 
-# Blocks inside of each other, such as lists in lists. The library's default loses deeper text.
+# Deepest nesting of blocks, such as lists in lists. The parser's lower default loses deeper text.
 MAX_NESTED_BLOCKS = 60
 
-# Lines that rendering may drop and that are appended.
+# Most lines that are appended because rendering drops them. With more lines none is appended.
 MAX_DROPPED_LINES = 100
 
-# Brackets that are open inside of each other.
+# Most nested open brackets. A source with more is not rendered, because parsing would take long.
 MAX_NESTED_BRACKETS = 1000
 
-# A longer source is not rendered, because that takes seconds for each million.
+# A longer source is not rendered, because rendering takes seconds per million characters.
 MAX_RENDERED_CHARACTERS = 5_000_000
 
 # Key of the parser's environment that holds skipped scripts and style sheets.

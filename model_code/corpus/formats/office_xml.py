@@ -1,7 +1,7 @@
 """Read the XML of office documents: text, headings, tables, alt texts and properties.
 
-Word, PowerPoint and OpenDocument write paragraphs, tables and pictures under different names. One
-reader walks through any of them by a table of names. It has no nesting rules, so content
+Word, PowerPoint and OpenDocument have different element names for paragraphs, tables and pictures.
+One reader handles all of them with a table of names per format. It accepts any nesting, so content
 controls, text boxes, tables in tables and hyperlinks need no special case.
 """
 
@@ -84,7 +84,7 @@ OPEN_DOCUMENT_NAMES = ElementNames(
     replaced={"tab": "\t", "line-break": "\n", "s": " "},
 )
 
-# How the crude list finds the text of each family of formats.
+# Elements that hold text, by which `list_text` makes the crude list of each family of formats.
 OOXML_TEXT = TextNames(
     counted=OOXML_NAMES.text,
     skipped=OOXML_NAMES.skipped,

@@ -16,19 +16,21 @@ from model_code.corpus.rows import RowError
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
 
+# Most ranges of page numbers that a note lists.
 MAX_LISTED_RANGES = 10
-# Elements of the structure tree that are searched for alt texts.
+
+# Most elements of the structure tree that are searched for alt texts.
 MAX_STRUCTURE_ELEMENTS = 20_000
 
-# Sum over pages of the squared number of operators that show text. A page has some thousand
-# operators, and this sum takes minutes.
+# Limit of the estimated work: the sum over pages of the squared number of operators that show text.
+# A usual page has some thousand operators. Reading pages up to this limit takes minutes.
 MAX_WORK = 1_000_000_000
 _TEXT_OPERATOR = re.compile(rb"\bT[jJ]\b")
 
 # A word that is cut at the end of a line. The second part begins with a small letter.
 _CUT_WORD = re.compile(r"([^\W\d_]+)[-\u2010\u00ad][ \t]*\n[ \t]*([^\W\d_]+)")
 _DATE_DIGITS = re.compile(r"D:(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?")
-# First parts of words that are written with a hyphen on one line, too.
+# First parts of words that keep their hyphen when their parts are joined, such as "self-test".
 _HYPHENATED = frozenset(
     [
         "self",

@@ -19,7 +19,8 @@ from model_code.corpus.formats.office_xml import (
 )
 from model_code.corpus.rows import RowError
 
-# Cells that are looked at, empty ones as well. One cell far to the right makes a row of 16,384.
+# Most cells of a sheet, including empty ones. A cell in the last column makes a row of 16,384
+# cells.
 MAX_CELLS = 5_000_000
 
 _STRING_PART = re.compile(r"xl/(?:sharedStrings|worksheets/[\w-]+)\.xml")
@@ -28,7 +29,8 @@ _SIDE_PART = re.compile(
     r"xl/(?:drawings/drawing|charts/chart|diagrams/data|threadedComments/threadedComment"
     r"|comments/?comment|comments)[\w-]*\.xml"
 )
-# The values of cells are not compared, because a date is a number there.
+# The crude list holds only the strings of a workbook. Other values are left out, because a date is
+# stored as a number and would never match the text.
 _STRING_TEXT = TextNames(
     counted=frozenset(("t",)), skipped=frozenset(("rPh",)), blocks=frozenset(("si", "is"))
 )
