@@ -1,6 +1,6 @@
-"""A project: the places of its files, its settings, and locks between processes.
+"""A project: the paths of its files, its settings, and locks between processes.
 
-The system frees a lock when its holder dies, because a lock is held as long as a file stays open.
+A lock is held by an open file. The operating system therefore frees it when the process ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 # Environment variable with the folder of the project.
 PROJECT = "FRESHET_PROJECT"
+
+# Name of the settings file in the project's root.
 PARAMS = "params.yaml"
+
 # Environment variable that tells child processes that the project's lock is held.
 LOCK_HELD = "FRESHET_LOCK_HELD"
 # File below the state folder which marks a project as a copy of a published collection.
@@ -35,11 +38,14 @@ FOLLOWING = "following.json"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
 # Characters that the path in an SQLite URL may contain unquoted.
 UNQUOTED = "/ '\"#:@"
-# Seconds after which a waiting process names the lock's owner. Making a store of MLflow takes
-# several.
+# Seconds after which a waiting process prints the lock's owner. Usual short waits, such as for the
+# creation of an MLflow store, take several seconds and print nothing.
 PATIENCE = 15.0
+
+# Seconds that a process waits for a lock by default, at most.
 HOUR = 3600.0
-# Seconds that a process waits for a build or a pilot, at most.
+
+# Seconds that a process waits for a build or a pilot, at most. They hold their locks for hours.
 DAY = 24 * HOUR
 
 
@@ -58,8 +64,8 @@ class Project:
 
     Attributes:
         root: The folder.
-        home: For a temporary workspace: the project that it belongs to. The workspace uses the
-            state and the live collections of that project.
+        home: The project that a temporary workspace belongs to; None for other projects. A
+            workspace uses the state and the live collections of its home.
     """
 
     root: Path
@@ -93,7 +99,8 @@ class Project:
     def settings(self, name: str, cls: type[T]) -> T:
         """Return one group of the settings, which is parsed once per text of the file.
 
-        Other groups are not checked, so an error in them does not stop who needs this group only.
+        Other groups are not checked, so that an error in them does not stop a command that only
+        needs this group.
         """
         return _parse_group(read_utf8(self.params_file), name, cls)
 
@@ -109,7 +116,7 @@ class Project:
 
     @property
     def sources(self) -> Path:
-        """The file with the places of the named sources, which `freshet sync --source` writes."""
+        """The file with the paths of the named sources, which `freshet sync --source` writes."""
         return (self.home or self.root) / "sources.json"
 
     @property
@@ -138,12 +145,12 @@ class Project:
 
     @property
     def is_follower(self) -> bool:
-        """Whether the project is a copy of a published collection, which its writer changes."""
+        """Whether the project is a copy of a published collection, so that it only follows."""
         return (self.state / FOLLOWING).is_file()
 
     @property
     def is_read_only(self) -> bool:
-        """Whether this process may not write into the folders of the state or the collections."""
+        """Whether this process lacks write permission for the live, state or root folder."""
         follows_effective_user = os.access in os.supports_effective_ids
         for folder in (self.live, self.state, self.root):
             if folder.is_dir():
@@ -161,10 +168,9 @@ class Project:
     def identity(self) -> str:
         """The name of the project in a store of MLflow.
 
-        It consists of the folder's name and eight random characters.
-
-        It is made once. It moves with the project, and a temporary workspace has that of its home.
-        The second line of its file is the path of that file.
+        It consists of the folder's name and eight random characters, and is created once. A moved
+        project keeps it, and a temporary workspace uses the identity of its home. The second line
+        of the identity file is the path of the file itself. It shows whether a project was copied.
         """
         path = self.state / "identity"
         with file_lock(self.state / "identity.lock"):
@@ -175,7 +181,7 @@ class Project:
             return _lines(path)[0]
 
     def require_own_identity(self) -> None:
-        """Check that the project is no copy of one that still exists. A moved project is recorded.
+        """Check that the project is not a copy of an existing project, and record a move.
 
         Raises:
             FreshetError: If the project is a copy, and the original exists.
@@ -220,13 +226,13 @@ class Project:
 def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> Iterator[None]:
     """Hold an exclusive lock on a file. Another process or thread waits.
 
-    The holder may acquire its lock again.
+    A process that holds the lock may acquire it again.
 
     Args:
         path: The lock file.
-        waiting: What to print at once if the lock is not free. None: the owner is named after
-            `PATIENCE` seconds.
-        limit: Seconds to wait after that, at most.
+        waiting: Text that is printed at once, with the owner, if the lock is not free. None: the
+            owner is printed after `PATIENCE` seconds.
+        limit: Seconds to wait after the message, at most.
 
     Raises:
         FreshetError: If the lock is not free in time. The message names its owner.
@@ -242,7 +248,8 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
 
     try:
         if lock.lock_counter == 1:
-            # On a full disk the owner stays unknown: commands that free space need the lock, too.
+            # A full disk must not stop commands that free space, so a failed write is ignored. The
+            # owner then stays unknown.
             with suppress(OSError):
                 # Arguments may hold bytes that are no UTF-8.
                 path.write_text(_own_description(), encoding="utf-8", errors="backslashreplace")

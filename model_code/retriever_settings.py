@@ -14,7 +14,7 @@ from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.settings import Field
 from model_code.training.settings import TrainingSettings
 
-# The baselines without and with known queries as words of their documents.
+# Names of the two BM25 baselines. The second one also indexes the known queries of each document.
 BM25 = "bm25"
 BM25_KNOWN = "bm25_known"
 
@@ -24,7 +24,7 @@ _KIND_NAMES = tuple(kind.name for kind in _KINDS)
 
 
 class CommonRetrieverSettings(settings.Settings):
-    """What every retriever has: its training and its kind."""
+    """Settings that retrievers of all kinds have: training, kind and base encoder."""
 
     training: TrainingSettings
     kind: Literal[_KIND_NAMES] = Field(  # type: ignore[valid-type]
@@ -40,8 +40,9 @@ class CommonRetrieverSettings(settings.Settings):
     def encoder_settings(self, shared: EncoderSettings) -> EncoderSettings:
         """Return the encoder settings that this retriever is trained with.
 
-        The pooling and prompts of the group `encoder` are those of `encoder.base`. A retriever's
-        own base has what its folder states.
+        The pooling and prompts of the group `encoder` belong to `encoder.base`. If the retriever
+        has a base of its own, the pooling and prompts that this base's folder states are used
+        instead.
 
         Args:
             shared: The group `encoder`.
@@ -58,7 +59,8 @@ class CommonRetrieverSettings(settings.Settings):
     def check(self) -> None:
         """Refuse groups that the kind does not read, and settings that it cannot be trained with.
 
-        Such a group would have no effect. One that only repeats its defaults is accepted.
+        A group that the kind does not read would have no effect. It is accepted if it only repeats
+        its default values.
         """
         settings.require(
             self.base is None or self.training.start is None,

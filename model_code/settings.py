@@ -45,7 +45,7 @@ CONSTANT = {"constant": True}
 # The type of pydantic errors whose message is complete, as `check` raised it.
 OWN_MESSAGE = "own_message"
 UNKNOWN_KEY_ERRORS = ("extra_forbidden", "invalid_key")
-# The attribute of each bound, in words.
+# The words for each bound of a field in messages, by pydantic's name of the bound.
 BOUND_WORDS = {
     "ge": "at least",
     "gt": "above",
@@ -76,8 +76,8 @@ def require(condition: bool, message: str) -> None:
 class Settings(BaseModel):
     """A group of settings.
 
-    YAML reads `1e-5` as text and has no tuples. Where the field is a float or a tuple, such text
-    and lists are converted. Nothing else is.
+    YAML reads `1e-5` as text, and has lists but no tuples. A text for a float field and a list for
+    a tuple field are therefore converted. No other value is converted.
 
     >>> class Passages(Settings):
     ...     words: int = Field(180, ge=0, description="Window length.")

@@ -48,7 +48,10 @@ class DsiRetriever(DenseRetriever):
 
     @cached_property
     def representatives(self) -> np.ndarray:
-        """Z of the trained documents, (n, H), memory-mapped. Added segments have none."""
+        """The representatives Z of the trained documents, (n, H), memory-mapped.
+
+        Only the base segment has them. Added segments have no representatives.
+        """
         return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:

@@ -85,7 +85,10 @@ class DocumentBatch(NamedTuple):
 
 
 class DocumentCollator(Collator):
-    """Makes batches. Equal batch numbers give equal batches, whatever was made before."""
+    """Makes batches of query vectors or tokens, and of document numbers.
+
+    A batch depends only on its number and pairs, not on earlier batches.
+    """
 
     def __init__(
         self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any
@@ -143,8 +146,8 @@ def document_losses(
 
         - log[ e^S(q_i, d_i) / sum_d e^S(q_i, d) ],   d = all documents but others that answer q_i
 
-    The paper leaves no document out. Then a query that several documents answer would push each of
-    them away in turn.
+    The paper leaves no document out of the sum. A query that several documents answer would then
+    push the vectors of its other answers away.
 
     Args:
         queries: (B, H).
@@ -166,7 +169,7 @@ def document_losses(
     """
     scores = (logit_scale * queries) @ vectors.T
     if relevant is not None:
-        # Only operations that a GPU does not have to be waited for.
+        # These operations do not make the CPU wait for the GPU, as boolean indexing would.
         rows, columns = relevant
         left_out = torch.zeros_like(scores, dtype=torch.bool)
         left_out.view(-1).index_fill_(0, rows * scores.shape[1] + columns, True)
@@ -226,9 +229,9 @@ class DocumentObjective(Objective):
 class DocumentTrainer(Trainer):
     """Trains document vectors in place, and the encoder unless it is frozen.
 
-    The data are what `pool_pairs` returns, the settings what `loop_settings` returns, and the dev
-    evaluator, if any, is of the whole corpus. `fit` leaves vectors and encoder as the best
-    evaluated step had them.
+    The data come from `pool_pairs`, and the settings from `loop_settings`. A dev evaluator must
+    rank the whole corpus. After `fit`, vectors and encoder have the values of the best evaluated
+    step.
     """
 
     def __init__(
@@ -324,7 +327,7 @@ def loop_settings(
     batch_size = min(vector_settings.batch_size, max(1, pairs))
     steps_per_epoch = max(1, round(pairs // batch_size / training.accumulation))
     loop = training.replace(
-        # All pairs are one pool, so a batch has no two sorts of pairs.
+        # All pairs are in one pool, so batches do not mix supervised and unsupervised pairs.
         supervision="supervised",
         epochs=vector_settings.epochs,
         batch_size=vector_settings.batch_size,

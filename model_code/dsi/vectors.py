@@ -20,7 +20,7 @@ REPRESENTATIVES = "representatives.npy"
 
 
 def add_representatives(folder: Path, representatives: np.ndarray, encoding_scale: float) -> None:
-    """Turn the folder of a dense index into one of kind `dsi`.
+    """Add the representatives to the folder of a dense index, and change its kind to `dsi`.
 
     Args:
         folder: Folder of a saved `DenseIndex` with one row per document.
