@@ -14,6 +14,7 @@ nearest passages returns each document once.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from model_code.collection.handover.passages import EncodedDocument
 from model_code.files import atomic_write, hash_text, write_json
 
 MAPPING = "mapping.json"
+# Names of the files that are written here. Other files of the folder are left alone.
+WRITTEN_FILE = re.compile(r"(documents|changes)-\d{6}-\d{4}\.ndjson")
 # Size above which a new file is begun. By default, OpenSearch refuses requests above 100 MB.
 MAX_FILE_BYTES = 50_000_000
 # Largest length of an id in UTF-8. OpenSearch refuses longer ids.
@@ -54,8 +57,8 @@ class OpenSearchFiles:
     def create(self, dimension: int) -> None:
         """Write the mapping, and delete the files of earlier hand-overs."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for pattern in ("documents-*.ndjson", "changes-*.ndjson"):
-            for path in self._folder.glob(pattern):
+        for path in self._folder.glob("*.ndjson"):
+            if WRITTEN_FILE.fullmatch(path.name):
                 path.unlink()
         write_json(self._folder / MAPPING, index_mapping(dimension))
 

@@ -205,6 +205,16 @@ def test_opensearch_requests_are_limited(tmp_path, monkeypatch):
     assert replay_bulk_files(tmp_path).keys() == {"bees", "Ada's note"}
 
 
+def test_opensearch_files_of_others_are_left_alone(tmp_path):
+    (tmp_path / "documents-mine.ndjson").write_text("{}\n")
+    write("opensearch", tmp_path, BEES, QUOTED)
+
+    write("opensearch", tmp_path, BEES)
+
+    names = {path.name for path in tmp_path.glob("*.ndjson")}
+    assert names == {"documents-mine.ndjson", "documents-000000-0000.ndjson"}
+
+
 def test_opensearch_accepts_long_ids():
     long_id = "é" * 300
 
