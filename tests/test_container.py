@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from typer.main import get_command
@@ -249,6 +250,14 @@ def test_health_check_fails_for_an_address_without_server(capsys):
     )
 
 
+def is_reachable(index: str) -> bool:
+    try:
+        with urlopen(f"{index}/torch/", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 @pytest.mark.long
 def test_build_steps_install_a_working_command(tmp_path):
     """The pip commands of the Dockerfile, in order, with its folders below `tmp_path`."""
@@ -261,7 +270,14 @@ def test_build_steps_install_a_working_command(tmp_path):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)
     values = dict(rest.split("=", 1) for rest in arguments_of("ARG") if "=" in rest)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    if not is_reachable(values["TORCH_INDEX"]):
+        values["TORCH_INDEX"] = "https://pypi.org/simple"
+    # The settings of pip count, the clone and its virtual environment do not.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV", PROJECT)
+    }
 
     for command in arguments_of("RUN"):
         if any(word in command for word in CONTAINER_ONLY):

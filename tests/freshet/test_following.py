@@ -145,7 +145,7 @@ def test_command_publishes(writer, target, monkeypatch):
 
     done = CliRunner().invoke(app, ["publish", target])
 
-    assert "now has generation 0 of hce (number 1): 1 folders uploaded" in done.output
+    assert "now has generation 0 of hce (number 1); folders: 1 uploaded" in done.output
 
 
 def test_copy_shows_its_status_without_a_ledger(follower, writer, target, monkeypatch):

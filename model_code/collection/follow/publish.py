@@ -79,8 +79,8 @@ class PublishReport:
         verb = "now has" if self.is_new else "already had"
         lines = [
             f"{self.target} {verb} generation {self.head.generation} of {self.head.retriever} "
-            f"(number {self.head.sequence}): {self.uploaded} folders uploaded, {self.deleted} "
-            "deleted"
+            f"(number {self.head.sequence}); folders: {self.uploaded} uploaded, "
+            f"{self.deleted} deleted"
         ]
         for follower in self.followers:
             behind = self.head.sequence - follower.sequence

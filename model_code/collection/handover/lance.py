@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ class LanceEngine:
         Raises:
             FreshetError: If lancedb is not installed, or cannot open the target.
         """
+        # Otherwise it warns of each table that is created.
+        os.environ.setdefault("LANCE_LOG", "error")
         library: Any = import_library("lancedb", "lancedb")
         self._name = name
         try:
