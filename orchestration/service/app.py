@@ -41,18 +41,20 @@ ERROR_DESCRIPTIONS = {
     503: "The service is too busy, or not ready; see Retry-After",
 }
 MAX_BODY_BYTES = 64_000_000
-# For all requests that are received at the same time.
+# Largest total size of the bodies of all requests that are received at the same time, in bytes.
 MAX_TOTAL_BODY_BYTES = 4 * MAX_BODY_BYTES
-# In one request. An empty list takes three bytes as JSON and 64 bytes in memory.
+# Largest number of JSON values in the body of one request. It limits the memory: an empty list
+# takes three bytes as JSON, but 64 bytes in memory.
 MAX_BODY_VALUES = 4_000_000
 
 
 class BodyLimit:
     """ASGI middleware that refuses large request bodies.
 
-    A body may have `MAX_BODY_BYTES` and `MAX_BODY_VALUES`. Its size is read from the header if
-    there is one, and counted as the body arrives. All bodies that arrive at the same time may have
-    `MAX_TOTAL_BODY_BYTES`.
+    A body may have at most `MAX_BODY_BYTES` bytes and `MAX_BODY_VALUES` JSON values. All bodies
+    that arrive at the same time may have at most `MAX_TOTAL_BODY_BYTES` bytes together. A body is
+    refused at once if its header `Content-Length` is too large. The bytes are also counted while
+    they arrive, because the header may be missing or wrong.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -66,7 +68,7 @@ class BodyLimit:
             return
 
         headers = dict(scope["headers"])
-        # Brackets and commas of a file are no values of JSON.
+        # In an uploaded file, brackets and commas do not begin JSON values.
         is_json = not headers.get(b"content-type", b"").startswith(b"multipart/")
         declared_length = headers.get(b"content-length", b"0")
         if declared_length.isdigit() and int(declared_length) > MAX_BODY_BYTES:
@@ -86,7 +88,7 @@ class BodyLimit:
             if is_json:
                 body_values += _count_values(chunk)
 
-            # HTTPException is the only error that FastAPI passes on from here.
+            # FastAPI replaces any other exception that is raised here by a general error.
             if body_bytes > MAX_BODY_BYTES or body_values > MAX_BODY_VALUES:
                 raise HTTPException(413, _too_large_message())
             if self.total_bytes > MAX_TOTAL_BODY_BYTES:
@@ -104,9 +106,9 @@ class BodyLimit:
 
 
 def _count_values(chunk: bytes) -> int:
-    """Return an upper bound of the values that a part of a JSON text begins.
+    """Return an upper bound of the number of JSON values in a part of a JSON text.
 
-    Brackets and commas inside of strings count as well.
+    It is an upper bound because brackets and commas inside strings are counted as well.
     """
     return chunk.count(b"[") + chunk.count(b"{") + chunk.count(b",")
 
@@ -119,7 +121,10 @@ def _too_large_message() -> str:
 
 
 class HeadRequests:
-    """ASGI middleware that answers HEAD as GET without the body, as monitors expect."""
+    """ASGI middleware that answers a HEAD request like a GET request, without the body.
+
+    Monitoring systems send HEAD requests.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -176,7 +181,8 @@ def create_app(
         host: Address that the service listens on.
         token: Token that every request needs; None if no token is required.
         origins: Other sites whose pages may send requests.
-        follower: Keeps the project a copy of a published collection; None if it is no copy.
+        follower: Updates the project from a published collection. None if the project is not a
+            copy of one.
         telemetry: Receives spans and metrics; None if OpenTelemetry is off.
     """
     service = Service(project, follower, telemetry)

@@ -22,8 +22,9 @@ class Refusal(FreshetError):
 
     Args:
         message: What is wrong, and what to do.
-        status: HTTP status; the class's by default.
-        retry_after: Seconds after which the same request may succeed; None if it cannot.
+        status: HTTP status. None: the status of the class.
+        retry_after: Seconds after which the same request may succeed. None: the value of the class,
+            which is None if the request cannot succeed later.
         details: Further keys of the response.
     """
 
@@ -46,7 +47,7 @@ class Refusal(FreshetError):
 
 
 class Busy(Refusal):
-    """Too many requests wait. The same request succeeds a little later."""
+    """Too many requests wait. The same request may succeed a little later."""
 
     status = 503
     retry_after = 1
@@ -105,7 +106,8 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     content_type = request.headers.get("content-type", "")
-    # Without a JSON content type, FastAPI reads the body as one text.
+    # If the content type is not JSON, FastAPI reads the body as one string, and its own message
+    # would not name the cause.
     if first["loc"] == ("body",) and "json" not in content_type:
         return error_response(
             422,

@@ -1,4 +1,8 @@
-"""Threads of the service that follow a published collection, or publish the live one."""
+"""Threads of the service that publish the live collection, or follow a published one.
+
+A publication is a generation in a shared place. A follower is a copy of the collection on another
+machine, which is updated from publications.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,14 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 
 log = logging.getLogger(__name__)
-# Interval in which a follower reads the head.
+# Seconds between two checks of a follower for a new publication.
 FOLLOW_SECONDS = 2.0
-# Interval in which a writer looks for a new generation.
+# Seconds between two checks of a writer for a new generation to publish.
 PUBLISH_SECONDS = 1.0
 
 
 class FollowThread:
-    """Brings the copy of a follower up to date until it is stopped."""
+    """Thread that keeps the copy of a follower up to date until it is stopped."""
 
     def __init__(self, follower: Follower) -> None:
         self.follower = follower
@@ -39,7 +43,7 @@ class FollowThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the update that runs."""
+        """Tell the thread to end. An update that is running is completed."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -47,12 +51,15 @@ class FollowThread:
             self.update_once()
 
     def update_once(self) -> None:
-        """Update the copy. A failure is logged once, and what is searched stays."""
+        """Update the copy once.
+
+        After a failure the present copy remains searchable. The same failure is logged only once.
+        """
         failure = None
         try:
             self.follower.update()
         except Exception as error:
-            # Whatever is wrong, the copy is searched further, and the next update tries again.
+            # Every error is caught, so that the thread goes on and the next update tries again.
             failure = str(error) or type(error).__name__
         if failure is not None and failure != self._logged:
             log.error("the copy is not brought up to date: %s", failure)
@@ -72,20 +79,20 @@ class FollowThread:
 
 
 class PublishThread:
-    """Publishes each new generation of the default retriever until it is stopped."""
+    """Thread that publishes each new generation of the default retriever until it is stopped."""
 
     def __init__(self, project: Project, target: str, key: bytes) -> None:
         """Prepare the thread.
 
         Args:
             project: The writer's project.
-            target: Where to publish, as in the setting `live.publish`.
-            key: The shared key.
+            target: Address of the shared place, as in the setting `live.publish`.
+            key: The secret key that signs publications. Followers have the same key.
         """
         self.project = project
         self.target = target
         self.key = key
-        # Why the last publication failed; None if it did not.
+        # The reason why the last publication failed; None if it succeeded.
         self.failure: str | None = None
         self._published: tuple[str, int | None] | None = None
         self._stopping = threading.Event()
@@ -96,7 +103,7 @@ class PublishThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the publication that runs."""
+        """Tell the thread to end. A publication that is running is completed."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -104,7 +111,10 @@ class PublishThread:
             self.publish_once()
 
     def publish_once(self) -> None:
-        """Publish if the current generation was not published yet. A failure is logged once."""
+        """Publish the current generation, unless it is published already.
+
+        The same failure is logged only once.
+        """
         try:
             if not retrievers(self.project.live):
                 return
@@ -116,7 +126,7 @@ class PublishThread:
             self._published = current
             self.failure = None
         except (FreshetError, OSError) as error:
-            # The next look tries again. Documents are searched and changed meanwhile.
+            # The next call tries again. Meanwhile documents can still be searched and changed.
             failure = str(error)
             if failure != self.failure:
                 log.error("the generation is not published: %s", failure)

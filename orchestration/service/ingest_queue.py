@@ -1,7 +1,8 @@
-"""The queue of changes, with two threads that work it off.
+"""The queue of changes that requests bring, with two threads that process it.
 
-The first thread records each request in the ledger, so that it is safe at once. The second thread
-makes everything recorded so far searchable, as one batch, however long that takes.
+The first thread records each change in the ledger, the log of changes on the disk. A recorded
+change survives a crash. The second thread makes all changes that are recorded so far searchable in
+one batch. A batch may take long, and requests are still recorded meanwhile.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from model_code.errors import FreshetError
 from orchestration.service.errors import Busy, NotReady, Refusal
 
 log = logging.getLogger(__name__)
-# Changed documents that may wait in the queue.
+# Largest number of changed documents that may wait in the queue.
 MAX_QUEUED_DOCUMENTS = 20_000
-# Pause after a batch that failed. It doubles with each further failure, because every attempt
-# encodes all waiting documents.
+# Seconds to wait after a failed batch. The time doubles with each further failure, up to
+# `MAX_RETRY_SECONDS`, because every attempt encodes all waiting documents again.
 RETRY_SECONDS = 5.0
 MAX_RETRY_SECONDS = 300.0
-# Time without a job after which maintenance may start.
+# Seconds without a job after which maintenance may start.
 IDLE_SECONDS = 0.3
 
 
 class IngestJob:
-    """The change of one request.
+    """The change of one request, with its results as futures.
 
-    Its futures are never cancelled: the work continues if the client disconnects.
+    The futures are never cancelled: the work continues if the client disconnects.
 
     Args:
         size: Number of documents.
         record: Records the change with a `LiveIndex` and returns a receipt.
 
     Attributes:
-        received: The receipt, once the change is in the ledger.
-        applied: A generation that contains the change. None while that generation cannot be
-            opened, so that no search finds the change yet.
+        received: Future of the receipt, which is set when the change is in the ledger.
+        applied: Future of the number of a generation that contains the change. Its result is None
+            if that generation cannot be opened, so that no search finds the change yet.
         is_recorded: Whether the change is in the ledger.
-        arrived: Time of arrival, by the monotonic clock.
+        arrived: Time of arrival, in seconds of the monotonic clock.
     """
 
     def __init__(self, size: int, record: Callable[[Any], Any]) -> None:
@@ -57,13 +58,13 @@ class IngestJob:
             future.set_running_or_notify_cancel()
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error, as far as there is no answer yet."""
+        """Set an error as the result of each future that has no result yet."""
         for future in (self.received, self.applied):
             with suppress(InvalidStateError):
                 future.set_exception(error)
 
     def finish(self, generation: int | None) -> None:
-        """Answer with the generation, unless there is an answer already."""
+        """Set the generation as the result of `applied`, unless it has a result already."""
         with suppress(InvalidStateError):
             self.applied.set_result(generation)
 
@@ -79,14 +80,15 @@ class IngestQueue:
         open_index: Returns the `LiveIndex` of the default retriever. It is called for each job and
             each batch, and returns the same object until the default retriever changes.
         publish: Makes the searchers open the new generation. Returns the default retriever, and
-            the generation that is searched; None if the new one cannot be opened.
-        observe_batch: Called with the seconds that a batch took, and with the seconds from arrival
-            to searchable of each of its jobs.
+            the number of the generation that is searched, or None if the new generation cannot be
+            opened.
+        observe_batch: Is called with the seconds that a batch took and, for each of its jobs, the
+            seconds from arrival until the change was searchable.
         maintain: Does one piece of maintenance, and returns whether there is more. It is called
             after a batch, while no job waits.
 
     Attributes:
-        failure: Why recorded documents are not searchable; None if they are.
+        failure: The reason why recorded documents are not searchable; None if they are.
         is_closed: Whether new jobs are refused.
     """
 
@@ -145,7 +147,7 @@ class IngestQueue:
             if self.is_closed:
                 raise Busy("the service is stopping and accepts no more documents")
             waiting = sum(job.size for job in self._jobs)
-            # A job that is larger than the queue is accepted if it is alone.
+            # A job that is larger than the limit is accepted if no other job waits.
             if waiting and waiting + job.size > MAX_QUEUED_DOCUMENTS:
                 raise Busy(
                     f"{waiting:,} documents wait, and {job.size:,} more exceed the limit of "
@@ -163,7 +165,7 @@ class IngestQueue:
         """Start the threads.
 
         Args:
-            apply_at_start: Whether to apply what an earlier process recorded and did not apply.
+            apply_at_start: Whether to make changes searchable that an earlier process recorded.
         """
         self._apply_at_start = apply_at_start
         for thread in self._threads:
@@ -230,7 +232,10 @@ class IngestQueue:
                 self._changed.wait()
 
     def _record(self, job: IngestJob) -> bool:
-        """Record a job in the ledger. A job that is refused does not affect the others."""
+        """Record a job in the ledger, and return whether it was accepted.
+
+        A job that is refused does not affect other jobs.
+        """
         try:
             receipt = job.record(self.open_index())
         except FreshetError as error:
@@ -320,7 +325,11 @@ class IngestQueue:
             job.finish(generation)
 
     def _apply(self) -> int | None:
-        """Apply the ledger to the default retriever; again if the default changed meanwhile."""
+        """Make everything in the ledger searchable by the default retriever.
+
+        If a promotion changes the default retriever meanwhile, the ledger is applied to the new one
+        as well.
+        """
         while True:
             index = self.open_index()
             index.apply()

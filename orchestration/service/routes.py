@@ -306,7 +306,11 @@ def _query_options(request: models.BaseSearchRequest) -> QueryOptions:
 async def give_feedback(
     request: models.FeedbackRequest, service: ServiceDependency
 ) -> models.FeedbackResponse:
-    """Record whether a hit answers a search. Retrains learn from it, and the gate uses it."""
+    """Record whether a hit answers a search.
+
+    Feedback becomes judgements. The next training uses them, and so does the statistical test that
+    decides whether a newly trained retriever replaces the present one.
+    """
     verdict = await run_sync(_record_feedback, service, request)
     return models.FeedbackResponse(verdict=Opinion(verdict))
 

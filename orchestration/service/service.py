@@ -37,11 +37,13 @@ from orchestration.service.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-# Least time between two searches for a new document. Each costs as much as a user's search.
+# Smallest number of seconds between two searches that check whether a new document is found. Each
+# costs as much as a user's search.
 CANARY_SECONDS = 30.0
-# Time between two looks at the inbox.
+# Seconds between two checks of the inbox for new files.
 INBOX_SECONDS = 10.0
-# Searches hide expired documents at once. Their removal from the index may take so long.
+# Seconds between two removals of expired documents from the index. Searches hide an expired
+# document at once, so the removal is not urgent.
 EXPIRY_SECONDS = 30.0
 SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CHANGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
@@ -50,7 +52,7 @@ CHANGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 class Metrics:
     """Counters and histograms of one service.
 
-    Each service has a registry, so that several services can run in one process.
+    Each service has its own Prometheus registry, so that several services can run in one process.
 
     Attributes:
         telemetry: Receives the same numbers; None if OpenTelemetry is off.
@@ -130,7 +132,7 @@ class Service:
         self.ingest_queue = IngestQueue(
             self.index, self.searchers.newest, self.metrics.observe_batch, self._maintain
         )
-        # Why the ledger gave no answer when it was last asked; None if it did.
+        # The error of the last read of the ledger; None if it succeeded.
         self.freshness_failure: str | None = None
 
         self._index: LiveIndex | None = None
@@ -150,7 +152,7 @@ class Service:
         if self._is_running:
             return
         with suppress(NotReady):
-            # The first search of a process is slow, so that it is done here.
+            # The first search of a process is slow. It is done here, so that no user waits for it.
             self.searchers.current().search("warm", 1)
             if self.follow_thread is None:
                 self.index().warm()
@@ -188,7 +190,7 @@ class Service:
             self.publish_thread.start()
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Finish waiting changes, then searches.
+        """Finish the waiting changes, then the running searches, and stop the threads.
 
         Args:
             seconds: Time limit; None for no limit.
@@ -212,7 +214,7 @@ class Service:
         return changes_finished and searches_finished
 
     def not_ready_reason(self) -> str | None:
-        """Return why no search can be answered; None if searches can be answered."""
+        """Return the reason why no search can be answered; None if searches can be answered."""
         try:
             self.searchers.current()
         except FreshetError as error:
@@ -220,14 +222,17 @@ class Service:
         return None
 
     def freshness(self) -> dict[str, Any] | None:
-        """Return the state of the default retriever's ledger.
+        """Return the state of the default retriever's live index and ledger.
 
-        It is None if nothing is live, or the ledger does not answer; `failure` then says why.
+        None if nothing is live, or if the ledger cannot be read; `failure` then has the reason.
         """
         return self._ask_ledger(lambda: live_status(self.project, self.index().retriever), None)
 
     def index(self) -> LiveIndex:
-        """Return the live index of the default retriever, which a promotion may have changed."""
+        """Return the live index of the default retriever.
+
+        A promotion can change the default retriever, so the result must not be kept.
+        """
         name = self.searchers.default()
         with self._index_lock:
             if self._index is None or self._index.retriever != name:
@@ -240,13 +245,16 @@ class Service:
         return Reranker.load(self.project.settings("rerank", RerankSettings))
 
     def _loaded_index(self, retriever: str) -> LiveIndex | None:
-        """Return a retriever's index if it is in memory."""
+        """Return the live index of a retriever if it is in memory, and None otherwise."""
         if retriever == self.searchers.default():
             return self.index()
         return None
 
     def _watch(self) -> None:
-        """Look for generations of other processes, so that no request waits for opening them."""
+        """Open new generations that other processes have made, and remove expired documents.
+
+        A thread does this in advance, so that no request waits until a generation is open.
+        """
         checked = time.monotonic()
         while not self._stopping.wait(searchers.POLL_SECONDS):
             self.searchers.refresh()
@@ -255,30 +263,33 @@ class Service:
                 self._remove_expired()
 
     def _remove_expired(self) -> None:
-        """Apply the ledger if documents are expired, which records and applies their removal."""
+        """Remove expired documents from the index.
+
+        If there are any, an empty job is queued: applying the ledger removes expired documents.
+        """
         if self.project.is_read_only or self.follow_thread is not None:
             return
-        # Nothing is live yet, or the service stops.
+        # Do nothing if nothing is live yet (`NotReady`) or the service is stopping (`Busy`).
         with suppress(NotReady, Busy):
             if self.searchers.current().expired_documents():
                 self.ingest_queue.put(IngestJob(0, lambda index: Receipt(0, 0, (), ())))
 
     def _watch_inbox(self) -> None:
-        """Receive files of the inbox, which the sensor of `freshet ui` does as well if it runs.
+        """Receive the files of the inbox until the service stops.
 
-        Each file is received once, whoever comes first.
+        If `freshet ui` runs, its sensor receives files too. Each file is received only once.
         """
         while not self._stopping.wait(INBOX_SECONDS):
             try:
                 self.receive_inbox()
             except Exception as error:
-                # Any error concerns this look only. The next one tries again.
+                # Every error is caught, so that the thread goes on and the next check tries again.
                 log.error("the inbox was not received: %s", error)
 
     def receive_inbox(self) -> None:
         """Queue the files that wait in the inbox, and wait until they are recorded.
 
-        Nothing happens if no file waits, or if nothing is live yet.
+        Do nothing if no file waits, or if nothing is live yet.
         """
         if not waiting(self.project) or not retrievers(self.project.live):
             return
@@ -298,7 +309,10 @@ class Service:
         return has_more
 
     def _probe_newest_document(self) -> None:
-        """Search for a new document, once per generation and at most every `CANARY_SECONDS`."""
+        """Search for a new document to check that it is found, and note its rank.
+
+        This is done once per generation, and at most every `CANARY_SECONDS`.
+        """
         searcher = self.searchers.current()
         now = time.monotonic()
         is_new = searcher.generation.number != self._probed_generation
@@ -309,7 +323,7 @@ class Service:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics that are computed when Prometheus reads them."""
-        # The ledger is asked first, because the answer may change `failure`.
+        # The ledger is read first, because `failure` depends on whether this succeeds.
         lag = self._ask_ledger(self._oldest_waiting_seconds, math.nan)
 
         newest_rank = math.nan
@@ -370,9 +384,10 @@ class Service:
         yield _gauge_by_retriever("documents", "Searchable documents.", documents)
 
     def _oldest_waiting_seconds(self) -> float:
-        """Return the age of the oldest change that is not searchable; 0 if there is none.
+        """Return the age in seconds of the oldest change that is not searchable, or 0.
 
-        No ledger is created if no document ever arrived, and a copy has none.
+        The result is 0 without a ledger. A follower has no ledger. Before the first document
+        arrives there is none either, and none is created here.
         """
         if self.follow_thread is not None:
             return 0.0
@@ -381,9 +396,9 @@ class Service:
         return self._index.ledger_view.backlog().seconds or 0.0
 
     def _ask_ledger(self, question: Callable[[], T], default: T) -> T:
-        """Return an answer of the ledger, or `default` if it gives none.
+        """Return the result of a read of the ledger, or `default` if the read fails.
 
-        Status and metrics have to work while the database fails, with whatever error.
+        Every error is caught, because status and metrics must work even if the database fails.
         """
         try:
             answer = question()
@@ -400,7 +415,7 @@ class Service:
 
     @property
     def failure(self) -> str | None:
-        """Why new documents are not searchable or cannot be added; None if nothing is wrong."""
+        """The reason why new documents are not searchable or cannot be added; None if all works."""
         return self.ingest_queue.failure or self.searchers.failure or self.freshness_failure
 
 
