@@ -25,7 +25,7 @@ def preview_metrics(folder: Path) -> Preview:
 
 def preview_comparison(folder: Path) -> Preview:
     """Show the best system and its lead, the results with the best first, and their picture."""
-    # This imports pandas, which loading the definitions must not.
+    # Imported here because it imports pandas, which would slow down the loading of the definitions.
     from model_code.evaluation.report import summary_sentence
 
     comparison = read_json(folder / "comparison.json")

@@ -18,16 +18,16 @@ from orchestration.running_service import find_running_service
 if TYPE_CHECKING:
     from model_code.collection.generations.generation import Generation
 
-# One partition per task.
+# Each task of the ledger is one partition of an asset.
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 DRIFT_CHECKS = dg.DynamicPartitionsDefinition(name="drift_checks")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
 
-# Dagster's own tag of the runs of a backfill, which "Materialize all" starts.
+# Name of the tag that Dagster gives to the runs of a backfill. "Materialize all" starts a backfill.
 BACKFILL_TAG = "dagster/backfill"
-# One step of a pool runs at a time. A pilot is not in the writer's pool, so documents are added
-# while it trains.
+# Names of Dagster pools. Only one step of a pool runs at a time. A pilot is not in the writer's
+# pool, so documents can be added while it trains.
 WRITER_POOL = "live_writer"
 TRAINING_POOL = "gpu"
 
@@ -99,7 +99,8 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
         metadata["deleted"] = len(applied.deleted)
         metadata.update(refinement_metadata(generation, changed))
 
-    # The other live retrievers follow. One that fails is tried again by the next addition.
+    # Add the documents to the other live retrievers as well. If this fails for a retriever, the
+    # next addition tries again.
     open_indexes = {index.retriever: index}
     maintenance = BackgroundMaintenance(project, open_indexes.get)
     failed_retrievers = maintenance.run_all(except_retriever=index.retriever)
@@ -289,7 +290,7 @@ def retrained_retriever(
 
     challenger = train_challenger(project, context.partition_key, context.log.info, context.run_id)
     verdict = gate_verdict(challenger)
-    # A rejection is recorded here, because the failed check keeps the next step from running.
+    # A rejection is recorded here, because the next step does not run after a failed check.
     if not verdict.passed:
         promote_or_reject(challenger, verdict, context.run_id)
 

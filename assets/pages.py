@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 # The elements of a page, by name.
 Preview = Mapping[str, "dg.MetadataValue | str"]
-# Last rows of a training's history that a page shows.
+# Number of rows at the end of a training's history that a page shows.
 SHOWN_HISTORY_ROWS = 10
-# Facts of an index's manifest that a page shows.
+# Keys of an index's manifest that a page shows.
 SHOWN_INDEX_FACTS = (
     "kind",
     "passages",

@@ -49,14 +49,17 @@ def check_run(
     """Check a run file in TREC's format.
 
     The ranks of a query must be 1, 2, 3 and so on, at most `depth`, with falling scores. Each query
-    and document must be known, and no document occurs twice for a query.
+    and document must exist, and a document must not occur twice for a query.
 
     Args:
         path: The run file.
-        system: Name of the system, which each line must have.
+        system: Name of the system, which each line must contain.
         queries: Ids of the judged queries.
         documents: Ids of the documents of the corpus.
-        depth: Documents that are ranked per query, at most.
+        depth: Largest number of ranked documents per query.
+
+    Raises:
+        FreshetError: If a rule is broken.
     """
     require(path.is_file(), f"{path.name} is missing")
     ranks_error = "ranks of a query must be 1, 2, 3, ..., one line after the other"
@@ -127,8 +130,9 @@ class EvaluationChecker:
 
         Args:
             system: Name of the system.
-            folder: Its evaluation folder.
-            variants: Names of the required variants. Others are allowed, unless this is empty.
+            folder: Evaluation folder of the system.
+            variants: Names of the required variants. Further variants are allowed, unless no
+                variant is required.
         """
         self.check_system(system, folder)
 
@@ -182,7 +186,13 @@ class EvaluationChecker:
 
 
 def _check_means(split: str, reported: Mapping[str, float], table: pd.DataFrame) -> None:
-    """Require the reported means of a split to be the means of the scores (query by metric)."""
+    """Require the reported means of a split to be the means of its scores.
+
+    Args:
+        split: Name of the split.
+        reported: The means in `metrics.json`, by metric.
+        table: The scores, with a row per query and a column per metric.
+    """
     means = {"queries": float(len(table))}
     for name, mean in table.mean().items():
         means[str(name)] = float(mean)
@@ -196,7 +206,10 @@ def _check_means(split: str, reported: Mapping[str, float], table: pd.DataFrame)
 
 
 def _membership(names: Collection[str], description: str) -> pa.Check:
-    """Return a check of a categorical column that looks up each category once, not each line."""
+    """Return a check that all values of a categorical column are known names.
+
+    Each category is looked up once, which is faster than looking up the value of each line.
+    """
 
     def is_known(series: pd.Series) -> pd.Series:
         known_categories = series.cat.categories.isin(list(names))
@@ -213,7 +226,8 @@ def _ranks_in_order(frame: pd.DataFrame) -> pd.Series:
 def _scores_fall(frame: pd.DataFrame) -> pd.Series:
     """Return whether the score of each line is below the score of the line before.
 
-    trec_eval breaks ties by document id, descending, so a tie would be another ranking there.
+    Ties are not allowed: trec_eval orders documents with equal scores by descending id, so its
+    ranking could differ from the ranks in the file.
     """
     steps = frame.groupby("query_id", observed=True, sort=False)["score"].diff()
     return steps.isna() | (steps < 0)

@@ -1,7 +1,8 @@
 """Checks of index folders.
 
-Every file of an index must be the one that the manifest names, so sizes are known from there. What
-remains to check is that an index has the right rows, and numbers that make sense.
+The manifest of an index has the checksum of every file, so truncated or exchanged files are found
+by comparing checksums. The other checks ensure that the rows of an index belong to the right
+passages and that its numbers are plausible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of model folders and training curves.
 
-Models are read without torch: its import alone takes longer than all other checks together.
+Models are read without torch, because the import of torch takes longer than all checks together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAYOUT_FILES = (
 
 
 def check_model(folder: Path, names: Iterable[str]) -> None:
-    """Require these files, tensors that can be read, and finite floating-point numbers in them."""
+    """Require the named files, and safetensors files that can be read and have finite numbers."""
     require_files(folder, names)
     for path in sorted(folder.rglob("*.safetensors")):
         name = path.relative_to(folder.parent).as_posix()
@@ -68,7 +68,7 @@ def check_history(path: Path) -> None:
     table = pd.DataFrame(rows)
     names = {name for row in rows for name in row}
 
-    # A cell is empty where a row does not have the name. A value that is there must be a number.
+    # A row need not have every name. If it has the name, the value must be a number.
     for name in sorted(names):
         has_value = [name in row for row in rows]
         is_number = table.loc[has_value, name].notna()

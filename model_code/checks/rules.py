@@ -9,7 +9,8 @@ import numpy as np
 
 from model_code.errors import FreshetError
 
-# How far the norm of a unit vector may be from 1: half-precision encoders normalise in float32.
+# Largest allowed difference between the norm of a unit vector and 1. Vectors are normalised in
+# float32 even if the encoder computes in half precision, so the difference is small.
 UNIT_NORM_TOLERANCE = 1e-3
 # Numbers of a memory-mapped array that are checked at once. An index may be larger than the memory.
 CHUNK_NUMBERS = 4_194_304
@@ -20,7 +21,7 @@ def require(condition: bool, message: str) -> None:
 
     Args:
         condition: Whether the rule is kept.
-        message: Names the file and the rule.
+        message: Message of the error, which names the file and the rule.
     """
     if not condition:
         raise FreshetError(message)
@@ -65,7 +66,7 @@ def require_unit(name: str, vectors: np.ndarray) -> None:
     for start in range(0, len(vectors), chunk_rows):
         norms = np.linalg.norm(vectors[start : start + chunk_rows], axis=1)
         deviation = float(np.abs(norms - 1).max())
-        # A NaN fails this comparison, too.
+        # The comparison is false for NaN as well.
         require(
             deviation <= UNIT_NORM_TOLERANCE,
             f"{name} must have unit norm; one after row {start} is off by {deviation:.3g}",

@@ -41,7 +41,7 @@ REFERENCES = (
 
 
 def _is_list_of_texts(value: str) -> bool:
-    """Return whether a value is JSON of a list with at least one text, none of them empty."""
+    """Return whether a value is a JSON list of at least one text, without empty texts."""
     try:
         texts = json.loads(value)
     except ValueError:
@@ -53,7 +53,7 @@ def _is_list_of_texts(value: str) -> bool:
 
 HAS_CHARACTERS = pa.Check.str_length(min_value=1)
 HAS_TEXT = pa.Check.str_contains(r"\S")
-# The check of a table's column. Columns of ids have `HAS_CHARACTERS`.
+# The check of each column, by table and column. Columns of ids are checked by `HAS_CHARACTERS`.
 COLUMN_CHECKS = {
     ("passages", "ordinal"): pa.Check.ge(0),
     ("queries", "text"): HAS_TEXT,
@@ -109,7 +109,10 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
 
 
 def check_known_queries(known: CorpusQueries, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Require that known queries belong to documents, and that no query that judges is known.
+    """Require that known queries belong to documents and are no queries of dev, gate or test.
+
+    A known query is indexed with its document. If an evaluated query were known, it would find the
+    document by an exact copy of itself.
 
     Args:
         known: The known queries of the corpus.
@@ -152,7 +155,7 @@ def require_no_rows(table: str, rule: str, rows: pd.Series) -> None:
     Args:
         table: Name of the table, for the message.
         rule: The rule, for the message.
-        rows: The broken values under their row numbers.
+        rows: The values that break the rule, indexed by row number.
     """
     shown = [f"row {index}: {value!r}" for index, value in rows.head(SHOWN_ROWS).items()]
     require(
