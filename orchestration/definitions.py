@@ -1,4 +1,4 @@
-"""What Dagster loads: the definitions of the project around the working directory."""
+"""The module that Dagster loads: the definitions of the project around the working directory."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from model_code.errors import FreshetError
 from model_code.settings import require
 
-# Addresses to listen on that only this machine can reach.
+# Addresses of this machine that no other machine can reach.
 LOOPBACK_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 # The same addresses as they are written in a `Host` header.
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -46,9 +46,11 @@ SAME_SITE_VALUES = ("same-origin", "none")
 # Seconds that a client may take to send the head or the body of a request, or to read the answer.
 PHASE_TIMEOUT_SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}
 PHASE_CHECK_SECONDS = 1.0
-# The limit is lower if the process may open few files; see `max_connections`.
+# Largest number of open connections. It is lower if the process may open few files; see
+# `max_connections`.
 MAX_CONNECTIONS = 512
-# A search in an address has up to 10,000 characters of up to nine bytes each.
+# Largest size of the request line and headers of a request, in bytes. The query of a GET request
+# has up to 10,000 characters, each up to nine bytes in the address.
 MAX_HEAD_BYTES = 131_072
 
 
@@ -56,7 +58,7 @@ class BoundedConnection(H11Protocol):
     """An HTTP connection of uvicorn that a slow or idle client cannot hold forever.
 
     A connection is closed if the client exceeds `PHASE_TIMEOUT_SECONDS`. If there are too many
-    connections, the one is closed that has waited longest for the head of a request.
+    connections, the one that has waited longest for the head of a request is closed.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -153,8 +155,8 @@ class Guard:
         app: The protected application.
         hosts: Names in the `Host` header, without port, that are allowed. This prevents DNS
             rebinding. None allows every name, for addresses that other machines reach.
-        is_page: Tells which paths a link of another site may open. Looking at such a page must
-            change nothing.
+        is_page: Function that returns whether a link of another site may open a path. A GET request
+            for such a path must change nothing.
         token: Token that every request must have; None if no token is required.
         origins: Other sites whose pages may send requests.
     """
@@ -215,7 +217,7 @@ class Guard:
         return matches and scheme.lower() in ("bearer", "basic")
 
     def _origin_problem(self, scope: Scope, headers: Mapping[str, str]) -> str | None:
-        """Return why the origin of a request is not allowed; None if it is allowed."""
+        """Return the reason why the origin of a request is not allowed; None if it is allowed."""
         host = headers.get("host", "")
         host_name = re.sub(r":\d+$", "", host)
         if self.hosts is not None and host_name not in self.hosts:
@@ -365,7 +367,8 @@ def mlflow_app() -> ASGIApp:
 def _guard_page(app: ASGIApp, is_page: Callable[[str], bool] = "/".__eq__) -> Guard:
     """Return a page of `freshet ui` behind the guard.
 
-    Where a token is required, other machines may use any name of this one.
+    If a token is required, every name in the `Host` header is allowed, because other machines may
+    know this machine by any name.
     """
     token_file = os.environ.get(TOKEN_FILE_VARIABLE)
     if token_file is None:

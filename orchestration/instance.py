@@ -112,14 +112,14 @@ def show_runs_in_ui(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
 
 
 def fail_abandoned_runs(project: Project) -> list[str]:
-    """Mark runs as failed that are in progress for Dagster and whose process has ended.
+    """Mark abandoned runs as failed: Dagster shows them in progress, but their process has ended.
 
-    Their slots are freed at once, because a build would wait for them without end. A retrain among
-    them is tried again. If several machines share a database, nothing is done: a process of
-    another machine cannot be looked up.
+    Their slots in Dagster's pools are freed, because a build would wait for them without end. An
+    abandoned retrain is tried again. Nothing is done if several machines share a database, because
+    a process of another machine cannot be looked up.
 
     Returns:
-        The ids of these runs.
+        The ids of the runs that were marked.
     """
     if DATABASE in os.environ:
         return []
@@ -145,7 +145,10 @@ def _has_running_process(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 
 def _is_running(pid: int, run_start: float) -> bool:
-    """Return whether the process still runs, and is not a later one with the same number."""
+    """Return whether the process of a run still runs.
+
+    A process that was started after the run has only the same id, and does not count.
+    """
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

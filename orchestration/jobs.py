@@ -60,7 +60,8 @@ retrain = dg.define_asset_job(
     "check or a pilot requested a retrain.",
 )
 
-# By the kind of task. The enumeration `TaskKind` is not used, because its module is slow to import.
+# The job that carries out a task, by the kind of task. The keys are not members of `TaskKind`,
+# because its module is slow to import.
 TASK_JOBS = {
     "add": add_documents,
     "drift": check_drift,
@@ -74,8 +75,8 @@ def build_jobs(
 ) -> list[dg.UnresolvedAssetJobDefinition]:
     """Return the jobs `full_build` and `evaluate` for the stages of a project.
 
-    Selections are made of objects, because selections as text depend on the installed version of
-    ANTLR.
+    Assets are selected with objects. Dagster parses selections as text with ANTLR, which fails with
+    some installed versions of ANTLR.
 
     Args:
         table: All expanded stages of the project.

@@ -52,9 +52,10 @@ from model_code.training.settings import TrainingSettings
 
 BASELINES = (BM25, BM25_KNOWN, "zero_shot", "untrained")
 FUSED_BASELINE = "untrained"
-# BM25 over documents and their generated queries. Only built if a model writes queries.
+# Name of the baseline that searches documents and their generated queries with BM25. It is built
+# only if a model writes queries.
 BM25_GENERATED = "bm25_generated"
-# A component of fusions that is no system of its own.
+# Name of the component that searches headlines. It is part of fusions and not a separate system.
 HEADLINE = "headline"
 
 # Signs that docs/settings.md shows in place of the words of a bound.
@@ -96,7 +97,8 @@ _RETRIEVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 class Parameters(Settings):
     """All groups of `params.yaml`.
 
-    A retriever accepts every key of `training`, which it overrides, and the keys of its kind.
+    The group of a retriever accepts the keys of its kind and all keys of `training`. Its values
+    override those of the group `training`.
     """
 
     corpus: CorpusSettings = Field(default_factory=CorpusSettings)
@@ -253,7 +255,7 @@ def load(path: Path) -> Parameters:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the content of the file `path` as it is, unchecked."""
+    """Return the content of the file `path` without checking keys and values."""
     return parse_yaml_mapping(read_utf8(path))
 
 
@@ -320,7 +322,7 @@ def apply_overrides(path: Path, assignments: Sequence[str]) -> tuple[str, Parame
 def write_overrides(path: Path, assignments: Sequence[str]) -> None:
     """Write some assignments into `params.yaml`; see `apply_overrides`.
 
-    A file that has the content already is not written.
+    The file is not written if its content would not change.
     """
     text, _ = apply_overrides(path, assignments)
     if text != read_utf8(path):

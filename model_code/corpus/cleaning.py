@@ -40,7 +40,10 @@ MAX_FIELD_CHARACTERS = 1_000_000
 
 
 def clean_text(text: str) -> str:
-    """Normalise a text: NFC, no control characters, single blanks, at most one empty line in a row.
+    """Normalise the characters and the white space of a text.
+
+    The text is in Unicode form NFC. It has no control characters, single blanks, and at most one
+    empty line in a row.
 
     >>> clean_text("Cafe\\u0301  au\\tlait \\r\\n\\n\\n\\nserved\\x00hot ")
     'Café au lait\\n\\nserved hot'

@@ -61,14 +61,18 @@ class GeneratorPair(NamedTuple):
 def generator_pairs(
     corpus: Corpus, held_out_share: float, seed: int
 ) -> tuple[list[GeneratorPair], list[GeneratorPair]]:
-    """Return the pairs of the corpus's training qrels, to train on and held out.
+    """Divide the judged training pairs of document and query into two sets.
 
-    A document is held out with all its queries.
+    The model is trained on the first set. The second, the held-out set, chooses the best step of
+    the training. All pairs of a document are in the same set.
 
     Args:
         corpus: The corpus.
-        held_out_share: Share of the documents that are held out.
-        seed: The project's seed.
+        held_out_share: Share of the documents that are held out, from 0 to 1.
+        seed: Random seed of the project.
+
+    Returns:
+        The pairs to train on, and the held-out pairs.
 
     Raises:
         FreshetError: If there is no pair to train on. A generator must learn from real queries.

@@ -1,8 +1,8 @@
-"""Open searchers by retriever, and the threads that search.
+"""The open searchers of the service, and the threads that search.
 
-A request takes one reference to a searcher and keeps it to its end, so that its answer comes from
-one generation. A newer generation replaces the reference, which is atomic. The old searcher is
-freed with its last request.
+A searcher answers queries from one generation, an immutable snapshot of the index. A request uses
+the same searcher until it ends, so its answer comes from one generation. When a newer generation is
+opened, later requests get its searcher. The old searcher is freed when its last request has ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from orchestration.service.errors import Busy, NotFound, NotReady
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-# Interval in which the service looks for generations of other processes.
+# Seconds between two checks for generations that other processes have made.
 POLL_SECONDS = 0.2
 SEARCH_THREADS = 2
 MAX_WAITING_SEARCHES = 64
 MAX_WAIT_SECONDS = 10.0
-# Queries that one thread searches together.
+# Largest number of queries that one thread searches together.
 MAX_GROUP_QUERIES = 16
 CLOSE_CHECK_SECONDS = 0.02
 
@@ -54,17 +54,17 @@ class Searchers:
         self._load_reranker = load_reranker
         self.swaps = 0
         self._searchers: dict[str, Searcher] = {}
-        # By retriever: why its newest generation cannot be opened.
+        # The reason why the newest generation of a retriever cannot be opened, by retriever.
         self._failures: dict[str, str] = {}
         self._last_default = ""
-        # Held to open or replace a searcher, never to search.
+        # This lock is held while a searcher is opened or replaced. A search does not need it.
         self._lock = threading.Lock()
 
     def current(self, retriever: str | None = None) -> Searcher:
         """Return the searcher for one request.
 
         Args:
-            retriever: Name of a live retriever; the default retriever if None.
+            retriever: Name of a live retriever. None: the default retriever.
 
         Raises:
             NotReady: If there is no live retriever.
@@ -90,7 +90,7 @@ class Searchers:
 
     @property
     def failure(self) -> str | None:
-        """Why a retriever's newest generation cannot be served; None if all are served."""
+        """The reasons why newest generations cannot be opened; None if all are open."""
         if not self._failures:
             return None
         return "; ".join(f"{name}: {reason}" for name, reason in sorted(self._failures.items()))
@@ -116,15 +116,16 @@ class Searchers:
         """Refresh all searchers.
 
         Returns:
-            The default retriever, and its generation that is searched; None if the current
-            generation cannot be opened.
+            The name of the default retriever, and the number of its current generation. The number
+            is None if the current generation cannot be opened.
 
         Raises:
             NotReady: If there is no live retriever.
         """
         self.refresh()
         name = self.default()
-        # This is read before the generation, because it is reset after a generation is replaced.
+        # Read the failure before the generation. Another thread first replaces the generation and
+        # then resets the failure, so the other order could pair no failure with an old generation.
         is_failing = name in self._failures
         generation = self.current(name).generation.number
         return name, None if is_failing else generation
@@ -157,7 +158,7 @@ class Searchers:
         searcher = self._searchers[name]
         try:
             renewed = searcher.renewed().ready()
-        # The old searcher can answer, whatever is wrong with the new one.
+        # Every error is caught, because the old searcher can still answer.
         except Exception as error:
             reason = str(error) or type(error).__name__
             if self._failures.get(name) != reason:
@@ -182,9 +183,9 @@ class _QueuedSearch:
     Attributes:
         kind: Searches of equal kinds can be answered together.
         texts: The queries.
-        search: Answers queries, in their order.
-        deadline: Time by which the search must start, by the monotonic clock.
-        answer: The answers.
+        search: Function that returns one answer per query, in the order of the queries.
+        deadline: Latest time for the search to start, in seconds of the monotonic clock.
+        answer: Future of the answers.
     """
 
     kind: Hashable
@@ -194,7 +195,7 @@ class _QueuedSearch:
     answer: Future[list[Any]] = field(default_factory=Future)
 
     def start(self) -> bool:
-        """Return whether to search: the client still waits, and the deadline is not over."""
+        """Return whether to search: the client still waits, and the deadline has not passed."""
         if not self.answer.set_running_or_notify_cancel():
             return False
         if time.monotonic() > self.deadline:
@@ -231,7 +232,7 @@ class SearchPool:
         Raises:
             Busy: If the queue is full, or moves too slowly.
         """
-        # A new object equals nothing else, so that the function runs alone.
+        # No other kind equals a new object, so the function is not grouped with other searches.
         kind = object()
         (result,) = await self.search(kind, [""], lambda texts: [work()])
         return result
@@ -242,9 +243,10 @@ class SearchPool:
         """Answer queries, perhaps together with waiting queries of the same kind.
 
         Args:
-            kind: Everything but the queries that decides how `search` answers.
+            kind: All options that affect the answers, in a value that can be compared. Only
+                searches with equal kinds are answered together.
             texts: The queries.
-            search: Answers queries, in their order.
+            search: Function that returns one answer per query, in the order of the queries.
 
         Raises:
             Busy: If the queue is full, or moves too slowly.
@@ -259,7 +261,7 @@ class SearchPool:
             self.inside += 1
             self._queue.append(entry)
 
-        # This also counts a search whose client has gone: it still runs.
+        # The search is counted until it has ended, even if its client has disconnected.
         entry.answer.add_done_callback(self._leave)
         try:
             self._threads.submit(self._answer_next)
@@ -269,7 +271,7 @@ class SearchPool:
         return await asyncio.wrap_future(entry.answer)
 
     def close(self, seconds: float | None = None) -> bool:
-        """Finish all searches, and return whether that was done within `seconds`."""
+        """Finish all searches, and return whether they ended within `seconds` (None: no limit)."""
         deadline = None if seconds is None else time.monotonic() + seconds
         self._threads.shutdown(wait=seconds is None)
         while self.inside and deadline is not None and time.monotonic() < deadline:
@@ -281,7 +283,7 @@ class SearchPool:
             self.inside -= 1
 
     def _answer_next(self) -> None:
-        """Answer the first search of the queue, and others of its kind.
+        """Answer the first search of the queue together with others of the same kind.
 
         The queue may be empty, because another thread has taken several searches.
         """
@@ -290,7 +292,11 @@ class SearchPool:
             self._answer(group)
 
     def _take_group(self) -> list[_QueuedSearch]:
-        """Take the first search and others of its kind, up to `MAX_GROUP_QUERIES` queries."""
+        """Take the first search of the queue and others of the same kind.
+
+        The searches have at most `MAX_GROUP_QUERIES` queries together, unless the first one alone
+        has more.
+        """
         group: list[_QueuedSearch] = []
         remaining: list[_QueuedSearch] = []
         room = MAX_GROUP_QUERIES
@@ -307,9 +313,10 @@ class SearchPool:
         return group
 
     def _answer(self, group: Sequence[_QueuedSearch]) -> None:
-        """Search all queries of a group together; one by one if that fails.
+        """Search all queries of a group together.
 
-        So an error of one search does not affect the others.
+        If this fails, the searches are run one by one, so that an error of one search does not
+        affect the others.
         """
         texts = [text for entry in group for text in entry.texts]
         try:

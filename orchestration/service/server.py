@@ -1,6 +1,6 @@
-"""Run the service until it is told to stop.
+"""Run the service until a signal stops it.
 
-It then accepts no more requests, finishes the ones it has, and ends.
+After the signal, the service accepts no more requests, finishes the running ones, and ends.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from orchestration.running_service import NoRegistration, Registration
 from orchestration.service.app import create_app
 from orchestration.service.telemetry import telemetry_from_environment
 
-# Time from the signal to the end, even if a lock is held. systemd kills after 90 seconds.
+# Largest number of seconds from the signal to the end of the process. It is smaller than the 90
+# seconds after which systemd kills a process.
 STOP_SECONDS = 60
-# Part of this time for the running requests. The rest is for the work that they have started.
+# Number of these seconds in which running requests can end. The rest is for the changes that they
+# have queued.
 REQUEST_SECONDS = 40
 
 
@@ -51,10 +53,11 @@ def serve(
         project: The project.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        registration: Tells clients where the service is.
+        registration: Publishes the address of the service for clients on this machine.
         token: Whether the token is also required on this machine's own addresses.
         origins: Other sites whose pages may send requests.
-        follower: Keeps the project a copy of a published collection; None if it is no copy.
+        follower: Updates the project from a published collection. None if the project is not a
+            copy of one.
 
     Raises:
         FreshetError: If the port is taken, the live index is damaged, or OpenTelemetry is
@@ -74,7 +77,8 @@ def serve(
     with bind_socket(host, port) as listening_socket:
         app = create_app(project, host, expected_token, origins, follower, telemetry)
         server = _Server(app, registration, _url(listening_socket))
-        # Errors of the start are raised here. Inside of the server they would become tracebacks.
+        # The service is started here and not inside the server, which would print a traceback for
+        # an error.
         app.state.service.start()
         try:
             server.run(sockets=[listening_socket])
@@ -92,8 +96,8 @@ def serve(
         flush=True,
     )
     registration.withdraw()
-    # Threads may still work or wait for a lock of another process. They are as safe as from
-    # `kill -9`, so that the process need not wait for them.
+    # Threads may still work, or wait for a lock of another process. The process does not wait for
+    # them: the data survives their sudden end, as it survives `kill -9`.
     os._exit(0)
 
 
@@ -114,7 +118,7 @@ class _Server(uvicorn.Server):
         self.url = url
         self.service = app.state.service
         self.stopping_since: float | None = None
-        # uvicorn itself handles SIGINT and SIGTERM only, and raises them again at its end.
+        # uvicorn handles only SIGINT and SIGTERM, and raises them again when it has ended.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self.handle_exit)
 
@@ -144,7 +148,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Withdraw the registration, and finish the running requests."""
         self.registration.withdraw()
-        # Requests that still wait for the queue are answered after half of the time.
+        # After half of this time, requests that still wait for the queue are answered.
         asyncio.get_running_loop().call_later(
             REQUEST_SECONDS / 2, self.service.ingest_queue.answer_all
         )
