@@ -316,13 +316,15 @@ class Client:
     def feedback(
         self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = ""
     ) -> str:
-        """Record a person's opinion of a hit. Retrains learn from it.
+        """Record a person's opinion of a hit.
+
+        Feedback becomes judgements, from which the next training learns.
 
         Args:
             query: The query that was searched.
             document_id: Id of the hit.
             verdict: "up", "down", or "click" if the hit was opened.
-            rank: Rank of the hit. Clicks on high ranks count less.
+            rank: Rank of the hit, from 1. A click near the top of the list counts less.
             who: Identity of the person. The latest verdict per person, query and document counts,
                 but a click does not replace a thumb.
 

@@ -30,7 +30,7 @@ from orchestration.cli import (
 )
 
 IMPORT_NAME = "freshet"
-# `bench` passes its arguments on to the benchmarks.
+# Settings of the command `bench`, which passes unknown arguments on to the benchmarks.
 PASS_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 COMMANDS: dict[str, list[Callable[..., Any]]] = {
     "Start": [build.init, demo.demo],
@@ -75,8 +75,8 @@ tools = typer.Typer(
 def installed_version() -> str:
     """Return the version of the distribution that contains the package `freshet`.
 
-    The distribution has another name than the package. It is looked up, so that its name is
-    written in pyproject.toml only.
+    The distribution and the package have different names. The name of the distribution is looked
+    up, so that it is written only in pyproject.toml.
     """
     distributions = metadata.packages_distributions().get(IMPORT_NAME)
     if not distributions:
@@ -103,9 +103,9 @@ def _options(
 
 
 class Command(TyperCommand):
-    """A command whose help names no type for options that take no value.
+    """A command whose help shows no type for options without a value.
 
-    Typer prints `--json <bool>`, which looks as if a value had to be typed.
+    By default, Typer prints `--json <bool>`, which looks as if the option needed a value.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -125,7 +125,7 @@ class Command(TyperCommand):
 def command_name(function: Callable[..., Any]) -> str:
     """Return the name of a command by its function.
 
-    `import` is a keyword of Python, so that its function is called `import_`.
+    The function of the command `import` is called `import_`, because `import` is a Python keyword.
     """
     return function.__name__.removesuffix("_").replace("_", "-")
 

@@ -31,11 +31,13 @@ Next
   freshet ui                    Dagster on http://127.0.0.1:3000, MLflow on http://127.0.0.1:5000
 """
 MAX_LISTED_DOCUMENTS = 10
-# Fewest words of a title that is preferred, and most words of an example.
+# An example query is preferably a title with at least `MIN_TITLE_WORDS` words. It is cut to
+# `MAX_TITLE_WORDS` words.
 MIN_TITLE_WORDS = 2
 MAX_TITLE_WORDS = 10
-# Imported objects live until the end. With Python's default of 700, the garbage collector looks
-# through them so often that this takes a sixth of a build with nothing to do.
+# Number of new objects after which the garbage collector runs. With Python's default of 700 it
+# checks the many objects of imported libraries so often that this takes a sixth of the time of a
+# build with nothing to do.
 GC_THRESHOLD = 300_000
 
 
@@ -73,7 +75,7 @@ def run_job(project: Project, job: str = "full_build") -> None:
     from orchestration.project_definitions import definitions
 
     initialise(project)
-    # Without this, the build would wait for the slot of a training that was killed.
+    # A killed training still holds its slot in Dagster. The build would wait for this slot.
     fail_abandoned_runs(project)
     with open_instance(project) as instance, show_runs_in_ui(instance, job):
         resolved_job = definitions(project).resolve_job_def(job)
@@ -115,7 +117,7 @@ def _show_rejected_documents(project: Project) -> None:
 
 
 def _show_merged_documents(project: Project) -> None:
-    """Say how many documents were left out because others say the same."""
+    """Print how many documents were left out because others have the same text or title."""
     merged = read_json(project.artifacts / "corpus" / "report.json")["documents_merged"]
     if merged:
         noun = "document was" if merged == 1 else "documents were"
@@ -125,7 +127,7 @@ def _show_merged_documents(project: Project) -> None:
 
 
 def _show_reading_notes(project: Project) -> None:
-    """List what of the source's files was not read, or was guessed."""
+    """Print the parts of the source's files that were not read, or were read by a guess."""
     from model_code.collection.index.reading_notes_file import read_reading_notes
     from model_code.corpus.reading_notes import REFUSED_FILE, note_lines
 
@@ -153,9 +155,9 @@ def _show_searches(project: Project) -> None:
 
 
 def example_queries(project: Project) -> tuple[str, ...]:
-    """Return three queries that make sense for the corpus.
+    """Return three example queries for the corpus.
 
-    These are test queries; without judgements, titles of different documents.
+    They are judged test queries or, without judgements, titles of documents.
     """
     import pandas as pd
 
@@ -173,7 +175,7 @@ def example_queries(project: Project) -> tuple[str, ...]:
 
 
 def example_titles(titles: Sequence[str], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return queries from different documents that lie far apart in the corpus.
+    """Return example queries made of documents from different parts of the corpus.
 
     A query is the title of a document, or its first sentence if it has no title. Titles of several
     words are preferred.

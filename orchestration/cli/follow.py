@@ -43,10 +43,10 @@ def open_follower(target: str, copy: Path, name: str | None, accept_epoch: str |
     """Open the copy of a published collection, and bring it up to date.
 
     Args:
-        target: Where the collection is published.
+        target: Address of the shared place where the collection is published.
         copy: Folder of the copy.
-        name: Name of the follower; None means the name of this machine.
-        accept_epoch: Epoch of a new writer to accept.
+        name: Name of the follower. None: the name of this machine.
+        accept_epoch: Epoch (identity) of a new writer to accept.
 
     Raises:
         FreshetError: If there is no copy, and none can be made.
