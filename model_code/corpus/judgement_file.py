@@ -36,7 +36,7 @@ class JudgedPair:
         question: Text of the question, on one line.
         document_id: Id of the document.
         relevance: Grade; 0 or less means that the document is not relevant.
-        split: Split of the question, one of `SPLITS`; None if it is drawn by hash.
+        split: Split of the question, one of `SPLITS`. None: the build assigns one by a hash.
     """
 
     question: str

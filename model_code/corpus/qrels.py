@@ -23,7 +23,7 @@ MAX_RELEVANCE = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A sound row of qrels.
+    """A valid row of qrels.
 
     Attributes:
         row: The row.
@@ -68,7 +68,7 @@ class QrelTargets:
     Attributes:
         queries: Ids of the queries.
         documents: Ids of the documents that are kept.
-        merged: {id of a merged document: id of the kept one}.
+        merged: Id of the kept document, by the id of each document that was merged into it.
         limited: Whether `corpus.limit` may have left documents out.
     """
 

@@ -105,9 +105,9 @@ def _is_split_whole(document: str, settings: QuerySplitSettings) -> bool:
 
 
 def position(identifier: str, seed: int, purpose: str) -> float:
-    """Return a number in [0, 1) that is uniform over ids and fixed by the arguments.
+    """Return a pseudo-random number in [0, 1) that depends only on the arguments.
 
-    Numbers of different purposes are independent.
+    The numbers of different ids are uniform, and those of different purposes are independent.
 
     >>> round(position("numpy.sort", seed=0, purpose="queries"), 4)
     0.293
