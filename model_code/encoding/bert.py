@@ -208,9 +208,8 @@ def load_plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
         max_tokens: Number of tokens per text that the transformer must have positions for.
 
     Returns:
-        The model in float32. None if a file is missing, if the architecture is not the published
-        BERT, if the library would build another tokenizer from the files, or if weights have other
-        names.
+        The model in float32. None if a file is missing, the architecture is not the published BERT,
+        or weights have other names. Also None if the library would build another tokenizer.
     """
     file_names = (CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, WEIGHTS_FILE)
     if not all((folder / name).is_file() for name in file_names):

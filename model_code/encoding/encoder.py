@@ -440,8 +440,8 @@ class Encoder(TextModel):
         """Encode features as one vector per layer, for several layers (MLR).
 
         The states of each layer are pooled and normalised in the same way as the last layer in
-        `forward`. Without normalisation, the layer with the largest norm would always score best:
-        the norms of T5's inner layers differ much, because they are not normalised in the model.
+        `forward`. Without this, the layer with the largest norm would always score best. T5 does
+        not normalise its inner layers, so their norms differ much.
 
         Projections are applied to every layer, because the query's vector is projected too. They
         may be non-linear or have a bias, and were trained on vectors of the last layer. So the

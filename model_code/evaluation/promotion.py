@@ -85,9 +85,9 @@ def judge_promotion(
 ) -> Verdict:
     """Pass the challenger if it is better on one metric and not worse on any protected metric.
 
-    Let d be the mean of challenger - champion, p the two-sided p of the paired randomisation test,
-    and [low, high] the bootstrap interval of d at 1 - 2 alpha, so that each bound is one-sided at
-    alpha.
+    Let d be the mean of challenger - champion, and p the two-sided p of the paired randomisation
+    test. Let [low, high] be the bootstrap interval of d at 1 - 2 alpha, so that each bound is
+    one-sided at alpha.
 
     - *Better*: d > 0 and p < alpha.
     - *Worse*: d < 0 and p < alpha.

@@ -2,7 +2,7 @@
 
 trec_eval ignores the rank column. It sorts by score, as a 32-bit float, and orders equal scores by
 *descending* document id. Our rankings order equal scores by ascending id. So the written scores
-decrease strictly from rank to rank: a score that equals the one before it is lowered by the
+decrease strictly from rank to rank. A score that equals the one before it is lowered by the
 smallest step of a 32-bit float. trec_eval then uses exactly our order.
 """
 

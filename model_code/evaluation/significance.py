@@ -5,9 +5,9 @@ draws depend only on the seed and the number of queries. So the result of a colu
 on other columns.
 
 Bootstrap intervals are computed by scipy. The randomisation test is our own code, because it is
-faster: 10,000 permutations of 665 queries and 11 columns take 0.6 s as a matrix product, and about
-30 s with `scipy.stats.permutation_test`. Holm's correction is six lines, which are not worth a new
-dependency on statsmodels.
+faster. For 10,000 permutations of 665 queries and 11 columns, its matrix product takes 0.6 s, and
+`scipy.stats.permutation_test` takes about 30 s. Holm's correction is six lines, which are not worth
+a new dependency on statsmodels.
 
 The import of scipy.stats takes a second, and not every caller needs it. So the functions import it.
 """

@@ -5,8 +5,8 @@ candidate passages. Then each candidate is scored separately from the stored vec
 depends on the query vector and the passage vector only. It does not depend on the other queries of
 a batch, on the order of insertion, or on how a library blocks a matrix product.
 
-Without an inverted file the result is provably exact: the search fetches more candidates until no
-passage that was left out can be better, even with the largest possible rounding error.
+Without an inverted file the result is provably exact. The search fetches more candidates until no
+other passage can be better, even with the largest possible rounding error.
 
 The exact search is our own code because FAISS's flat index neither scores independently of the
 batch nor ranks documents by their best passage. It also lets small projects do without FAISS.

@@ -20,8 +20,8 @@ When documents are added, the mean and the covariance of the build stay in use, 
 were learned with them. Added documents of another domain may then have far larger normalised scores
 than any document of the build. So two rules limit the shares of a query:
 
-- If the best dense score of a query exceeds the largest one of any dev query in the build, all its
-  dense scores are scaled down to this limit. Their order stays.
+- The largest dense score of any dev query in the build is a limit. If the best dense score of a
+  query exceeds it, all its dense scores are scaled down to the limit. Their order stays.
 - If the word scores of one to three documents lead all others by a large gap, these documents are
   isolated. An example are the only documents with a rare identifier. The shares of the other
   components are then scaled down until they cannot close the gap.
@@ -109,7 +109,7 @@ class ScoreNormalizer:
     """Standardises the scores of a dense component to mean 0 and standard deviation 1 per query.
 
     The mean and the variance of a query's inner products follow from the mean and the covariance of
-    the document vectors, so that the query needs no product with all documents.
+    the document vectors. So a query needs no product with every document.
 
     Attributes:
         mean: Mean vector of the build, shape (H,), float64.

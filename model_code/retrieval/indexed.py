@@ -28,9 +28,9 @@ from model_code.text.known_queries import KnownQuery
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """A function that replaces the encoder's vectors of new documents by the vectors to index.
 
-Arguments: the document id of each of n rows; the encoder's vectors, shape (n, H); and for each row
-the vectors of its document's m known queries, shape (m, H), where m may be 0. It returns vectors of
-shape (n, H).
+It has three arguments: the document id of each of n rows; the encoder's vectors, shape (n, H); and
+the vectors of known queries. The last has an array of shape (m, H) for each row, for the m known
+queries of its document; m may be 0. The function returns vectors of shape (n, H).
 """
 
 

@@ -9,9 +9,10 @@ These questions mislead if the collection is about everyday subjects, or shares 
 So random queries limit the floor. A random query joins words of random documents and means nothing.
 The floor is at least half of, and at most, the median fit of the best hits of random queries.
 
-The scores of a fusion do not show how well a hit fits, because they are normalised per query: the
-best document of a component that matches words always has the score 1. So each component has its
-own threshold. A hit is below the floor if it is below the threshold of every component.
+The scores of a fusion do not show how well a hit fits, because they are normalised per query. For
+example, the best document of a component that matches words always has the score 1. So each
+component has its own threshold. A hit is below the floor if it is below the threshold of every
+component.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MIN_SHARE_OF_RANDOM = 0.5
 MIN_DOCUMENTS = 20
 """Smallest number of documents for which a floor is learned.
 
-Words of fewer documents make random queries that are too similar to the documents.
+The fits of random queries from fewer documents are not reliable.
 """
 
 

@@ -133,8 +133,8 @@ def sample_passages(
 class SiblingNegatives(NegativeSampler):
     """Passages below the ancestors of the query's passage: siblings in the hierarchy.
 
-    For each level t from M + 1 down to the documents, HCE (equation 6) draws a sample of documents
-    that share the relevant document's ancestor at level t - 1. Here one passage is drawn below each
+    HCE (equation 6) draws a sample for each level t from M + 1 down to the documents. Its documents
+    share the relevant document's ancestor at level t - 1. Here one passage is drawn below each
     of these ancestors in turn, starting with the deepest one. All of them are negatives of one
     contrastive loss. A small cluster may give fewer passages.
     """
