@@ -32,9 +32,9 @@ TABLE: tuple[Stage, ...] = (
     acceptance.STAGE,
     base_index.STAGE,
     hierarchy.STAGE,
+    baselines.STAGE,
     train.STAGE,
     index.STAGE,
-    baselines.STAGE,
     evaluate.STAGE,
     fuse.STAGE,
     comparison.STAGE,
@@ -52,7 +52,7 @@ def expand(retrievers: Iterable[str], fusions: Iterable[str] = ()) -> tuple[Stag
     A stage that runs once per retriever or fusion is repeated for each of their names.
 
     >>> [stage.address for stage in expand(["hce"], ["fused"])][6:]
-    ['train@hce', 'index@hce', 'baselines', 'evaluate@hce', 'fuse@fused', 'comparison']
+    ['baselines', 'train@hce', 'index@hce', 'evaluate@hce', 'fuse@fused', 'comparison']
     """
     names = {"retrievers": tuple(retrievers), "fusions": tuple(fusions)}
     expanded: list[Stage] = []

@@ -33,6 +33,12 @@ def test_dvc_yaml_is_what_the_table_says():
     assert YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text()) == dvc_file.render()
 
 
+def test_stages_come_after_the_stages_that_they_read(table):
+    for position, stage in enumerate(table):
+        later = table[position:]
+        assert stages.upstream(stage, later) == (), stage.address
+
+
 def test_dvc_resolves_the_file_to_the_same_graph(table):
     from dvc.repo import Repo
 
