@@ -14,10 +14,7 @@ from model_code.checks.indexes import check_document_order, load_array
 from model_code.checks.rules import require, require_files, require_finite
 from model_code.context import StageContext
 from model_code.files import MANIFEST, read_json
-from model_code.lexical.settings import EMBEDDED
-
-# Manifest key of a `KnownWords`: how known queries count. It is missing if they do not count.
-KNOWN_WORDS = "known_words"
+from model_code.lexical.settings import EMBEDDED, KNOWN_WORDS
 
 
 def check_trained(context: StageContext) -> None:

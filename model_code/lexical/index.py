@@ -37,9 +37,8 @@ import numpy as np
 from model_code.distributed.encoding import Arrays, keep_shards
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, read_manifest, verify_checksums, write_json, write_manifest
-from model_code.lexical.contract import KNOWN_WORDS
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
+from model_code.lexical.settings import EMBEDDED, KNOWN_WORDS, LexicalSettings, MainSearch
 from model_code.lexical.token_index.bags import TokenBags
 from model_code.lexical.token_index.index import SparseIndex, TokenIndex
 from model_code.lexical.token_index.known_tokens import KnownTokens, TokensWithKnown

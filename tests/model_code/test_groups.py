@@ -75,7 +75,7 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
     ],
     ("drift", DriftSettings): [
         ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: Probability"),
-        ({"alpha": 0.005}, r"alpha is 0.005, but must be at least 0.009"),
+        ({"alpha": 0.005}, r"alpha is 0.005, but must be at least 0.011"),
         (
             {"draws": 100},
             r"drift.draws is no setting, but always 999; delete the key",

@@ -405,7 +405,7 @@ def test_champion_of_another_corpus_is_scored_again(tracked_project, build, tmp_
 
 def test_gate_searches_registered_files_of_champion(tracked_project, build, tmp_path, monkeypatch):
     def again(project, champion):
-        (segment,) = gate._champion_segments(project, champion)
+        (segment,) = gate._champion_segments(project, champion, tmp_path)
         assert segment.retriever.search(["sort an array"], 1)[0][0][0] == "d1"
         return write_scores(tmp_path / "again", 0.3)
 

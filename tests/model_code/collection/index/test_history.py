@@ -266,7 +266,7 @@ class History:
 
     def follow_source(self, collection: LiveIndex) -> None:
         """The index holds of the source what the source holds."""
-        sync(collection, "source.jsonl", force=True, cwd=self.project.root)
+        sync(collection, force=True, cwd=self.project.root)
         assert self.source == {one: self.told[one] for one in OF_SOURCE if one in self.told}, (
             self.done[-5:]
         )
@@ -424,6 +424,8 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
 def live(root, monkeypatch, seed: int, steps: int) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
     history = History(root, seed)
+    # The project's own source, whose documents keep their ids.
+    history.project.params_file.write_text("corpus: {path: source.jsonl}\n")
     with pytest.MonkeyPatch.context() as patch:
         telling(history, patch)
         for number in range(steps):
