@@ -23,6 +23,7 @@ from model_code.errors import FreshetError
 CLONE = Path(__file__).parents[1]
 K = 10
 QUERIES = 50
+WORDS_PER_QUERY = 6
 # Largest resident memory in MB after searches of 100,000 passages.
 MAX_RESIDENT_MB = 350
 KIB_PER_MB = 1000_000 / 1024
@@ -68,7 +69,8 @@ def build(folder: Path, passages: int) -> dict[str, Any]:
     from benchmarks.filters import open_collection
 
     _, texts = open_collection(folder, passages, BASE)
-    queries = [" ".join(text.split()[:6]) for text in texts[:: max(1, passages // QUERIES)]]
+    step = max(1, passages // QUERIES)
+    queries = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[::step]]
     return {"queries": queries[:QUERIES]}
 
 

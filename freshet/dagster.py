@@ -99,13 +99,15 @@ class FreshetProject(dg.Component, dg.Model, dg.Resolvable):
         folder = Path(context.project_root, self.path)
         project = Project.find(folder)
         included = definitions(project)
+        sensors = included.sensors if self.sensors else []
+        schedules = included.schedules if self.schedules else []
 
         # The jobs name their executor. One for all jobs would replace that of the other project.
         return dg.Definitions(
             assets=included.assets,
             jobs=included.jobs,
-            sensors=included.sensors if self.sensors else [],
-            schedules=included.schedules if self.schedules else [],
+            sensors=sensors,
+            schedules=schedules,
             resources={
                 "project": project,
                 "freshet": FreshetResource(path=str(project.root)),

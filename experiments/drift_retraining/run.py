@@ -138,13 +138,14 @@ class Effect:
             for before, after in zip(self.added, self.retrained, strict=True)
         )
         is_due = lower_end > 0 and gains_with_each_seed
+        verdict = "yes" if is_due else "no"
         return [
             name,
             str(len(added.new)),
             f"{added.new.mean():.3f}",
             f"{retrained.new.mean():.3f}",
             new_gain,
-            "yes" if is_due else "no",
+            verdict,
             old_gain,
             f"{loss:+.3f}",
             f"{sum(self.batches.retrain)} of {len(self.batches.retrain)}",

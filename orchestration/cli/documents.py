@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from model_code.collection.handover.engines import EngineName
 from model_code.errors import SettingsError
 from model_code.project import Project
 from model_code.text.words import print_message
+from orchestration.cli.change_report import print_change_report
 from orchestration.cli.handover import DEFAULT_NAME, CollectionName, export_to_engine
 from orchestration.cli.options import (
     AsJson,
@@ -24,9 +25,6 @@ from orchestration.cli.options import (
     RowFormat,
 )
 from orchestration.running_service import find_running_service
-
-if TYPE_CHECKING:
-    from model_code.collection.index.changes import ChangeReport
 
 # The commands import the live index inside their functions, because pandas and sqlalchemy take
 # half a second.
@@ -75,7 +73,7 @@ def update(
         if dry_run:
             raise SettingsError("--partial has no dry run; leave out --dry-run")
         index = LiveIndex(Project.find(), retriever, find_service=find_running_service)
-        _print_report(update_partially(index, files, f".{input_format}"), as_json)
+        print_change_report(update_partially(index, files, f".{input_format}"), as_json)
         return
     _add_files(files, input_format, dry_run, retriever, as_json, only_known=True)
 
@@ -93,7 +91,7 @@ def _add_files(
 
     index = LiveIndex(Project.find(), retriever, find_service=find_running_service)
     report = add_files(index, files, f".{input_format}", only_known, dry_run)
-    _print_report(report, as_json, dry_run)
+    print_change_report(report, as_json, dry_run)
 
 
 def delete(
@@ -146,7 +144,7 @@ def delete(
         report = erase_documents(index, ids or [])
     else:
         report = delete_documents(index, ids or [])
-    _print_report(report, as_json, dry_run)
+    print_change_report(report, as_json, dry_run)
 
 
 def forget(
@@ -209,21 +207,7 @@ def sync(
 
     index = LiveIndex(Project.find(), find_service=find_running_service)
     report = sync_index(index, path, force, dry_run, name=source)
-    _print_report(report, as_json, dry_run)
-
-
-def _print_report(report: ChangeReport, as_json: bool, dry_run: bool = False) -> None:
-    """Print the outcome of a change; exit with code 1 if all rows were refused."""
-    if as_json:
-        record = dataclasses.asdict(report)
-        record["dry_run"] = dry_run
-        print_message(json.dumps(record, indent=2, ensure_ascii=False))
-    elif dry_run:
-        print_message(f"would be: {report}")
-    else:
-        print_message(str(report))
-    if report.failed:
-        raise typer.Exit(1)
+    print_change_report(report, as_json, dry_run)
 
 
 def export(
@@ -332,6 +316,6 @@ def import_(
         parameters.write_overrides(project.params_file, assignments)
 
     report = import_project(project, folder, index, assign_settings)
-    _print_report(report, as_json)
+    print_change_report(report, as_json)
     if report.corpus_documents and not as_json:
         print_message("build it with: freshet ingest && freshet run && freshet register")

@@ -11,12 +11,12 @@ import typer
 
 from model_code.project import Project
 from model_code.text.words import print_message
+from orchestration.cli.change_report import print_change_report
 from orchestration.cli.options import AsJson, DryRun
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
     from freshet.results import SourceState
-    from model_code.collection.index.changes import ChangeReport
 
 SourceName = Annotated[str, typer.Argument(help="Name of the source.")]
 
@@ -53,7 +53,7 @@ def remove(name: SourceName, dry_run: DryRun = False, as_json: AsJson = False) -
     from model_code.collection.sync.source_changes import remove_source
 
     index = LiveIndex(Project.find(), find_service=find_running_service)
-    _print_report(remove_source(index, name, dry_run), as_json, dry_run)
+    print_change_report(remove_source(index, name, dry_run), as_json, dry_run)
 
 
 @sources.command()
@@ -81,7 +81,7 @@ def rename(
     if not dry_run:
         report = rename_source(index, old, new)
     report.judgements = judgements
-    _print_report(report, as_json, dry_run)
+    print_change_report(report, as_json, dry_run)
 
 
 def source_line(state: SourceState) -> str:
@@ -93,14 +93,3 @@ def source_line(state: SourceState) -> str:
         moment = datetime.fromtimestamp(state.synced, UTC)
         time = f"synced {moment.isoformat(sep=' ', timespec='minutes')}"
     return f"{state.name}  {number} {noun}, {time}, {state.location}"
-
-
-def _print_report(report: ChangeReport, as_json: bool, dry_run: bool) -> None:
-    if as_json:
-        record = dataclasses.asdict(report)
-        record["dry_run"] = dry_run
-        print_message(json.dumps(record, indent=2, ensure_ascii=False))
-    elif dry_run:
-        print_message(f"would be: {report}")
-    else:
-        print_message(str(report))

@@ -102,12 +102,13 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         event_counts = {str(state): number for state, number in ledger_view.counts().items()}
         tasks = [task.as_dict() for task in ledger.tasks.last(retriever, RECENT_ENTRIES)]
         deciding = _find_deciding_report(ledger, retriever)
+        deciding_report = None if deciding is None else asdict(deciding)
         status["ledger"] = {
             "documents": event_counts,
             "lag": {"pending": backlog.number, "seconds": backlog.seconds},
             "work": _with_iso_times(tasks),
             "drift": last_drift_report,
-            "deciding": None if deciding is None else asdict(deciding),
+            "deciding": deciding_report,
             "rejections": _with_iso_times(ledger.recent_rejections(RECENT_ENTRIES)),
         }
     return status

@@ -285,8 +285,9 @@ def _unread_file_notes(source: Source, source_name: str | None) -> list[ReadingN
 def _make_report(
     plan: SyncPlan, contents: SourceContents, notes: list[ReadingNote], source_name: str | None
 ) -> SyncReport:
+    reported_name = DEFAULT_SOURCE_NAME if source_name is None else source_name
     return SyncReport(
-        source=DEFAULT_SOURCE_NAME if source_name is None else source_name,
+        source=reported_name,
         merged=dict(contents.merged),
         added=plan.added,
         updated=plan.updated,
