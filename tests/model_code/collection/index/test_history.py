@@ -48,7 +48,9 @@ from tests.model_code.collection.backup.test_backup import held_in
 
 NAMES = ("hce", "other")
 CHANGED = [*BASE, *(f"n{number}" for number in range(8))]
-OF_SOURCE = [f"s{number}" for number in range(5)]
+# Documents of the named source `source`, whose ids begin with its name.
+SOURCE_PREFIX = "source:"
+OF_SOURCE = [f"{SOURCE_PREFIX}s{number}" for number in range(5)]
 IDS = [*CHANGED, *OF_SOURCE]
 NOTICED = (
     "what waits is rolled back at recovery",
@@ -226,7 +228,8 @@ class History:
         self.written += 1
         if action == "sync":
             self.source = {one: self.text(one) for one in OF_SOURCE if self.chance.random() < 0.6}
-            self.write("source.jsonl", list(self.source.items()))
+            rows = [(one.removeprefix(SOURCE_PREFIX), text) for one, text in self.source.items()]
+            self.write("source.jsonl", rows)
         said = [(one, self.text(one)) for one in ids]
         if action == "inbox":
             self.write(f"{INBOX}/{self.written}.jsonl", said)
@@ -266,7 +269,7 @@ class History:
 
     def follow_source(self, collection: LiveIndex) -> None:
         """The index holds of the source what the source holds."""
-        sync(collection, force=True, cwd=self.project.root)
+        sync(collection, "source.jsonl", force=True, cwd=self.project.root)
         assert self.source == {one: self.told[one] for one in OF_SOURCE if one in self.told}, (
             self.done[-5:]
         )
@@ -410,7 +413,7 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
         return receipt
 
     def add_build(collection, documents, provenance, text, cursor, choose):
-        rows = [document_row(Document(one, one, each)) for one, each in documents.items()]
+        rows = [document_row(make_document(*each)) for each in documents.items()]
         return make_generation(collection, rows, None, cursor, provenance)
 
     patch.setattr(LiveIndex, "record", recorded)
@@ -421,11 +424,18 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("model_code.collection.index.builds.add_build", add_build)
 
 
+def make_document(document_id, text):
+    """Return a document as its source or client sends it: its title is its name there."""
+    if document_id in OF_SOURCE:
+        return Document(
+            document_id, document_id.removeprefix(SOURCE_PREFIX), text, fields={"source": "source"}
+        )
+    return Document(document_id, document_id, text)
+
+
 def live(root, monkeypatch, seed: int, steps: int) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
     history = History(root, seed)
-    # The project's own source, whose documents keep their ids.
-    history.project.params_file.write_text("corpus: {path: source.jsonl}\n")
     with pytest.MonkeyPatch.context() as patch:
         telling(history, patch)
         for number in range(steps):
