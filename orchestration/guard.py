@@ -45,6 +45,7 @@ SAME_SITE_VALUES = ("same-origin", "none")
 
 # Seconds that a client may take to send the head or the body of a request, or to read the answer.
 PHASE_TIMEOUT_SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}
+# Seconds between two checks of the same connection.
 PHASE_CHECK_SECONDS = 1.0
 # Largest number of open connections. It is lower if the process may open few files; see
 # `max_connections`.

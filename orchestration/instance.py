@@ -1,6 +1,7 @@
-"""The project's Dagster instance: its home folder, and runs whose process has ended.
+"""The project's Dagster instance: its home folder, and the runs whose process has ended.
 
-Telemetry is off, and one step of a pool runs at a time.
+The configuration switches telemetry off. In each pool, Dagster's limit on concurrent steps, it
+lets one step run at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ LOCATION = "freshet"
 DATABASE = "FRESHET_DAGSTER_DATABASE"
 DRIVER = "postgresql+psycopg2://"
 STORAGE_CONFIG = f"storage: {{postgres: {{postgres_url: {{env: {DATABASE}}}}}}}\n"
-# Clocks are corrected, so a process may seem to start after its run.
+# A corrected system clock can make a process seem to start after its run, by at most so many
+# seconds.
 CLOCK_TOLERANCE_SECONDS = 60.0
 ABANDONED = "its process is gone: this machine or Dagster's daemon stopped while it ran"
 
@@ -82,7 +84,7 @@ def dagster_home(project: Project) -> Path:
 
 
 def _initialize_storage(home: Path) -> None:
-    """Make the tables of runs and events, which the first query does."""
+    """Create the database tables of runs and events. Dagster creates each at its first query."""
     with dg.DagsterInstance.from_config(str(home)) as instance:
         instance.get_runs(limit=1)
         instance.fetch_materializations(dg.AssetKey("any"), limit=1)
@@ -147,7 +149,11 @@ def _has_running_process(instance: dg.DagsterInstance, run_id: str) -> bool:
 def _is_running(pid: int, run_start: float) -> bool:
     """Return whether the process of a run still runs.
 
-    A process that was started after the run has only the same id, and does not count.
+    The system reuses the ids of processes. A process that was started after the run is another one.
+
+    Args:
+        pid: Id of the process.
+        run_start: Time at which the run started, in seconds since 1970.
     """
     try:
         process = psutil.Process(pid)

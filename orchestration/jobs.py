@@ -15,13 +15,16 @@ from model_code.collection.generations.generation_store import retrievers
 from model_code.project import Project
 from model_code.stages.stage import Stage
 
+# Names of the assets that each job materializes.
 DRIFT_ASSETS = ("drift_report",)
 ADDING_ASSETS = ("added_documents",)
 PILOT_ASSETS = ("retrain_pilot",)
 RETRAIN_ASSETS = ("retrained_retriever", "retrained_champion")
+# Names of the stages whose assets the job `evaluate` materializes.
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
-# All steps of a run share one plan, which the process keeps in memory. Each job names the executor,
-# because another Dagster project that includes these jobs has a different default.
+# All steps of a run must run in one process, because they share the list of stages to run, which
+# that process keeps in memory. Each job names the executor, because another Dagster project that
+# includes these jobs has a different default.
 EXECUTOR = dg.in_process_executor
 
 add_documents = dg.define_asset_job(

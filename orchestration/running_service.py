@@ -26,7 +26,8 @@ from model_code.project import Project
 
 REGISTRATION_FILE = "service.json"
 LOCK_FILE = "service.lock"
-# A client holds the lock for microseconds while it looks for a service.
+# Seconds that a starting service waits for the lock. A client that looks for a service holds the
+# lock as well, but only for microseconds.
 LOCK_TIMEOUT_SECONDS = 1.0
 
 

@@ -39,7 +39,8 @@ NOTHING_DUE = "nothing arrived, and no drift check, pilot or retrain is due"
 MAX_REASON_CHARACTERS = 200
 # The name of an error class of this project at the beginning of a message.
 ERROR_CLASS = re.compile(r"^(freshet|model_code)\.errors\.\w+: ")
-# A document that waits longer is not searchable in time.
+# Seconds within which a recorded change must become searchable. Later, the asset
+# `searchable_documents` does not count as fresh.
 MAX_WAIT_SECONDS = 120.0
 # Seconds between two reports of an asset, well within the time of its freshness policy.
 REPORT_INTERVAL_SECONDS = {SEARCHABLE: 300.0, MEASURED: 1800.0}
@@ -54,8 +55,6 @@ REPORT_INTERVAL_SECONDS = {SEARCHABLE: 300.0, MEASURED: 1800.0}
 )
 def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SensorResult:
     """Start the tasks that are due, and report the assets that are fresh."""
-    from orchestration.freshness.backlog import ingest_backlog
-
     run_requests = []
     partition_requests = []
     skip_reasons = []
@@ -79,23 +78,16 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
     if not run_requests:
         skip_reason = "; ".join(skip_reasons) or NOTHING_DUE
 
-    # The cursor holds when each asset was reported last.
-    reported = json.loads(context.cursor or "{}")
-    backlog = ingest_backlog(project)
-    reports = []
-    for key in _fresh_assets(project, backlog):
-        name = key.to_user_string()
-        if time.time() - reported.get(name, 0.0) >= REPORT_INTERVAL_SECONDS[key]:
-            metadata = _backlog_metadata(project, backlog)
-            reports.append(dg.AssetMaterialization(key, metadata=metadata))
-            reported[name] = time.time()
+    # The cursor holds the time of the last report of each asset, in seconds since 1970.
+    report_times = json.loads(context.cursor or "{}")
+    reports = _report_fresh_assets(project, report_times)
 
     return dg.SensorResult(
         run_requests=run_requests,
         skip_reason=skip_reason,
         dynamic_partitions_requests=partition_requests,
         asset_events=reports,
-        cursor=json.dumps(reported),
+        cursor=json.dumps(report_times),
     )
 
 
@@ -117,6 +109,29 @@ def receive_inbox_and_request_tasks(project: Project) -> list[Task]:
     if waiting(project) and retrievers(project.live):
         receive_inbox(LiveIndex(project))
     return request_due_tasks(project)
+
+
+def _report_fresh_assets(
+    project: Project, report_times: dict[str, float]
+) -> list[dg.AssetMaterialization]:
+    """Return a report for each fresh asset that was not reported lately.
+
+    Args:
+        project: The project.
+        report_times: Time of the last report of each asset, in seconds since 1970. The times of
+            the new reports are written into it.
+    """
+    from orchestration.freshness.backlog import ingest_backlog
+
+    backlog = ingest_backlog(project)
+    reports = []
+    for key in _fresh_assets(project, backlog):
+        name = key.to_user_string()
+        if time.time() - report_times.get(name, 0.0) >= REPORT_INTERVAL_SECONDS[key]:
+            metadata = _backlog_metadata(project, backlog)
+            reports.append(dg.AssetMaterialization(key, metadata=metadata))
+            report_times[name] = time.time()
+    return reports
 
 
 def _fresh_assets(project: Project, backlog: IngestBacklog | None) -> list[dg.AssetKey]:
@@ -172,7 +187,8 @@ def champion_alias(
     if change is None:
         return dg.SkipReason("the champion in MLflow is the version that was promoted last")
 
-    # Each reconciled change is a line of the history, so the same change later has another key.
+    # Dagster runs each key only once. Every change that `follow_alias` reconciles adds a line to
+    # the history, so that the same change gets another key later.
     run_key = f"{len(history.read(project))}: {change}"
     return dg.RunRequest(run_key=run_key, tags={REASON_TAG: str(change)})
 
@@ -188,10 +204,10 @@ def notices(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg
     from orchestration.freshness.notices import failed_task_runs, find_problems, send_notice
 
     problems = find_problems(project)
-    told_runs = failed_task_runs(project)
+    runs_of_failed_tasks = failed_task_runs(project)
     for run_id, message in _failed_runs(context.instance).items():
-        # The failed task names the same error, so its run is not told beside it.
-        if run_id not in told_runs:
+        # The problem of a failed task has the error of its run already.
+        if run_id not in runs_of_failed_tasks:
             problems[run_id] = message
     problems.update(_stale_assets(context.instance))
 
@@ -200,7 +216,7 @@ def notices(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg
     new = [message for key, message in problems.items() if key not in sent]
     if new:
         send_notice(project, new)
-    # Set after sending, so that a message that could not be sent is sent by the next tick.
+    # The cursor is set after sending. If sending fails, the next tick sends the same problems.
     context.update_cursor(json.dumps(list(problems)))
     return dg.SkipReason("; ".join(problems.values()) or "nothing is wrong")
 

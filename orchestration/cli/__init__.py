@@ -23,7 +23,7 @@ ENVIRONMENT_ERROR_MODULES = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "ht
 
 
 def main() -> None:
-    """Run the command that the arguments of this process name."""
+    """Run the command that `sys.argv` names, and show errors as one line."""
     _escape_unencodable_letters()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
@@ -40,7 +40,7 @@ def main() -> None:
             raise
         _exit_with_error(str(error), error.exit_code)
     except Exception as error:
-        # An error of the code keeps its traceback.
+        # A programming error keeps its traceback.
         if debug or not _is_environment_error(error):
             raise
         text = " ".join(str(error).split())
@@ -53,9 +53,9 @@ def main() -> None:
 
 
 def _escape_unencodable_letters() -> None:
-    """Escape letters that the terminal's encoding lacks, so that printing them is no error."""
+    """Print letters that the terminal's encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
-        # A stream that a test or a program puts in place may be of another type.
+        # Tests replace the streams by objects that have no `reconfigure`.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 

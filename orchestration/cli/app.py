@@ -32,6 +32,7 @@ from orchestration.cli import (
 IMPORT_NAME = "freshet"
 # Settings of the command `bench`, which passes unknown arguments on to the benchmarks.
 PASS_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+# Functions of the commands, by the panel of the help that lists them.
 COMMANDS: dict[str, list[Callable[..., Any]]] = {
     "Start": [build.init, demo.demo],
     "Search": [search.search],
@@ -57,6 +58,7 @@ COMMANDS: dict[str, list[Callable[..., Any]]] = {
         maintenance.restore,
     ],
 }
+# Functions of the subcommands of `freshet tools`.
 TOOLS = [freshness.drift, maintenance.compact, maintenance.gc]
 
 app = typer.Typer(
@@ -123,7 +125,7 @@ class Command(TyperCommand):
 
 
 def command_name(function: Callable[..., Any]) -> str:
-    """Return the name of a command by its function.
+    """Return the name of the command that a function implements.
 
     The function of the command `import` is called `import_`, because `import` is a Python keyword.
     """

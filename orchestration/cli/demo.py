@@ -17,6 +17,7 @@ from orchestration.cli.signals import exit_on_signals, run_without_signals
 if TYPE_CHECKING:
     from dagster import ExecuteInProcessResult
 
+# Example queries for the corpus of a new project, which are the docstrings of installed packages.
 DOCSTRING_QUERIES = (
     "How do I read a table from a CSV file?",
     "How can I solve a system of linear equations?",
@@ -31,8 +32,8 @@ Next
   freshet ui                    Dagster on http://127.0.0.1:3000, MLflow on http://127.0.0.1:5000
 """
 MAX_LISTED_DOCUMENTS = 10
-# An example query is preferably a title with at least `MIN_TITLE_WORDS` words. It is cut to
-# `MAX_TITLE_WORDS` words.
+# Titles with at least `MIN_TITLE_WORDS` words are preferred as example queries. All titles are cut
+# to `MAX_TITLE_WORDS` words.
 MIN_TITLE_WORDS = 2
 MAX_TITLE_WORDS = 10
 # Number of new objects after which the garbage collector runs. With Python's default of 700 it
@@ -100,7 +101,7 @@ def first_failure(result: ExecuteInProcessResult) -> str:
 
 
 def _show_rejected_documents(project: Project) -> None:
-    """List the documents that could not be read, at most `MAX_LISTED_DOCUMENTS`."""
+    """Print the first `MAX_LISTED_DOCUMENTS` documents that could not be read, with reasons."""
     import pandas as pd
 
     quarantine = pd.read_parquet(project.artifacts / "corpus" / "quarantine.parquet")
@@ -117,7 +118,7 @@ def _show_rejected_documents(project: Project) -> None:
 
 
 def _show_merged_documents(project: Project) -> None:
-    """Print how many documents were left out because others have the same text or title."""
+    """Print how many documents were left out because another one has the same text or title."""
     merged = read_json(project.artifacts / "corpus" / "report.json")["documents_merged"]
     if merged:
         noun = "document was" if merged == 1 else "documents were"

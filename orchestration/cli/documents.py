@@ -26,8 +26,8 @@ from orchestration.cli.options import (
 )
 from orchestration.running_service import find_running_service
 
-# The commands import the live index inside their functions, because pandas and sqlalchemy take
-# half a second.
+# The commands import the live index inside their functions, because it imports pandas and
+# SQLAlchemy, which takes half a second.
 
 
 def add(

@@ -15,6 +15,7 @@ from orchestration.cli.options import AsJson
 if TYPE_CHECKING:
     from model_code.collection.index.retrain_plan import RetrainPlan
 
+# Smallest sample of a pilot, a short training that tells whether a retrain would help.
 MIN_PILOT_DOCUMENTS = 20
 
 

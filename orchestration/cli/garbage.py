@@ -26,8 +26,9 @@ from orchestration.registry import versions
 
 BYTES_PER_MEGABYTE = 1e6
 MAX_LABEL_CHARACTERS = 24
-# A store of IncDSI is named by its retriever and a hash.
+# Name of a folder in which IncDSI caches vectors and constraints: RETRIEVER-HASH.
 STORE_NAME = re.compile(r".+-[0-9a-f]{16}")
+# A line of `dvc gc --dry` that names a file which DVC would delete.
 REMOVED_BY_DVC = re.compile(r"^Removing (.+)$", re.MULTILINE)
 
 
@@ -49,8 +50,8 @@ class Garbage:
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
     """Return everything that can be deleted, largest first.
 
-    Whatever has an alias, is current, is registered, is part of a kept generation or stands in
-    `dvc.lock` is never garbage.
+    Never garbage are: model versions with an alias, the current generation of each retriever,
+    generations that it or a registered version needs, and files that `dvc.lock` names.
 
     Args:
         project: The project.
@@ -77,7 +78,7 @@ def find_garbage(project: Project, keep: int) -> list[Garbage]:
 
 
 def delete_garbage(project: Project, garbage: Sequence[Garbage]) -> None:
-    """Delete items, while nothing else changes the project."""
+    """Delete items under the lock of the project, so that nothing else changes it meanwhile."""
     with project.lock():
         for item in garbage:
             item.delete()
@@ -91,7 +92,7 @@ def _unfinished_stages(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _interrupted_pilots(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find the work of a pilot that was interrupted."""
+    """Find the folder of a pilot that was interrupted."""
     folder = project.state / pilot.FOLDER
     lock = project.state / pilot.LOCK
     if folder.is_dir() and lock_is_free(lock):
@@ -100,7 +101,10 @@ def _interrupted_pilots(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _old_retrains(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find copies of the corpus and builds of old retrains, whose results are registered."""
+    """Find folders of old retrains, with copies of the corpus and builds.
+
+    They are not needed any more, because the results of a retrain are registered in MLflow.
+    """
     plans = list((project.state / FOLDER).glob(f"*/{PLAN}"))
     plans.sort(key=lambda plan: plan.stat().st_mtime_ns)
     for plan in plans[: -max(keep, 1)]:
@@ -128,7 +132,7 @@ def _unreferenced_cache(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _old_versions(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find all model versions but the newest `keep` and the ones that have a role."""
+    """Find model versions that have no role, such as champion, and are not the newest `keep`."""
     numbers_with_role = set()
     for role in versions.ROLES:
         version = versions.version_with_alias(project, role)
@@ -148,12 +152,12 @@ def _old_versions(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _runs_without_version(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find runs of registrations without a version, and runs of finished pilots.
+    """Find MLflow runs of registrations without a version, and MLflow runs of finished pilots.
 
-    A registration has no version if `register` was killed, or the version was deleted. The ledger
-    has the answers of pilots.
+    A registration has no version if `register` was killed, or the version was deleted. The runs of
+    pilots are not needed, because the ledger records their outcomes.
     """
-    # Opening the registry waits for a registration that is running now.
+    # A registration that runs now has no version yet. Opening the registry waits until it ends.
     with versions.open_registry(project) as registry:
         registered_runs = {version.run_id for version in registry.list_versions()}
         runs = set(registry.find_runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'"))
@@ -168,9 +172,9 @@ def _runs_without_version(project: Project, keep: int) -> Iterator[Garbage]:
 def _old_generations(project: Project, keep: int) -> Iterator[Garbage]:
     """Find old live generations of each retriever.
 
-    Generations stay if they are among the newest `keep`, if the current one needs them, if a
-    retrain is about to read them, or if a registered version was opened as one of them. A rollback
-    of the champion returns to the last kind.
+    A generation stays for any of four reasons: it is among the newest `keep`; the current
+    generation uses its files; a planned retrain will read it; a registered version was opened as
+    this generation, so that a rollback of the champion returns to it.
     """
     names = retrievers(project.live)
     registered_versions = set()
@@ -204,7 +208,7 @@ def _delete_generations(
 
 
 def _unneeded_incdsi_stores(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find stores of IncDSI that no generation needs."""
+    """Find caches of IncDSI that no generation needs."""
     for path in unneeded_stores(project):
         yield Garbage(
             f"vectors of additions to a former build ({path.name})",
@@ -214,7 +218,10 @@ def _unneeded_incdsi_stores(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def unneeded_stores(project: Project) -> list[Path]:
-    """Return stores of IncDSI for removed generations or for other settings, sorted by name."""
+    """Return folders of IncDSI's caches that no generation needs, sorted by name.
+
+    They belong to generations that were removed, or were computed with other settings.
+    """
     folder = additions_folder(project)
     stores = []
     for path in sorted(folder.glob("*")):
@@ -233,7 +240,7 @@ def unneeded_stores(project: Project) -> list[Path]:
 
 
 def _delete_store(project: Project, path: Path) -> None:
-    """Delete a store, unless a writer needs it by now."""
+    """Delete a cache folder, unless a writer has begun to use it meanwhile."""
     with file_lock(project.live / WRITER_LOCK):
         if path in unneeded_stores(project):
             shutil.rmtree(path)
@@ -246,7 +253,13 @@ def _always() -> bool:
 def _folder_garbage(label: str, path: Path, is_unused: Callable[[], bool] = _always) -> Garbage:
     """Return a folder as garbage.
 
-    It is not deleted if it was moved meanwhile, as by a build that finished, or is used again.
+    The folder is not deleted if it is gone or in use by then. For example, a build that finishes
+    moves its folder.
+
+    Args:
+        label: Description for the user.
+        path: The folder.
+        is_unused: Tells, right before the deletion, whether the folder is still unused.
     """
 
     def delete() -> None:
@@ -257,7 +270,7 @@ def _folder_garbage(label: str, path: Path, is_unused: Callable[[], bool] = _alw
 
 
 def _run_garbage(project: Project, label: str, runs: Sequence[str]) -> Garbage:
-    """Return runs of MLflow, with their models, as garbage."""
+    """Return MLflow runs, together with the models that they logged, as garbage."""
     folders = versions.run_folders(project, runs)
     return Garbage(label, _megabytes(folders), partial(versions.delete_runs, project, runs))
 

@@ -11,7 +11,9 @@ from model_code.errors import SettingsError
 from model_code.project import Project
 from model_code.text.words import print_message
 
+# Name of the collection, table or index in the other engine.
 DEFAULT_NAME = "freshet"
+# An address or a folder for each engine, as an example in error messages.
 EXAMPLE_TARGETS: dict[EngineName, str] = {
     "qdrant": "http://127.0.0.1:6333",
     "lancedb": "lance",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from model_code.corpus.judgement_file import JudgedPair
     from model_code.corpus.judgement_input import JudgementInput
 
-# Refused rows that are printed; --json prints all.
+# Number of refused rows that are printed; --json prints all.
 MAX_SHOWN_REFUSALS = 10
 # Answers to "does it answer the question?", with the grade that each one gives.
 GRADES = {"y": 1, "n": 0}
@@ -30,7 +30,7 @@ NEXT_QUESTION = "d"
 QUIT = "q"
 
 Find = Callable[[str], "Sequence[Hit]"]
-"""Searches for a question."""
+"""A function that returns the hits of a question."""
 
 
 def judge(
@@ -176,7 +176,10 @@ def _searcher(project: Project, k: int) -> Find:
 
 
 def _questions(file: Path | None) -> Iterator[str]:
-    """Yield the questions of a file, or those that the user types until an empty line."""
+    """Yield the questions in the lines of a file.
+
+    Without a file, ask the user for questions until the answer is empty.
+    """
     lines: Iterable[str]
     if file is not None:
         if not file.is_file():
@@ -215,7 +218,7 @@ def _judge_hits(question: str, hits: Sequence[Hit]) -> tuple[list[JudgedPair], b
 
 
 def _ask_verdict() -> str:
-    """Ask until the answer is one of the letters; the end of the input quits."""
+    """Ask until the answer is one of the allowed letters. The end of the input means "quit"."""
     allowed = (*GRADES, NEXT_HIT, NEXT_QUESTION, QUIT)
     while True:
         answer = _ask("     y/n/s/d/q: ", at_end=QUIT).lower()

@@ -1,7 +1,8 @@
-"""Show in `freshet demo` that documents are found by words which only their queries contain.
+"""Show in `freshet demo` that a document is found by words of its known queries.
 
-The documents are added to a copy of the live collection, which is deleted afterwards. So the
-project's own collection, its ledger and its generations stay as they are.
+A known query is a query that a document is known to answer. The example words are in the known
+query and not in the document. The documents are added to a temporary copy of the live collection,
+so that the collection of the project does not change.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from model_code.collection.generations.generation_store import GENERATIONS, Gene
 from model_code.collection.generations.searcher import Searcher
 from model_code.text.documents import Document
 
-# Hits among which a document is looked for.
+# Number of hits among which a document is looked for.
 SHOWN_HITS = 10
 
 
 @dataclass(frozen=True)
 class AskedDocument:
-    """A document with a query, and a word that only the query contains.
+    """A document with one known query, and a word that only this query contains.
 
     Attributes:
         document: The document.
@@ -38,11 +39,13 @@ class AskedDocument:
 
 @dataclass(frozen=True)
 class FoundRanks:
-    """Ranks of a document for a word, from 1; None if it is not among the first hits.
+    """Ranks of a document for a word, before and after its known query is added.
+
+    A rank counts from 1. It is None if the document is not among the first `SHOWN_HITS` hits.
 
     Attributes:
-        before: Rank while the document has no query.
-        after: Rank once the document brings its query.
+        before: Rank of the document without its known query.
+        after: Rank of the document with its known query.
     """
 
     before: int | None
@@ -83,26 +86,31 @@ ASKED_DOCUMENTS = (
 def find_ranks(
     searcher: Searcher, asked: Sequence[AskedDocument], scratch: Path
 ) -> list[FoundRanks] | None:
-    """Add documents to a copy of a collection, first without and then with their queries.
+    """Return the ranks of documents without and with their known queries.
+
+    The documents are added to a copy of the collection, first without and then with their queries.
 
     Args:
         searcher: Searcher of the collection, which does not change.
         asked: The documents.
-        scratch: Folder for the copy, on the same file system as the collection.
+        scratch: Folder for the copy. It must be on the same file system as the collection, because
+            files are hard-linked.
 
     Returns:
-        The ranks of each document; None if words of known queries do not count.
+        The ranks of each document. None if the settings switch off words of known queries.
     """
-    plain = [replace(each.document, queries=()) for each in asked]
-    with_queries = [each.document for each in asked]
+    plain = [replace(example.document, queries=()) for example in asked]
+    with_queries = [example.document for example in asked]
     with _copied_collection(searcher, scratch) as builder:
         cursor = searcher.generation.cursor
         builder.apply(plain, cursor, {})
-        before = [_rank(builder.searcher, each) for each in asked]
+        before = [_rank(builder.searcher, example) for example in asked]
+
         builder.apply(with_queries, cursor, {})
-        if builder.searcher.plain_retriever is builder.searcher.retriever:
+        uses_known_queries = builder.searcher.plain_retriever is not builder.searcher.retriever
+        if not uses_known_queries:
             return None
-        after = [_rank(builder.searcher, each) for each in asked]
+        after = [_rank(builder.searcher, example) for example in asked]
     return [FoundRanks(*ranks) for ranks in zip(before, after, strict=True)]
 
 
@@ -131,7 +139,10 @@ def _rank_text(rank: int | None) -> str:
 
 
 def _rank(searcher: Searcher, asked: AskedDocument) -> int | None:
-    """Return the rank of a document for its word; None if it is not among the first hits."""
+    """Search for the word of an example, and return the rank of its document.
+
+    None means that the document is not among the first `SHOWN_HITS` hits.
+    """
     for hit in searcher.search(asked.word, SHOWN_HITS):
         if hit.document_id == asked.document.document_id:
             return hit.rank
@@ -140,7 +151,10 @@ def _rank(searcher: Searcher, asked: AskedDocument) -> int | None:
 
 @contextmanager
 def _copied_collection(searcher: Searcher, scratch: Path) -> Iterator[GenerationBuilder]:
-    """Yield a builder for a copy of a collection, which shares the files on the disk."""
+    """Yield a generation builder for a temporary copy of a collection.
+
+    The copy consists of hard links, so that it needs hardly any space or time.
+    """
     generation = searcher.generation
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -149,10 +163,10 @@ def _copied_collection(searcher: Searcher, scratch: Path) -> Iterator[Generation
         for number in sorted(generation.needs):
             source = generation.sibling(number)
             target = store.folder / GENERATIONS / source.name
-            # Files of generations are immutable, so that links to them are enough.
+            # Files of generations never change, so that hard links can replace copies.
             shutil.copytree(source, target, copy_function=link)
         store.set_current(generation)
         builder = GenerationBuilder(live, generation.retriever)
-        # The encoder is in memory already.
+        # The encoder is in memory already. The builder would load it a second time.
         builder.loaded = lambda: searcher.parts
         yield builder

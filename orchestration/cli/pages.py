@@ -26,7 +26,8 @@ from orchestration.pipeline.dvc import environment
 from orchestration.pipeline.runs import record_all, runs_page, tracking_uri
 from orchestration.service.overview import PAGES_FILE
 
-# Seconds that the processes have to end by themselves. Dagster's daemon needs a few.
+# Seconds that the processes have to end by themselves, before they are killed. Dagster's daemon
+# needs a few seconds.
 STOP_TIMEOUT_SECONDS = 20.0
 PROCESS_CHECK_SECONDS = 0.2
 # MLflow would start nine worker processes for jobs that Freshet never submits.
@@ -36,10 +37,11 @@ MLFLOW_WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 def page_commands(
     project: Project, folder: Path, dagster_port: int, mlflow_port: int, host: str = LOCAL_HOST
 ) -> list[list[str]]:
-    """Return the command lines of four processes.
+    """Return the command lines of the four processes of `freshet ui`.
 
-    These are Dagster's code server, its page and its daemon, which reach the code server by a
-    socket, and MLflow's page. Both pages are protected by `orchestration.guard`.
+    These are Dagster's code server, Dagster's page, Dagster's daemon and MLflow's page. The page
+    and the daemon of Dagster reach the code server by a socket. `orchestration.guard` protects
+    both pages. The function also writes `workspace.yaml`, which tells Dagster the socket.
 
     Args:
         project: The project.
@@ -130,8 +132,9 @@ def serve_pages(
 def token_variables(project: Project, host: str, token: bool) -> dict[str, str]:
     """Return the environment variables with which both pages require the token.
 
-    MLflow's own check of hosts and origins is then switched off, because MLflow cannot know under
-    which names other machines reach it. The guard checks origins.
+    The result is empty if no token is required. Otherwise MLflow's own check of hosts and origins
+    is switched off, because MLflow cannot know the names under which other machines reach it.
+    `orchestration.guard` checks origins instead.
     """
     if required_token(host, project.token_file, token) is None:
         return {}
@@ -160,18 +163,18 @@ def run_together(
 ) -> None:
     """Run commands until a stop signal arrives, and leave no process behind.
 
-    SIGINT, SIGTERM and SIGHUP all stop the commands. This also holds for a background job, for
-    which the shell ignores SIGINT.
+    SIGINT, SIGTERM and SIGHUP all stop the commands. SIGINT also stops them in a background job,
+    although the shell sets background jobs to ignore it.
 
     Args:
         commands: Command lines, which run at the same time.
         folder: Working directory of the commands.
         variables: Environment of the commands.
-        log: File that receives their output. It is overwritten, because Dagster's daemon logs every
-            run of every sensor.
+        log: File that receives the output of the commands. It is overwritten at each start,
+            because it grows fast: Dagster's daemon logs every run of every sensor.
 
     Raises:
-        FreshetError: If a command ends by itself. The others are stopped.
+        FreshetError: If a command ends by itself. The other commands are stopped first.
     """
     processes: list[subprocess.Popen[bytes]] = []
 

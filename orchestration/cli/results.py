@@ -19,6 +19,7 @@ from orchestration.cli.tables import table_text
 if TYPE_CHECKING:
     import pandas as pd
 
+# Number of metrics in the picture, which has one panel for each metric.
 MAX_PLOTTED_METRICS = 4
 
 
@@ -66,7 +67,7 @@ def results(
 
 
 def load_comparison(project: Project) -> dict[str, Any]:
-    """Return the content of `artifacts/comparison/comparison.json`.
+    """Return the comparison of all systems, from `artifacts/comparison/comparison.json`.
 
     Raises:
         FreshetError: If no build has compared systems yet.
@@ -172,7 +173,10 @@ def _judgement_line(project: Project) -> str:
 
 
 def status_line(project: Project) -> str:
-    """Return a sentence each about the live retriever and the last promotion or rollback."""
+    """Return two sentences: the live retriever, and the last promotion or rollback.
+
+    Before the first registration, the text tells how to register and promote a retriever.
+    """
     from model_code.collection.generations.generation_store import default_retriever, retrievers
     from orchestration.registry import history
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from freshet.results import Hit
     from model_code.retrieval.protocol import TokenMatch
 
+# Number of matched tokens that `--explain` prints for a hit.
 MAX_SHOWN_TOKENS = 12
-# Titles begin at this column; the lines below them are indented by as much.
+# Titles begin at this column. The lines below a title are indented by the same number of blanks.
 TITLE_COLUMN = 12
 
 
@@ -222,7 +223,7 @@ def _hit_text(hit: Hit) -> str:
 
 
 def _without_title(snippet: str, title: str) -> str:
-    """Remove the title from the beginning of a snippet, which shows it above."""
+    """Remove the title from the beginning of a snippet, because the line above shows it."""
     has_title = snippet.lower().startswith(title.lower())
     rest = snippet[len(title) :]
     if has_title and not rest[:1].isalnum():
@@ -231,10 +232,10 @@ def _without_title(snippet: str, title: str) -> str:
 
 
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:
-    """Return matched tokens with their weights.
+    """Return matched tokens with their weights, as one line.
 
-    A + marks a token that the encoder added. A token that the document has only in queries that it
-    is known to answer is marked as well.
+    A + marks a token that the encoder added to the document. "(known query)" marks a token that is
+    not in the document, but in a query that the document is known to answer.
 
     >>> from model_code.retrieval.protocol import TokenMatch
     >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])

@@ -64,7 +64,8 @@ def serve(
 
     Example: freshet serve --port 8765
     """
-    # This must be set before torch is imported. A team of threads per request costs ten times more.
+    # Requests run at the same time, each in its own thread. If torch also used several threads per
+    # request, requests would take ten times longer. Torch reads this variable at its import.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from orchestration.running_service import NoRegistration, register_service
 
@@ -93,7 +94,7 @@ def serve(
         run_service(project, host, port, NoRegistration(), token, cors_origin or ())
         return
 
-    # A second service is refused here, before the slow imports.
+    # Registering refuses a second service of the project. It comes before the slow imports.
     with register_service(project.state) as registration:
         from orchestration.service.server import serve as run_service
 

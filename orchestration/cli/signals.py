@@ -51,7 +51,7 @@ def exit_on_signals() -> Iterator[None]:
     """
     import psutil
 
-    # Standard error is duplicated because Dagster redirects it into the log of a step.
+    # Dagster redirects standard error into the log of a step. The copy still leads to the terminal.
     terminal = os.dup(sys.stderr.fileno())
 
     def kill_all(number: int, frame: FrameType | None) -> None:
@@ -71,10 +71,11 @@ def exit_on_signals() -> Iterator[None]:
 def run_without_signals(function: Callable[[], T]) -> T:
     """Run a function in a thread, so that only this process's main thread handles signals.
 
-    Dagster replaces the signal handlers of the main thread: it would take a signal for a failed
-    step, and retry the step. In another thread it leaves the handlers alone. The thread blocks
-    SIGINT, and the processes that it starts inherit this. Dagster's log helpers would otherwise
-    print a traceback at Ctrl-C, which a terminal sends to all processes of a command.
+    In the main thread, Dagster replaces the signal handlers. It would then treat a signal as a
+    failed step, and retry the step. In another thread, Dagster leaves the handlers alone.
+
+    The thread blocks SIGINT, and the processes that it starts inherit this. At Ctrl-C, a terminal
+    sends SIGINT to all processes of a command. Dagster's log helpers would print a traceback.
     """
     with ThreadPoolExecutor(max_workers=1, initializer=_block_sigint) as pool:
         return pool.submit(function).result()

@@ -85,7 +85,7 @@ def rename(
 
 
 def source_line(state: SourceState) -> str:
-    """Return a source as a line of text."""
+    """Return a line with the name, size, last sync and location of a source."""
     noun = "document" if state.documents == 1 else "documents"
     number = "an unknown number of" if state.documents is None else f"{state.documents:,}"
     time = "never synced"

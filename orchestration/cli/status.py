@@ -39,10 +39,13 @@ from orchestration.registry.versions import (
 from orchestration.running_service import service_registration
 
 SHOWN_ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
+# Number of the latest promotions and rollbacks in the state.
 MAX_PAST_MOVES = 5
 # State of a stage that a changed setting or source runs again.
 OUT_OF_DATE = "out of date"
+# Width of the column of labels in the text, in characters.
 LABEL_WIDTH = 12
+# An error of the registry is cut to this length. SQLAlchemy's errors have many lines.
 MAX_REASON_CHARACTERS = 300
 
 
@@ -78,7 +81,10 @@ def project_status(project: Project) -> dict[str, Any]:
 
 
 def _judgement_counts(project: Project) -> dict[str, Any]:
-    """Count the judged questions. A damaged file becomes the text, because status shows it."""
+    """Count the judged queries.
+
+    If a file is damaged, the text that `freshet status` shows is the error in place of counts.
+    """
     try:
         return count_judgements(project).as_dict()
     except FreshetError as error:
@@ -101,11 +107,16 @@ def _stage_states(project: Project) -> dict[str, str]:
 
 
 def _read_versions(project: Project) -> tuple[dict[str, Version | None], str | None]:
-    """Return the version in each role, and why the registry does not answer, or None."""
+    """Read which model version is champion, challenger and so on.
+
+    Returns:
+        The version in each role; None for a role that no version has.
+        The reason why the registry cannot be read; None if it can.
+    """
     try:
         return read_roles(project), None
-    # MLflow raises errors of its own, of requests and of SQLAlchemy. The rest of the state does not
-    # depend on it, and the line of the error is shown.
+    # MLflow raises its own errors, and those of requests and SQLAlchemy. None of them may hide the
+    # rest of the state, which does not depend on the registry. The text shows the error.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         return dict.fromkeys(ROLES), reason[:MAX_REASON_CHARACTERS]
@@ -120,7 +131,7 @@ def _manual_alias_change(project: Project, versions: dict[str, Version | None]) 
     if champion is not None and champion.is_same(recorded):
         return None
 
-    # This is rare, so that the slow import of the registry is worth it.
+    # A person rarely moves the alias. Only this case pays for the slow import of the registry.
     from orchestration.registry import release
 
     change = release.manual_alias_change(project)
@@ -148,7 +159,14 @@ def _live_retrievers(project: Project) -> list[dict[str, Any]]:
 def _live_retriever(
     project: Project, name: str, is_default: bool, problem: str | None
 ) -> dict[str, Any]:
-    """Return the state of a live retriever; `problem` names a damaged file."""
+    """Return the state of a live retriever.
+
+    Args:
+        project: The project.
+        name: Name of the retriever.
+        is_default: Whether searches use this retriever by default.
+        problem: Error about the file that names the default retriever; None if it is intact.
+    """
     state: dict[str, Any] = {
         "generation": None,
         "documents": None,
@@ -201,7 +219,7 @@ def status_text(status: dict[str, Any]) -> str:
 
 
 def _source_states(project: Project) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the sources, and why they are unknown, or None."""
+    """Return the states of all sources, and the error if they cannot be read, or None."""
     try:
         return [asdict(state) for state in source_states(project)], None
     except FreshetError as error:
@@ -218,7 +236,7 @@ def _source_lines(sources: list[dict[str, Any]], problem: str | None) -> list[st
 
 
 def _reading_note_lines(values: list[dict[str, Any]]) -> list[str]:
-    """Return what of the documents' files was not read; no line if all was read."""
+    """Return lines about parts of files that were not read; no line if all were read."""
     notes = notes_from_json(values)
     if not notes:
         return []

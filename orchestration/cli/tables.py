@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-# Wider than any table, so that no row is wrapped.
+# Width of the page that rich prints on. It is wider than any table, so that no row is wrapped.
 MAX_TABLE_CHARACTERS = 10_000
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows under the names of their columns, aligned.
+    """Return a table as text: a line with the names of the columns, then the rows, all aligned.
 
     >>> print(table_text(["system", "hit@1"], [["bm25", "0.5"], ["zero_shot", "0.625"]]))
     system     hit@1

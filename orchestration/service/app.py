@@ -40,6 +40,7 @@ ERROR_DESCRIPTIONS = {
     422: "The request is not valid",
     503: "The service is too busy, or not ready; see Retry-After",
 }
+# Largest size of the body of one request, in bytes.
 MAX_BODY_BYTES = 64_000_000
 # Largest total size of the bodies of all requests that are received at the same time, in bytes.
 MAX_TOTAL_BODY_BYTES = 4 * MAX_BODY_BYTES
@@ -88,7 +89,8 @@ class BodyLimit:
             if is_json:
                 body_values += _count_values(chunk)
 
-            # FastAPI replaces any other exception that is raised here by a general error.
+            # The exception must be an HTTPException. FastAPI replaces any other exception that is
+            # raised while it reads a body by a general error.
             if body_bytes > MAX_BODY_BYTES or body_values > MAX_BODY_VALUES:
                 raise HTTPException(413, _too_large_message())
             if self.total_bytes > MAX_TOTAL_BODY_BYTES:
@@ -146,7 +148,8 @@ class HeadRequests:
 class RequestCount:
     """ASGI middleware that counts requests by route and status.
 
-    Paths that belong to no route are counted together, so that clients cannot create metrics.
+    Paths that belong to no route are counted together. Otherwise a client could create any number
+    of metrics by requests for unknown paths.
     """
 
     def __init__(self, app: ASGIApp, requests: Counter) -> None:

@@ -14,6 +14,7 @@ from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
 from orchestration.guard import json_line
 
+# Longer error messages are cut to this length.
 MAX_MESSAGE_CHARACTERS = 1000
 
 

@@ -11,6 +11,7 @@ from model_code.collection.generations.boosts import MAX_WEIGHT
 from model_code.collection.generations.query_options import DEFAULT_WINDOW, MAX_WINDOW
 from model_code.collection.ledger.events import Opinion
 
+# Limits of the values of requests.
 MAX_SOURCE_CHARACTERS = 1000
 MAX_QUERY_CHARACTERS = 1000
 MAX_ID_CHARACTERS = 2048
@@ -287,8 +288,8 @@ class AddRequest(StrictModel):
 def _require_text(value: Any) -> str:
     """Return the value if it is a text.
 
-    Pydantic's own type refuses a whole request if one text is not valid UTF-8. Here only that id is
-    refused, later.
+    Pydantic's own type for texts refuses the whole request if one text is not valid UTF-8. This
+    check lets such a text pass. The id is refused later, and the other ids of the request are not.
     """
     if not isinstance(value, str):
         raise ValueError("an id is a text")

@@ -1,4 +1,8 @@
-"""What the page shows before anything is searched: examples, news, judgements, and the loop."""
+"""Content of the search page before the first search.
+
+The page shows example questions, new documents, counts of judgements, and the freshness loop: the
+steps from a changed document to a retrained retriever.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,18 @@ from orchestration.service.models import (
 )
 
 MAX_EXAMPLES = 4
-# Longer texts are no questions that a visitor reads at a glance.
+# Longer questions are not shown, because a visitor cannot read them at a glance.
 MAX_EXAMPLE_CHARACTERS = 90
+# Questions with fewer words are shown only if there are no others.
 MIN_EXAMPLE_WORDS = 3
-# File with the addresses of the pages of Dagster and MLflow, which `freshet ui` writes.
+# File with the addresses of the pages of Dagster and MLflow. `freshet ui` writes it.
 PAGES_FILE = "pages.json"
+# Seconds to wait for a connection to such a page, before it counts as closed.
 CONNECT_SECONDS = 0.2
 
 
 def make_overview(project: Project) -> OverviewResponse:
-    """Collect the overview of a project. Nothing is changed."""
+    """Return everything that the page shows before the first search. Nothing is changed."""
     judgements = None
     if retrievers(project.live):
         try:
@@ -53,9 +59,11 @@ def make_overview(project: Project) -> OverviewResponse:
 
 
 def example_questions(project: Project) -> list[str]:
-    """Return questions that the collection answers: judged ones, or else titles of documents.
+    """Return example questions that the collection answers.
 
-    Test queries are left out, so that showing them teaches nobody what the tests ask.
+    They come from the first of these sources that is not empty: the project's own judgements, the
+    queries of the corpus that no evaluation uses, the titles of documents. Test queries are left
+    out, so that visitors do not search for them and give feedback that training would learn from.
     """
     if not retrievers(project.live):
         return []
@@ -71,13 +79,13 @@ def example_questions(project: Project) -> list[str]:
 
     short = [text for text in dict.fromkeys(questions) if len(text) <= MAX_EXAMPLE_CHARACTERS]
     readable = [text for text in short if len(text.split()) >= MIN_EXAMPLE_WORDS] or short
-    # Spread over the list, because neighbours ask for similar documents.
+    # The examples are spread over the list, because neighbours ask for similar documents.
     step = max(1, len(readable) // MAX_EXAMPLES)
     return readable[::step][:MAX_EXAMPLES]
 
 
 def open_pages(project: Project) -> dict[str, str]:
-    """Return the addresses of Dagster's and MLflow's pages that answer now."""
+    """Return the addresses of the pages of Dagster and MLflow, by name, if they answer now."""
     path = project.state / PAGES_FILE
     if not path.is_file():
         return {}

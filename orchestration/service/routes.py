@@ -56,31 +56,36 @@ from orchestration.service.source_files import find_source_file
 from orchestration.service.uploads import READING_LIMITER, read_uploads, upload_name
 
 router = APIRouter()
-# Limits of one search.
+# Limits of one search: hits, characters of the query and its filters, and number of filters.
 MAX_RESULTS = 1000
 MAX_SEARCH_CHARACTERS = 10_000
-# Offset and number of results together.
-MAX_DEPTH = 10_000
 MAX_FILTERS = 50
-MAX_FIELDS = 50
+# Largest sum of the offset and the number of hits of a search.
+MAX_DEPTH = 10_000
+# Options of a search that are lists of fields, and the largest length of each list.
 LIST_OPTIONS = ("sort", "facets", "boost")
-# Hits of all searches of a batch.
+MAX_FIELDS = 50
+# Largest number of hits of all searches of a batch together.
 MAX_BATCH_HITS = 10_000
-# Documents of one request.
+# Largest number of documents in one request.
 MAX_DOCUMENTS = 10_000
-# Reading notes that `/status` returns, the most serious first.
+# Number of reading notes that `/status` returns, the most serious first.
 MAX_READING_NOTES = 100
-# Most frequent values of a field that `/fields` returns.
+# Number of values of a field that `/fields` returns, the most frequent first.
 MAX_FIELD_VALUES = 20
-# A search waits this long for the generation that it requires.
+# Seconds that a search waits for the generation that it requires, and between two checks for it.
 MAX_GENERATION_WAIT_SECONDS = 5.0
 GENERATION_POLL_SECONDS = 0.05
-# A change waits this long to become searchable. The answer is then the receipt only.
+# Seconds that a request waits until its change is searchable. After that, the answer says only
+# that the change is recorded.
 MAX_CHANGE_WAIT_SECONDS = 600.0
 
 
 async def _get_service(request: Request) -> Service:
-    """Return the service. FastAPI calls a coroutine directly, and a function in a thread."""
+    """Return the service.
+
+    This is a coroutine, because FastAPI would call a function in a thread, which takes longer.
+    """
     return request.app.state.service
 
 
@@ -124,6 +129,7 @@ PAGE_HEADERS = {
 }
 
 
+# Headers of files of documents. The browser runs no script of such a file.
 FILE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Referrer-Policy": "no-referrer",
@@ -192,7 +198,7 @@ async def _search(request: models.BatchRequest, service: Service) -> list[Search
     def search_texts(texts: Sequence[str]) -> list[SearchResult]:
         return _search_texts(service, request, texts)
 
-    # Waiting searches that differ in nothing but their queries are answered together.
+    # Searches with equal options are of the same kind. Those that wait are answered together.
     kind = json.dumps(request.model_dump(exclude={"texts", "min_generation"}))
     with service.metrics.span("search", queries=len(request.texts), k=request.k):
         return await service.pool.search(kind, request.texts, search_texts)
@@ -203,7 +209,7 @@ def _check_search(request: models.BaseSearchRequest, texts: Sequence[str]) -> No
 
     Args:
         request: Options of the search.
-        texts: Its queries; none if it searches for no text.
+        texts: Queries of the search; none if it searches by a document or a vector.
     """
     require_queries(texts)
     require(
@@ -525,7 +531,13 @@ def _forecast_deletion(service: Service, request: models.DeleteRequest) -> Chang
 
 
 def _delete_job(ids: Sequence[str], source: str, version: str | None = None) -> IngestJob:
-    """Return a job that deletes documents; the only one if it has a version."""
+    """Return a job that deletes documents.
+
+    Args:
+        ids: Ids of the documents.
+        source: Origin of the deletion, for the ledger.
+        version: Version that the only document must have to be deleted; None for any version.
+    """
     versions = {}
     if version is not None:
         versions[ids[0]] = version

@@ -28,11 +28,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Seconds between two checks for generations that other processes have made.
 POLL_SECONDS = 0.2
+# Number of searches that run at the same time.
 SEARCH_THREADS = 2
+# Largest number of searches that wait for a thread. Further ones are refused.
 MAX_WAITING_SEARCHES = 64
+# A search that has waited this long is refused.
 MAX_WAIT_SECONDS = 10.0
 # Largest number of queries that one thread searches together.
 MAX_GROUP_QUERIES = 16
+# Seconds between two checks whether all searches have ended, while the service stops.
 CLOSE_CHECK_SECONDS = 0.02
 
 
@@ -212,9 +216,9 @@ class _QueuedSearch:
 class SearchPool:
     """Threads that search, and a bounded queue in front of them.
 
-    A thread that takes the first search of the queue also takes waiting searches of the same kind,
-    because an encoder reads its weights once for all queries of a batch. No search waits for others
-    to arrive.
+    A thread that takes the first search of the queue also takes waiting searches of the same kind.
+    It answers them together, because an encoder reads its weights only once per batch of queries.
+    A search is never delayed in order to wait for others.
 
     Attributes:
         inside: Number of searches that run or wait.

@@ -45,6 +45,7 @@ INBOX_SECONDS = 10.0
 # Seconds between two removals of expired documents from the index. Searches hide an expired
 # document at once, so the removal is not urgent.
 EXPIRY_SECONDS = 30.0
+# Upper bounds of the histograms' buckets, in seconds.
 SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CHANGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
@@ -113,7 +114,16 @@ class Metrics:
 
 
 class Service:
-    """The service of one project. `start` and `stop` have no effect if they are called twice."""
+    """The service of one project.
+
+    A second call of `start` or `stop` has no effect.
+
+    Args:
+        project: The project.
+        follower: Updates the project from a published collection. None if the project is not a
+            copy of one.
+        telemetry: Receives spans and metrics; None if OpenTelemetry is off.
+    """
 
     def __init__(
         self,
@@ -156,6 +166,17 @@ class Service:
             self.searchers.current().search("warm", 1)
             if self.follow_thread is None:
                 self.index().warm()
+
+        self._start_changes()
+        if self.metrics.telemetry is not None:
+            names = [gauge.name for gauge in self.collect()]
+            self.metrics.telemetry.observe_gauges(names, self.collect)
+        threading.Thread(target=self._watch, name="watcher", daemon=True).start()
+        threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
+        self._is_running = True
+
+    def _start_changes(self) -> None:
+        """Start the threads that change the index: from requests, or by following a writer."""
         if self.follow_thread is not None:
             self.ingest_queue.refuse_changes(
                 "this service searches a copy of a published collection; send changes to the "
@@ -171,12 +192,6 @@ class Service:
             has_ledger = open_ledger_if_exists(self.project) is not None
             self.ingest_queue.start(apply_at_start=has_ledger)
             self._start_publishing()
-        if self.metrics.telemetry is not None:
-            names = [gauge.name for gauge in self.collect()]
-            self.metrics.telemetry.observe_gauges(names, self.collect)
-        threading.Thread(target=self._watch, name="watcher", daemon=True).start()
-        threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
-        self._is_running = True
 
     def _start_publishing(self) -> None:
         """Publish new generations if the setting `live.publish` names a place.
@@ -222,9 +237,10 @@ class Service:
         return None
 
     def freshness(self) -> dict[str, Any] | None:
-        """Return the state of the default retriever's live index and ledger.
+        """Return how fresh the default retriever is: its live index and the ledger.
 
-        None if nothing is live, or if the ledger cannot be read; `failure` then has the reason.
+        None if nothing is live, or if the ledger cannot be read. In the second case `failure` has
+        the reason.
         """
         return self._ask_ledger(lambda: live_status(self.project, self.index().retriever), None)
 
@@ -253,7 +269,8 @@ class Service:
     def _watch(self) -> None:
         """Open new generations that other processes have made, and remove expired documents.
 
-        A thread does this in advance, so that no request waits until a generation is open.
+        This runs in a thread of its own until the service stops, so that no request has to wait
+        until a generation is open.
         """
         checked = time.monotonic()
         while not self._stopping.wait(searchers.POLL_SECONDS):
@@ -309,7 +326,9 @@ class Service:
         return has_more
 
     def _probe_newest_document(self) -> None:
-        """Search for a new document to check that it is found, and note its rank.
+        """Search for a document of the newest batch, and record its rank.
+
+        The rank shows monitoring systems whether new documents are found (a canary).
 
         This is done once per generation, and at most every `CANARY_SECONDS`.
         """
@@ -323,7 +342,7 @@ class Service:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics that are computed when Prometheus reads them."""
-        # The ledger is read first, because `failure` depends on whether this succeeds.
+        # The ledger is read first, because the metric `failing` also reports a failed read.
         lag = self._ask_ledger(self._oldest_waiting_seconds, math.nan)
 
         newest_rank = math.nan
@@ -384,10 +403,10 @@ class Service:
         yield _gauge_by_retriever("documents", "Searchable documents.", documents)
 
     def _oldest_waiting_seconds(self) -> float:
-        """Return the age in seconds of the oldest change that is not searchable, or 0.
+        """Return the age in seconds of the oldest change that is not searchable.
 
-        The result is 0 without a ledger. A follower has no ledger. Before the first document
-        arrives there is none either, and none is created here.
+        It is 0 if every change is searchable, or if there is no ledger. A follower has no ledger, and a writer has none before
+        its first document arrives. This method does not create a ledger.
         """
         if self.follow_thread is not None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Find the files of documents that are files below the folder of a source."""
+"""Find the file that a document was read from, for sources that are folders of files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from model_code.project import Project
 
 
 def find_source_file(project: Project, document_id: str) -> Path | None:
-    """Return the file of a document of a folder; None if it is no such document.
+    """Return the file that a document was read from.
 
-    Only files that a sync would read are returned: hidden and ignored files, files of other types
+    Only files that a sync would read are returned. Hidden and ignored files, files of other types
     and links that lead out of the folder are not.
 
     Args:
         project: The project.
-        document_id: Id of the document, which may be one of a named source.
+        document_id: Id of the document. The document may belong to the project's own source or to a
+            named source.
+
+    Returns:
+        The path of the file. None if the document does not come from a file of a folder.
     """
     settings = project.settings("corpus", CorpusSettings)
     name = document_id
@@ -45,5 +49,5 @@ def is_possible_path(path: Path, folder: Path) -> bool:
         resolved = path.resolve()
         return resolved.is_relative_to(folder) and resolved.is_file()
     except (OSError, ValueError):
-        # The id is no possible path: it is too long, or has a character 0.
+        # The id cannot be a path: it is too long, or contains the character 0.
         return False

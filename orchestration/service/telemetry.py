@@ -1,7 +1,8 @@
-"""Traces and metrics of the service by OpenTelemetry, off unless an endpoint is configured.
+"""Export traces and metrics of the service by OpenTelemetry.
 
-The variables are those of OpenTelemetry, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. Texts of queries
-and documents are never recorded. The exporter is an extra; Prometheus needs nothing of this module.
+The export is off unless an environment variable of OpenTelemetry names an endpoint, such as
+`OTEL_EXPORTER_OTLP_ENDPOINT`. Texts of queries and documents are never recorded. The exporter is an
+optional dependency. Prometheus's metrics do not need this module.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ DISABLED_VARIABLE = "OTEL_SDK_DISABLED"
 SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
 # Name of the service and of the instrumentation.
 NAME = "freshet"
-# An export reads all gauges. They are computed once for it.
+# An export reads the gauges one by one. Within so many seconds, they come from one computation.
 GAUGE_CACHE_SECONDS = 1.0
 NANOSECONDS = 1_000_000_000
+# HTTP statuses from this one on mark a span as failed.
 MIN_ERROR_STATUS = 500
 
 CollectGauges = Callable[[], Iterable[GaugeMetricFamily]]
@@ -74,8 +76,8 @@ class Telemetry:
 
         Args:
             name: Name of the span.
-            seconds: Its length.
-            attributes: Its attributes.
+            seconds: Length of the span.
+            attributes: Attributes of the span.
         """
         end = time.time_ns()
         start = end - int(seconds * NANOSECONDS)
@@ -109,7 +111,7 @@ class Telemetry:
         return read
 
     def shutdown(self) -> None:
-        """Send what waits, and stop."""
+        """Send the spans and metrics that wait to be exported, and stop."""
         for provider in self._providers:
             provider.shutdown()
 
@@ -142,9 +144,10 @@ def telemetry_from_environment() -> Telemetry | None:
 
 
 def make_telemetry(span_processor: Any, metric_reader: Any) -> Telemetry:
-    """Return telemetry that sends spans and metrics to these places.
+    """Return telemetry that sends spans and metrics to a processor and a reader.
 
-    The providers belong to the service alone: MLflow and others in the process have their own.
+    OpenTelemetry's global providers are not used, because MLflow and other libraries in the same
+    process may set them.
 
     Args:
         span_processor: An SDK `SpanProcessor`.
@@ -165,9 +168,11 @@ def make_telemetry(span_processor: Any, metric_reader: Any) -> Telemetry:
 
 
 class TraceRequests:
-    """ASGI middleware that makes a span of each request, below that of the caller if it sends one.
+    """ASGI middleware that records a span for each request.
 
-    The span has method, route and status. A path that belongs to no route is not recorded.
+    The span has the method, the route and the status. If the request names a span of the caller in
+    its headers, the new span is a child of it. For a path that belongs to no route, the route is
+    "none", so that the path itself is not recorded.
     """
 
     def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:

@@ -19,10 +19,12 @@ from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.corpus.sources.file_names import escape_name, is_usable_id
 from model_code.errors import FreshetError
 
-# Uploads that are read at the same time.
+# Only one upload is read at a time, so that uploads need a bounded amount of memory.
 READING_LIMITER = CapacityLimiter(1)
 
+# Bytes that are unpacked at once while the size of a compressed file is checked.
 CHUNK_BYTES = 1_000_000
+# Largest size of an uploaded file after it is unpacked.
 MAX_UNPACKED_BYTES = 500_000_000
 
 _SAFE_SUFFIX = re.compile(r"\.\w{1,10}", re.ASCII)
@@ -70,7 +72,7 @@ def _require_bounded_size(path: Path, name: str) -> None:
     """Check that a compressed file is not too large when it is unpacked.
 
     Raises:
-        FreshetError: If it is, or if it is damaged.
+        FreshetError: If the file is too large, or damaged.
     """
     if path.suffix != ".gz":
         return
