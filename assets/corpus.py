@@ -1,4 +1,8 @@
-"""Assets of the corpus: the lock of its source, its tables, generated queries, and the verdict."""
+"""Dagster assets of the corpus.
+
+These are the lock of the corpus's source, the tables of documents and queries, generated queries,
+and the verdict of the acceptance rules.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +32,7 @@ def preview_query_generator(folder: Path) -> Preview:
     """Show the learning curve, if a generator was trained."""
     if not read_json(folder / "report.json")["trained"]:
         return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
-    # The log-likelihood of held-out queries chooses the best step.
+    # The best step of the training is the one with the highest log-likelihood of held-out queries.
     return learning_curve(folder, ["log_likelihood"])
 
 
@@ -53,7 +57,10 @@ PAGES = {
 
 @dg.asset(key=LOCK_KEY, group_name="corpus", kinds={"json"})
 def corpus_lock(project: ProjectResource) -> dg.MaterializeResult:
-    """Versions and content hash of the corpus's source, through which every stage reads it."""
+    """Versions and content hash of the corpus's source.
+
+    Stages depend on this lock, so that they run again if the source has changed.
+    """
     from orchestration.pipeline.ingest import ingest
 
     lock = ingest(project)

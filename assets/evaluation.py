@@ -13,7 +13,10 @@ from model_code.stages.stage import Stage
 
 
 def preview_metrics(folder: Path) -> Preview:
-    """Show the metrics of each split and system, test first, and variants after their systems."""
+    """Show the metrics of each split and system, the test split first.
+
+    Folders of variants of a system are deeper than those of the system, so that variants come last.
+    """
     paths = sorted(folder.rglob("metrics.json"), key=lambda path: (len(path.parts), path))
     metrics_by_system = [read_json(path) for path in paths]
     rows = []
@@ -24,7 +27,7 @@ def preview_metrics(folder: Path) -> Preview:
 
 
 def preview_comparison(folder: Path) -> Preview:
-    """Show the best system and its lead, the results with the best first, and their picture."""
+    """Show the lead of the best system, the results sorted by the main metric, and a picture."""
     # Imported here because it imports pandas, which would slow down the loading of the definitions.
     from model_code.evaluation.report import summary_sentence
 
@@ -52,7 +55,7 @@ def preview_comparison(folder: Path) -> Preview:
     return preview
 
 
-# Baselines run before training, because they can be searched at once.
+# Baselines run before training, because they can be made live before anything is trained.
 BASELINES_PRIORITY = 1
 PAGES = {
     "baselines": AssetPage(

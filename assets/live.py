@@ -31,11 +31,14 @@ BACKFILL_TAG = "dagster/backfill"
 WRITER_POOL = "live_writer"
 TRAINING_POOL = "gpu"
 
+# Keys of the assets that the sensors also use.
 SEARCHABLE = dg.AssetKey("searchable_documents")
 MEASURED = dg.AssetKey("measured_drift")
 SYNCED = dg.AssetKey("synced_source")
 
+# Number of documents that a check lists by id.
 MAX_LISTED_DOCUMENTS = 20
+# A check of every new generation, which the generation builder makes. The asset's page mentions it.
 GUARD_NOTE = (
     "before the generation became current, each added document and 20 older ones were found by "
     "their own vectors"
@@ -129,7 +132,14 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
 
 
 def refinement_metadata(generation: "Generation", document_ids: set[str] | None) -> dict[str, Any]:
-    """Describe what IncDSI did for documents, or for all of them, for an asset's page."""
+    """Describe the effect of IncDSI on documents, for an asset's page.
+
+    IncDSI solves the vector of a new document, so that its known queries find the document.
+
+    Args:
+        generation: A generation that contains the documents.
+        document_ids: Ids of the documents; None for all documents of the generation.
+    """
     from model_code.collection.generations.refinements import summarize_refinements
 
     summary = summarize_refinements(generation, document_ids)
@@ -163,7 +173,7 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
 @dg.asset(
     group_name="live",
     partitions_def=DRIFT_CHECKS,
-    # A check looks at all documents that no check has measured, whatever additions brought them.
+    # A drift check measures the documents of several additions together.
     deps=[dg.AssetDep("added_documents", partition_mapping=dg.AllPartitionMapping())],
     check_specs=[
         dg.AssetCheckSpec(
@@ -214,10 +224,10 @@ def drift_report(project: ProjectResource) -> Iterator[EventResult]:
 
 
 def _deciding_metadata(project: ProjectResource) -> dict[str, Any]:
-    """Show the last report that called for a pilot or a retrain, beside a newer one.
+    """Describe the last drift report that called for a pilot or a retrain, for an asset's page.
 
-    A later look measures other documents. It does not replace the report for which a pilot or a
-    retrain is running.
+    The page shows it beside the newest report. The newest report measures other documents. A
+    running pilot or retrain was requested because of the report that is described here.
     """
     from model_code.collection.index.status import deciding_report
 

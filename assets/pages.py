@@ -77,11 +77,11 @@ def picture(name: str, png: bytes) -> dg.MarkdownMetadataValue:
 
 
 def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Preview:
-    """Return the curve of `history.json`: loss and dev metrics by step, and the last rows.
+    """Return the learning curve of a training: loss and dev metrics by step, and the last rows.
 
     Args:
-        folder: Output of a training.
-        held_out: Names of further values that were measured between steps.
+        folder: Output of a training, with `history.json`.
+        held_out: Names of further values in `history.json`, which were measured on held-out data.
     """
     from model_code.evaluation.plots import training_plot
 

@@ -97,7 +97,8 @@ def _promotion_metadata(project: ProjectResource, result: "PromotionResult") -> 
         page = versions.version_page(project, result.champion)
         metadata["registry version"] = dg.MetadataValue.url(page)
 
-    # A promotion that changes nothing asks the gate nothing, so its last verdict is kept.
+    # A promotion that changes nothing does not run the gate. The page then shows the verdict of an
+    # earlier promotion.
     last = history.last_verdict(project)
     if last is not None:
         outcome = "passed" if last["verdict"]["passed"] else "refused"

@@ -23,7 +23,7 @@ from orchestration.pipeline.repro import PlannedBuild, StageRefused, print_to_st
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import upstream
 
-# For failures that may not repeat, such as a killed process.
+# A failed step is tried once more, because some failures do not repeat, such as a killed process.
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)
 # Dagster's own tag of a materialization.
 VERSION_TAG = "dagster/data_version"
@@ -46,13 +46,13 @@ CODE_VERSION_LENGTH = 12
 
 @dataclass(frozen=True)
 class AssetPage:
-    """Where the asset of a stage is in Dagster's UI, and what its page shows.
+    """The place of a stage's asset in Dagster's UI, and the content of its page.
 
     Attributes:
         group: Asset group. Each retriever has a separate group, such as `retriever_hce`.
         kinds: Labels of the asset.
         preview: Returns tables and pictures by name, from the folder of a finished output.
-        priority: Of stages that can run, the one with the highest priority runs first.
+        priority: If several stages can run, the one with the highest priority runs first.
     """
 
     group: str
@@ -72,7 +72,7 @@ def asset_key(stage: Stage) -> dg.AssetKey:
 def stage_assets(
     table: Sequence[Stage], pages: Mapping[str, AssetPage]
 ) -> list[dg.AssetsDefinition]:
-    """Return the asset of each stage that has a page. Each one is a separate step.
+    """Return the asset of each stage that has a page. Each asset is a separate step of a run.
 
     Args:
         table: All expanded stages of the project.
@@ -128,11 +128,12 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: AssetPage) -> dg.As
 
 @lru_cache(maxsize=1)
 def _planned_build(project: Project, run_id: str) -> PlannedBuild:
-    """Return the build of a Dagster run, which is planned at the run's first stage.
+    """Return the build of a Dagster run.
 
-    Whatever is edited during the run, it stays one build.
+    The first stage of the run plans the build, and the other stages use the same plan. Edits of
+    settings or code during the run therefore do not change the plan.
     """
-    # Every build needs mlflow. Its import takes as long as planning, so both run at the same time.
+    # Every build needs MLflow. Its import takes as long as planning, so both run at the same time.
     with ThreadPoolExecutor(1) as importer:
         imported = importer.submit(import_module, "mlflow")
         build = PlannedBuild(project, dagster_run=run_id)
@@ -157,8 +158,8 @@ def materialize_result(
     Args:
         project: The project.
         stage: The stage.
-        page: Its page.
-        ran: Whether the stage ran, or DVC skipped or restored it.
+        page: The page of the stage's asset.
+        ran: True if the stage ran; False if DVC skipped it or restored its output.
         last: The last materialization of the asset.
     """
     version = dvc.output_version(project.root, stage)
@@ -194,11 +195,11 @@ def _unchanged_metadata(
 
 
 def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
-    """Check the contract of a stage's output that is in place.
+    """Check that the present output of a stage fulfils the stage's contract.
 
-    The runner has checked the same contract before it put the output in place. It may be broken
-    now, for example by a new rule. DVC does not notice that: it runs a stage only if its code or
-    inputs changed.
+    The runner checked the contract when the stage ran. The output may violate it now, for example
+    because the contract has a new rule. DVC does not notice that: it runs a stage only if the
+    stage's code or inputs have changed.
     """
     from model_code.stages.contract import check_contract
 
@@ -230,7 +231,7 @@ def _metadata(project: Project, stage: Stage, page: AssetPage, key: str) -> dict
     folder = project.root / stage.output
     run = runs.find_run(project, key)
 
-    # This key comes first on the page. Its value is set later.
+    # This entry comes first on the page. The caller sets its value.
     metadata: dict[str, Any] = {"what happened": ""}
     if not left_out_reason(folder):
         metadata.update(page.preview(folder))

@@ -47,11 +47,14 @@ from freshet.results import (
     SyncResult,
 )
 
+# Seconds to wait for the answer to a search, and to a change of documents.
 SEARCH_TIMEOUT_SECONDS = 60.0
 CHANGE_TIMEOUT_SECONDS = 3600.0
-# Documents that `documents` requests at once.
+# Number of documents that `documents` requests at once.
 PAGE_SIZE = 100
+# Number of requests that an `AsyncClient` sends at the same time.
 ASYNC_THREADS = 32
+# An answer without an error message is quoted up to this length.
 MAX_QUOTED_CHARACTERS = 200
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -215,8 +218,8 @@ class Client:
 
         Args:
             documents: The documents; see `Row`.
-            wait: Whether to wait until they are searchable. Otherwise the call returns once they
-                are recorded.
+            wait: Whether to wait until the documents are searchable. Otherwise the call returns
+                once they are recorded.
             source: Origin of the documents, for the ledger.
 
         Returns:
@@ -270,7 +273,7 @@ class Client:
             filters: Delete all documents that match; see `SearchOptions`.
             dry_run: Whether to only return the ids that the filter matches, in `matched`.
             if_version: Delete the only document if it has this version, see `get`.
-            wait: Whether to wait until no search finds them.
+            wait: Whether to wait until no search finds the documents.
             source: Origin of the deletion, for the ledger.
 
         Returns:
@@ -371,7 +374,8 @@ class Client:
         """
         content = None
         if body is not None:
-            # A text that is not valid UTF-8 is sent as it is, so that the service names it.
+            # A text that is not valid UTF-8 is sent unchanged. The service then refuses it with a
+            # message that names it.
             content = encode_json(body).encode("utf-8", "surrogatepass")
 
         try:
@@ -399,8 +403,8 @@ class Client:
     ) -> tuple[int, bytes]:
         """Send a request, and return status and body of the answer.
 
-        A service closes connections that were idle for long. A request over such a connection is
-        sent again over a new one. This is safe: repeating a change has no effect.
+        A service closes connections that were idle for long. If a request fails because of this,
+        it is sent again over a new connection. This is safe: repeating a change has no effect.
         """
         is_reused = "connection" in self._thread_state.__dict__
         try:
@@ -436,11 +440,17 @@ class Client:
 
 
 def _list_of(values: Iterable[T], name: str) -> list[T]:
-    """Return the members of a list, or the rows of a table of pandas.
+    """Return the members of a list, or the rows of a pandas DataFrame.
+
+    A single text or object is refused. Python could iterate over it, but would yield the letters of
+    the text or the keys of the object.
+
+    Args:
+        values: The list.
+        name: Name of the argument, for the error message.
 
     Raises:
-        InvalidRequest: If the value is no list, or a single text or object, whose members are its
-            letters or keys.
+        InvalidRequest: If the value is not a list.
     """
     if isinstance(values, str | bytes | Mapping):
         kind = "one object" if isinstance(values, Mapping) else f"the text {values[:80]!r}"
@@ -454,9 +464,7 @@ def _list_of(values: Iterable[T], name: str) -> list[T]:
 
 
 def encode_json(body: Any) -> str:
-    """Return a request body as JSON, with Python's, numpy's and pandas' values as JSON has them.
-
-    See `to_json_value`.
+    """Return a request body as JSON. Values of numpy and pandas are converted by `to_json_value`.
 
     >>> from datetime import date
     >>> from decimal import Decimal
@@ -537,7 +545,7 @@ class AsyncClient:
 def parse_answer(kind: type[T], value: Any) -> T:
     """Build an answer of type `kind` from parsed JSON.
 
-    Keys that `kind` does not have are ignored, so that a client can ask a newer service.
+    Keys that `kind` does not have are ignored, so that a client works with a newer service.
     """
     if is_dataclass(kind):
         arguments = {}

@@ -1,4 +1,7 @@
-"""The console script `freshet`, which explains what to install where only the client is."""
+"""The console script `freshet`.
+
+If only the Python client is installed, it explains how to install the command line.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from importlib.util import find_spec
 
 
 def main() -> None:
-    """Run the command line, or say that this installation holds the client alone."""
+    """Run the command line, or explain how to install it."""
     if find_spec("typer") is None:
         print(
             "error: this installation holds only the Python client; "

@@ -1,4 +1,7 @@
-"""Values of Python, numpy and pandas as JSON has them, for the client and for rows of sources."""
+"""Convert values of Python, numpy and pandas to JSON values.
+
+The client uses this for request bodies, and sources use it for the fields of rows.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from typing import Any
 
 # Types are recognised by name, because importing decimal, uuid or pandas would slow down every
 # cold command.
+# Types of pandas' missing values, which become null.
 MISSING_TYPES = ("NaTType", "NAType")
+# Types whose values are written as text.
 TEXT_TYPES = ("UUID", "Timedelta", "timedelta", "Interval", "Period", "Fraction", "UserString")
 
 
 def replace_missing(value: Any) -> Any:
-    """Return a value with null in place of numbers that JSON does not have: NaN and infinity."""
+    """Replace NaN and infinity by None at any depth, because JSON has no such numbers."""
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -26,18 +31,18 @@ def replace_missing(value: Any) -> Any:
 
 
 def to_json_value(value: Any) -> Any:
-    """Return a value that JSON does not have as one that it has.
+    """Convert a value that JSON cannot represent to one that it can.
 
-    Times become ISO texts, identifiers and bytes in UTF-8 become texts, sets and arrays become
-    lists. A decimal number becomes a number if that loses no digit, and else a text. Missing values
-    of pandas become null.
+    Times become ISO texts. Identifiers and bytes in UTF-8 become texts. Sets and arrays become
+    lists. Missing values of pandas become null. A decimal number becomes a number if no digit is
+    lost, and a text otherwise.
 
     >>> from datetime import date
     >>> to_json_value(date(2024, 5, 1)), to_json_value({"b", "a"}), to_json_value(b"text")
     ('2024-05-01', ['a', 'b'], 'text')
 
     Raises:
-        TypeError: If there is no such value.
+        TypeError: If the value has no form in JSON.
     """
     type_name = type(value).__name__
     if type_name in MISSING_TYPES:
@@ -75,6 +80,7 @@ def _decimal_value(value: Any) -> float | str | None:
     if not value.is_finite():
         return None
     number = float(value)
-    # `repr` is the shortest text that reads as the number.
+    # `repr` is the shortest text that is parsed as the same float. As a decimal number, this text
+    # equals the value only if no digit is lost.
     is_exact = isfinite(number) and type(value)(repr(number)) == value
     return number if is_exact else str(value)

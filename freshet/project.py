@@ -21,9 +21,9 @@ from orchestration.service.service import Service
 class LocalProject(Client):
     """An open project, with encoder and index in memory. It is exported as `freshet.Project`.
 
-    Requests are passed to the ASGI application of a service that does not listen anywhere. Threads
-    may share a project. Changes by other processes are seen, and a service of the same project may
-    run at the same time.
+    Requests are passed directly to the ASGI application of a service, which listens on no address.
+    Threads may share a project. Changes by other processes become visible. A service of the same
+    project may run at the same time.
     """
 
     service: Service

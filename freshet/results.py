@@ -163,9 +163,9 @@ class RejectedRow:
 
 @dataclass(frozen=True, slots=True)
 class ReadingNote:
-    """A statement about what of a file was not read, or was read by a guess.
+    """A statement that a part of a file was not read, or was read by a guess.
 
-    A note never refuses a document.
+    The document of the file is searchable all the same.
     """
 
     file: str = described("Name of the file, which is the id of its document if it has one.")
@@ -193,7 +193,10 @@ class SourceState:
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """Outcome of a change. If `searchable` is false, the change is recorded and searchable soon."""
+    """Outcome of a change.
+
+    If `searchable` is false, the change is recorded and will be searchable soon.
+    """
 
     searchable: bool
     generation: int | None = described(
@@ -210,7 +213,9 @@ class ChangeResult:
 class UploadResult(ChangeResult):
     """Outcome of an upload of files."""
 
-    notes: list[ReadingNote] = described("What of the files was not read, or was guessed.")
+    notes: list[ReadingNote] = described(
+        "Parts of the files that were not read, or were read by a guess."
+    )
 
 
 @dataclass(frozen=True)
@@ -235,7 +240,10 @@ class SyncResult:
     )
     notes: list[ReadingNote] = field(
         default_factory=list,
-        metadata={"description": "What of the source's files was not read, or was guessed."},
+        metadata={
+            "description": "Parts of the source's files that were not read, or were read by a "
+            "guess."
+        },
     )
     merged: dict[str, str] = described(
         "New documents that were left out, each with the document that says the same.",

@@ -37,8 +37,8 @@ _deferred_folders: ContextVar[frozenset[Path]] = ContextVar("deferred_folders", 
 def deferred_fsync(folder: Path) -> Iterator[None]:
     """Let `atomic_write` write files below `folder` in place, without forcing each to the disk.
 
-    This saves a wait per file. It is for a folder that is being prepared and that no process reads:
-    call `fsync_tree` before the folder gets its final name.
+    This saves a wait for the disk per file. Use it only for a folder that no process reads yet.
+    Call `fsync_tree` before the folder gets its final name.
     """
     token = _deferred_folders.set(_deferred_folders.get() | {folder})
     try:
@@ -85,11 +85,14 @@ def fsync(path: Path) -> None:
 
 @cache
 def _fsync_pool() -> ThreadPoolExecutor:
-    """Return threads that wait for the disk. Starting them takes longer than their work."""
+    """Return the pool of threads that wait for the disk.
+
+    The pool is kept, because starting threads takes longer than their work.
+    """
     return ThreadPoolExecutor(FSYNC_THREADS, thread_name_prefix="fsync")
 
 
-# The threads do not exist in a forked process, which needs a pool of its own.
+# A forked process has no copy of the threads. It creates a new pool.
 os.register_at_fork(after_in_child=_fsync_pool.cache_clear)
 
 
@@ -209,7 +212,10 @@ def write_manifest(folder: Path, format_version: int, facts: dict[str, Any]) -> 
 
 
 def add_to_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Add facts and the checksums of new files to a manifest; read no other files."""
+    """Add facts and the checksums of new files to a manifest.
+
+    Files that the manifest has checksums of already are not read again.
+    """
     manifest = read_json(folder / MANIFEST)
     checksums = manifest["checksums"]
     checksums.update(_checksums(folder, ignored=checksums))
@@ -227,8 +233,8 @@ def read_manifest(
 
     Args:
         folder: The folder.
-        format_version: The format that this version writes.
-        *older: Further formats that it reads.
+        format_version: The format that this version of Freshet writes.
+        *older: Further formats that this version of Freshet reads.
         remedy: What repairs the folder, for the message.
         other_format_remedy: What to do about another format, for the message; None means to build
             the folder again, or to update Freshet.

@@ -38,7 +38,7 @@ DTYPES = {
 def map_tensors(path: Path) -> dict[str, np.ndarray]:
     """Map the arrays of a safetensors file, read-only.
 
-    The file may be deleted or replaced meanwhile: the arrays keep its content.
+    The file may be deleted or replaced while the arrays are in use. The arrays keep its content.
 
     Args:
         path: File that `safetensors.numpy.save_file` wrote.

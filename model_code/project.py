@@ -279,7 +279,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def lock_owner(path: Path) -> str:
-    """Return the process that holds a lock, as it described itself in the file."""
+    """Return a description of the process that holds a lock, which it wrote into the lock file."""
     return path.read_text(errors="replace").strip() or "another process"
 
 

@@ -40,9 +40,9 @@ class CommonRetrieverSettings(settings.Settings):
     def encoder_settings(self, shared: EncoderSettings) -> EncoderSettings:
         """Return the encoder settings that this retriever is trained with.
 
-        The pooling and prompts of the group `encoder` belong to `encoder.base`. If the retriever
-        has a base of its own, the pooling and prompts that this base's folder states are used
-        instead.
+        The pooling and prompts of the group `encoder` belong to the base encoder `encoder.base`. If
+        this retriever has another base encoder, they are left out. The encoder then takes them from
+        the folder of its base encoder.
 
         Args:
             shared: The group `encoder`.

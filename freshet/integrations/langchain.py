@@ -21,6 +21,7 @@ from freshet.client import Client
 from freshet.errors import InvalidRequest, NotFoundError
 from freshet.results import Hit, StoredDocument
 
+# Attributes of a hit that the metadata of a LangChain document repeats.
 PASSAGE_KEYS = ("document_id", "title", "section", "start", "end", "date", "score", "generation")
 
 
@@ -226,7 +227,10 @@ def relevance(score: float) -> float:
 
 
 def _refuse_text(values: Iterable[str], name: str) -> None:
-    """Raise `InvalidRequest` for a text, whose members are its letters."""
+    """Raise `InvalidRequest` for a single text in place of a list.
+
+    Python would iterate over the letters of the text.
+    """
     if isinstance(values, str):
         raise InvalidRequest(
             f"{name} is the text {values[:80]!r}, but it must be a list; put it into brackets"

@@ -84,7 +84,7 @@ def check_run(
 
 @dataclass(frozen=True)
 class EvaluationChecker:
-    """Checks evaluation folders of one stage against the queries that it had to evaluate.
+    """Checks evaluation folders of one stage against the queries that the stage had to evaluate.
 
     Attributes:
         judgements: The sampled judgements by split.
@@ -113,13 +113,17 @@ class EvaluationChecker:
 
     @property
     def retriever_variants(self) -> frozenset[str]:
-        """The variants that every retriever must have."""
+        """Names of the variants that every retriever must have.
+
+        A variant is a changed form of a system that is evaluated beside it, such as its fusion with
+        BM25 by reciprocal ranks.
+        """
         if not self.settings.variants:
             return frozenset()
         return frozenset({RRF})
 
     def fusion_variants(self, folder: Path) -> frozenset[str]:
-        """Return the names of the variants that the fusion in a folder must have."""
+        """Return the names of the variants that a fusion must have: it without one component."""
         if not self.settings.variants:
             return frozenset()
         weights = Fusion.load(folder / "build" / "encoder").weights

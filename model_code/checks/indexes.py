@@ -26,7 +26,7 @@ def check_index_folder(folder: Path, kind_name: str, context: StageContext) -> N
 
     Args:
         folder: Folder of the index.
-        kind_name: Kind of the retriever by the settings.
+        kind_name: Kind of the retriever that the settings demand.
         context: Context of the stage, with the corpus among its inputs.
     """
     kind = trained_kind(kind_name)

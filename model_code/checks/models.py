@@ -35,7 +35,12 @@ LAYOUT_FILES = (
 
 
 def check_model(folder: Path, names: Iterable[str]) -> None:
-    """Require the named files, and safetensors files that can be read and have finite numbers."""
+    """Require the named files, and check that all safetensors files have finite numbers.
+
+    Args:
+        folder: Folder of the model.
+        names: Names of files that must exist and not be empty.
+    """
     require_files(folder, names)
     for path in sorted(folder.rglob("*.safetensors")):
         name = path.relative_to(folder.parent).as_posix()

@@ -1,7 +1,8 @@
 """Contract of a dense retriever's index folder.
 
-`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file trains
-dense retrievers again, since DVC knows a kind's package as a whole.
+A contract is the conditions that a stage's output must meet. `model_code.stages.contract` checks it
+when the stage has ended. An edit of this file makes DVC train dense retrievers again, because DVC
+treats the package of a retriever kind as one dependency.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from model_code.encoding.token_signs import SIGNS_FILE, STARTS_FILE, TokenSigns
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
-    """Require unit vectors in the order of the passages, and token signs if the settings ask.
+    """Require unit vectors in the order of the passages, and token signs if late interaction is on.
 
     Args:
         folder: Folder of the index.
-        manifest: Its manifest.
+        manifest: Manifest of the index.
         documents: The document of each passage, in the corpus's order.
     """
     vectors_per_passage = manifest["vectors_per_passage"]
@@ -55,7 +56,10 @@ def _check_vectors(folder: Path, manifest: Mapping[str, Any], documents: Sequenc
 
 
 def _check_token_signs(folder: Path, passages: int) -> None:
-    """Require packed signs, and a start of each passage's tokens that rises from 0 to their end."""
+    """Check the token signs of all passages, which are stored one passage after the other.
+
+    The starts of the passages must rise from 0 to the number of tokens.
+    """
     signs = TokenSigns.load(folder)
     require(
         signs.bits.dtype == np.uint64, f"index/{SIGNS_FILE} must be uint64, not {signs.bits.dtype}"

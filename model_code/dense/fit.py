@@ -33,7 +33,8 @@ def fit_dense_encoder(context: StageContext, tables: TrainingTables) -> dict[str
     chosen_settings: TrainingSettings = retriever.training
     layers: LayerSettings = retriever.layers
 
-    # An encoder that was trained before may name layers. This retriever's settings decide.
+    # The folder of an encoder that was trained before may name the layers to index. The settings of
+    # this retriever replace them.
     encoder = load_start_encoder(context, chosen_settings.start)
     set_indexed_layers(encoder, layers)
 

@@ -1,4 +1,4 @@
-"""Kind `dense`: a vector per passage, or one per layer.
+"""Kind `dense`: a retriever with one vector per passage, or with one per passage and encoder layer.
 
 Slow libraries are imported inside functions, because commands import this module to read settings.
 """

@@ -1,7 +1,7 @@
 """Training of a sequence-to-sequence model that writes the queries of a document.
 
-It learns from (document, query) pairs by teacher-forced cross-entropy, without dropout, and resumes
-from checkpoints as every training does, see `model_code.training.loop`.
+The model learns from (document, query) pairs by teacher-forced cross-entropy, without dropout. An
+interrupted training resumes from its last checkpoint; see `model_code.training.loop`.
 """
 
 from __future__ import annotations
@@ -99,18 +99,18 @@ def generator_pairs(
 
 
 class PairTokens:
-    """Pairs as token ids: a section of the document in, the query out.
+    """Turns (document, query) pairs into token ids: a section of the document, and the query.
 
-    For a long document it is the section with most of the query's tokens, or the first of several
-    such sections. A generator is given every section of a document, and should learn to ask what
-    that section answers.
+    A section is a part of a document that fits the model. Each pair uses the section that shares
+    most tokens with the query, or the first of several such sections. The trained model writes
+    queries for every section of a document, so it must learn queries that the section answers.
 
     Args:
         tokenizer: The model's tokenizer.
         section_tokens: Largest number of tokens of a section.
         query_tokens: Largest number of tokens of a query.
-        start_token: The token that decoding begins with. A tokenizer that puts it before every text
-            must not repeat it.
+        start_token: The token that decoding begins with. If the tokenizer puts it before a query,
+            it is removed, because the decoder adds it.
     """
 
     def __init__(
@@ -122,9 +122,10 @@ class PairTokens:
         self.start_token = start_token
 
     def batch(self, pairs: Sequence[GeneratorPair]) -> dict[str, Tensor]:
-        """Return `input_ids` and `attention_mask`, (B, T), and `labels`, (B, L), all int64.
+        """Return the tensors of B pairs, all int64.
 
-        Labels are padded with `IGNORED`.
+        `input_ids` and `attention_mask` (B, T) are the padded sections. `labels` (B, L) are the
+        queries, padded with `IGNORED`.
         """
         queries = [self._query_tokens(pair.query) for pair in pairs]
         documents = [pair.document for pair in pairs]
@@ -164,7 +165,7 @@ class GeneratorTrainer(TrainingLoop):
         loaded: The model and its tokenizer.
         tokens: Turns pairs into tensors.
         pairs: Pairs to train on.
-        held_out: Pairs that choose the best step. Without any the last step is kept.
+        held_out: Pairs that choose the best step. If there are none, the last step is kept.
         settings: How the model is trained.
         seed: The project's seed.
         checkpoints: Folder of checkpoints, from which training resumes.

@@ -32,7 +32,7 @@ class PseudoQuery(NamedTuple):
 
 
 def derive_seed(seed: int, *parts: str | int) -> int:
-    """Return a 63-bit seed that depends on the project's seed and on `parts` alone.
+    """Return a 63-bit random seed that depends only on the project's seed and on `parts`.
 
     >>> derive_seed(1, "inverse_cloze", "d7") == derive_seed(1, "inverse_cloze", "d7")
     True
@@ -87,7 +87,7 @@ class InverseCloze:
         return queries
 
     def spans(self, document_id: str, text: str, seed: int) -> list[str]:
-        """Return the document's spans, words joined by single spaces.
+        """Return random spans of words of a document, each joined by single spaces.
 
         >>> settings = ClozeSettings(per_document=2, min_words=3, max_words=3)
         >>> cloze = InverseCloze("short_cloze", settings)
@@ -150,11 +150,11 @@ DROP_REASONS = (EMPTY, REPEATED, AMBIGUOUS)
 def reasons_to_drop(
     queries: Sequence[PseudoQuery], documents: Mapping[str, str]
 ) -> list[str | None]:
-    """Return for each query one of `DROP_REASONS`, or None to keep it.
+    """Return why each query is dropped: one of `DROP_REASONS`, or None to keep it.
 
     Args:
         queries: The generated queries.
-        documents: Searched text by document id.
+        documents: Text by document id, as it is searched.
 
     >>> documents = {"d1": "Learns. Returns self.", "d2": "Fits a tree and returns self."}
     >>> ambiguous = PseudoQuery("d1", "Returns self.", "cloze")

@@ -1,9 +1,9 @@
 """Queries written by a sequence-to-sequence model, as by docT5query (Nogueira and Lin 2019).
 
-IncDSI and HCE (+QG) train on such queries. Every query is sampled with its own random numbers, so
-it does not depend on its batch, up to rounding. Finished chunks of documents are in the checkpoints
-folder, from which an interrupted run continues to the same result. A saved model contains no paths
-and versions of the machine that made it.
+IncDSI and HCE (+QG) train on such queries. Every query is sampled with separate random numbers, so
+that it does not depend on its batch, up to rounding. The queries of finished documents are kept in
+the checkpoints folder. An interrupted run continues from there, and gives the same result. A saved
+model contains no paths and versions of the machine that made it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def require_positions(model: Any, section_tokens: int, max_query_tokens: int) ->
     Relative positions, as in T5, have no limit.
 
     Raises:
-        SettingsError: If it has too few.
+        SettingsError: If the model has too few positions.
     """
     _require_positions(model.get_encoder(), "section_tokens", section_tokens)
     _require_positions(model.get_decoder(), "max_query_tokens", max_query_tokens)
@@ -104,7 +104,11 @@ def _without_machine_keys(config: Any) -> Any:
 
 
 def sections_of(tokenizer: Any, documents: list[str], max_tokens: int) -> list[list[list[int]]]:
-    """Return the sections of each document, of at most `max_tokens` tokens, as token ids."""
+    """Cut documents into sections of at most `max_tokens` tokens.
+
+    Returns:
+        The sections of each document, each one a list of token ids.
+    """
     encoded = tokenizer(
         documents, truncation=True, max_length=max_tokens, return_overflowing_tokens=True
     )
@@ -119,9 +123,9 @@ class UnwrittenQuery(NamedTuple):
     """A query that is still to be written.
 
     Attributes:
-        document_id: Its document.
-        ordinal: Its number among the queries of the document.
-        section: Row of the section that it is written from.
+        document_id: Id of the document.
+        ordinal: Number of the query among the queries of the document, from 0.
+        section: Index of the section that the query is written from, in the list of all sections.
     """
 
     document_id: str
@@ -134,7 +138,7 @@ class SequenceToSequence:
 
     Args:
         model: A transformers model.
-        tokenizer: Its tokenizer.
+        tokenizer: The tokenizer of the model.
         settings: Number and lengths of the queries, and how tokens are sampled.
     """
 
@@ -147,7 +151,9 @@ class SequenceToSequence:
     def load(
         cls, settings: SequenceToSequenceSettings, trained: Path | None = None, device: str = "auto"
     ) -> SequenceToSequence:
-        """Load the model that the settings name, in bfloat16 on a GPU that has it, else in float32.
+        """Load the model that the settings name.
+
+        The weights are in bfloat16 on a GPU that supports it, and in float32 otherwise.
 
         Args:
             settings: Name of the model.
@@ -181,9 +187,10 @@ class SequenceToSequence:
         checkpoints: Path,
         progress: Progress = no_progress,
     ) -> list[PseudoQuery]:
-        """Generate queries for documents, see `InverseCloze.generate`.
+        """Generate queries for documents; for the arguments see `InverseCloze.generate`.
 
-        Checkpoints are named by a hash of everything that their content depends on.
+        The queries of each chunk of documents are written to a checkpoint file. Its name is a hash
+        of the settings, the seed and the documents, so that a changed run does not read it.
         """
         ids = sorted(documents)
         queries: list[PseudoQuery] = []
@@ -233,7 +240,7 @@ class SequenceToSequence:
     def _sample(
         self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int
     ) -> list[str]:
-        # Each section is read once, however many queries are written from it.
+        # The encoder reads each section only once, even if several queries are written from it.
         needed = sorted({draft.section for draft in batch})
         section_ids = [sections[section] for section in needed]
         padded = self.tokenizer.pad({"input_ids": section_ids}, return_tensors="pt")
@@ -256,7 +263,7 @@ class SequenceToSequence:
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
     def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
-        """Return Gumbel(0, 1) noise from the seed of each query, (queries, steps, top_k)."""
+        """Return Gumbel(0, 1) noise, float64 (queries, steps, top_k), drawn for each query alone."""
         vocabulary = len(self.model.get_output_embeddings().weight)
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
         draws = []
@@ -271,8 +278,8 @@ class SequenceToSequence:
 class GumbelTopK(LogitsProcessor):
     """Turns greedy decoding into sampling from the k most probable tokens, with given noise.
 
-    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max
-    trick). So each query's tokens depend on its own noise alone.
+    The argmax of logits / temperature + Gumbel noise is a sample from the softmax of logits /
+    temperature (Gumbel-max trick). The tokens of a query therefore depend only on its noise.
 
     Args:
         noise: Gumbel(0, 1) noise, (queries, steps, k).

@@ -19,9 +19,9 @@ WRITING_GROUP = "pseudo_queries.sequence_to_sequence"
 class GeneratorTrainingSettings(Settings):
     """How a sequence-to-sequence model learns from training qrels to write a document's queries.
 
-    Texts are cut as the generator cuts them, at `sequence_to_sequence.section_tokens` and
-    `.max_query_tokens`. At most `held_out_pairs` pairs of `held_out_share` of the documents choose
-    the best step, by mean log-likelihood per token.
+    Texts are cut as in generation, at `sequence_to_sequence.section_tokens` and
+    `.max_query_tokens`. The pairs of `held_out_share` of the documents are held out. At most
+    `held_out_pairs` of them choose the best step, by their mean log-likelihood per token.
     """
 
     weight_decay: ClassVar[float] = 0.01

@@ -426,7 +426,7 @@ class LoopStepState(BaseModel):
 
 
 class OverviewResponse(BaseModel):
-    """What a visitor of an empty page may want to know."""
+    """Everything that the page shows before the first search."""
 
     examples: list[str] = Field(description="Questions that the collection answers.")
     recent: list[RecentDocumentState] = Field(description="Documents that arrived last.")
@@ -495,7 +495,8 @@ class StatusResponse(BaseModel):
         description="The sources that feed the index, the project's own one first."
     )
     reading_notes: list[ReadingNote] = Field(
-        description="What of the documents' files was not read, or was guessed: the most serious."
+        description="The most serious notes about parts of files that were not read, or were read "
+        "by a guess."
     )
     reading_notes_total: int = Field(description="Number of all such notes.")
     following: FollowingState | None = Field(

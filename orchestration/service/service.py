@@ -405,8 +405,8 @@ class Service:
     def _oldest_waiting_seconds(self) -> float:
         """Return the age in seconds of the oldest change that is not searchable.
 
-        It is 0 if every change is searchable, or if there is no ledger. A follower has no ledger, and a writer has none before
-        its first document arrives. This method does not create a ledger.
+        It is 0 if every change is searchable, or if there is no ledger. A follower has no ledger,
+        and a writer has none before its first document arrives. This method does not create one.
         """
         if self.follow_thread is not None:
             return 0.0
