@@ -263,7 +263,7 @@ class SequenceToSequence:
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
     def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
-        """Return Gumbel(0, 1) noise, float64 (queries, steps, top_k), drawn for each query alone."""
+        """Return Gumbel(0, 1) noise, float64 (queries, steps, top_k), by the seed of each query."""
         vocabulary = len(self.model.get_output_embeddings().weight)
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
         draws = []
