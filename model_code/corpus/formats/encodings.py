@@ -1,7 +1,7 @@
 """Decode text files in any encoding.
 
 The encoding is, in this order: the one of a byte order mark; UTF-8 if the bytes are valid UTF-8;
-the one that the file declares; a guess.
+the one that the file declares; UTF-8 if most bytes beyond ASCII are UTF-8; a guess.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ _MARKS = (
 
 # The most frequent encoding among files that are not Unicode.
 FALLBACK_ENCODING = "cp1252"
+
+# Name of UTF-8 in which some bytes are of another encoding.
+_DAMAGED_UTF8 = "UTF-8 with other bytes"
 
 # Least confidence of chardet with which its guess is used instead of the fallback. It is low,
 # because chardet is not confident about short texts.
@@ -133,7 +136,10 @@ def decode_text(data: bytes, declared: str | None = None) -> DecodedText:
     """
     encoding, is_guessed = _choose_encoding(data, declared)
     try:
-        text = data.decode(encoding)
+        if encoding == _DAMAGED_UTF8:
+            text = data.decode("utf-8", _decode_other_bytes.__name__)
+        else:
+            text = data.decode(encoding)
     except UnicodeDecodeError:
         # Some bytes have no letter in the fallback. Latin-1 reads any byte.
         encoding, is_guessed = "latin-1", True
@@ -179,7 +185,29 @@ def _choose_encoding(data: bytes, declared: str | None) -> tuple[str, bool]:
         return "utf-8", False
     if declared is not None and _can_decode(data, declared):
         return declared, False
+    if _is_damaged_utf8(data):
+        return _DAMAGED_UTF8, True
     return _guess_encoding(data[:SAMPLE_BYTES]), True
+
+
+def _is_damaged_utf8(data: bytes) -> bool:
+    """Return whether bytes are UTF-8 but for a few, as in a log with lines of other programs."""
+    if _has_utf8_sequence(data):
+        return True
+    # A file that was cut inside of a letter has one more sequence that is not complete.
+    is_cut = _is_utf8(data, is_whole=False)
+    return is_cut and any(character > "\x7f" for character in data.decode("utf-8", "ignore"))
+
+
+def _decode_other_bytes(error: UnicodeError) -> tuple[str, int]:
+    """Decode bytes that are not UTF-8 as the most frequent other encoding."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    damaged = error.object[error.start : error.end]
+    return damaged.decode(FALLBACK_ENCODING, "replace"), error.end
+
+
+codecs.register_error(_decode_other_bytes.__name__, _decode_other_bytes)
 
 
 def _require_decodable(data: bytes, encoding: str) -> str:

@@ -83,17 +83,27 @@ def _read_metadata(package: Any, extraction: Extraction) -> None:
 
 
 def _reading_order(package: Any, folder: str) -> list[str]:
-    """Return the names of the pages in the order of the book, each once."""
+    """Return the names of the pages in the order of the book, each once.
+
+    Pages that the order lacks follow, except the page with the table of contents.
+    """
     names: dict[str, str] = {}
+    contents_pages: set[str] = set()
     for element in package.iter():
         if local_name(element) == "item" and element.get("media-type") in _PAGE_TYPES:
             path = unquote(element.get("href") or "")
-            names[element.get("id") or ""] = posixpath.normpath(posixpath.join(folder, path))
+            item_id = element.get("id") or ""
+            names[item_id] = posixpath.normpath(posixpath.join(folder, path))
+            if "nav" in (element.get("properties") or "").split():
+                contents_pages.add(item_id)
 
     ordered: dict[str, None] = {}
     for element in package.iter():
         if local_name(element) == "itemref" and element.get("idref") in names:
             ordered[names[element.get("idref")]] = None
+    for item_id, name in names.items():
+        if item_id not in contents_pages:
+            ordered[name] = None
     return list(ordered)
 
 

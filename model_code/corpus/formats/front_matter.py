@@ -1,12 +1,13 @@
 """Read front matter: the block of values before the text of a Markdown file.
 
-A YAML block is enclosed in lines `---`, and a TOML block in lines `+++`. Handwritten blocks often
-have errors, so a block that is not valid is read line by line. A block of values is never part of
-the document's text.
+A YAML block is enclosed in lines `---`, and a TOML block in lines `+++`. A JSON block is an object
+at the beginning of the file. Handwritten blocks often have errors, so a block that is not valid is
+read line by line. A block of values is never part of the document's text.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -28,6 +29,9 @@ _YAML_BLOCK = re.compile(r"\A\s*?---[ \t]*\n(?P<block>(?:[^\n]*\n)*?)(?:---|\.\.
 _TOML_BLOCK = re.compile(r"\A\s*?\+\+\+[ \t]*\n(?P<block>(?:[^\n]*\n)*?)\+\+\+[ \t]*(?:\n|\Z)")
 # A key is one word here, because a sentence may begin with some words and a colon.
 _KEY_LINE = re.compile(r"(?P<key>[^\W\d][\w.-]{0,60}?)\s*[:=](?!//)\s*(?P<value>.*)")
+# A line such as `[locks]`, which begins a table of TOML.
+_TABLE_LINE = re.compile(r"\[{1,2}[\w.\s\"'-]+\]{1,2}")
+_JSON_BLOCK = re.compile(r"\A\s*(?=\{\s*\")")
 _ITEM_LINE = re.compile(r"\s*-\s+(?P<value>.+)")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|<%.*?%>|\$\{.*?\}")
 
@@ -68,7 +72,29 @@ def split_front_matter(source: str) -> FrontMatter:
             front_matter = FrontMatter(values, source[match.end() :], remarks)
             _drop_template_values(front_matter)
             return front_matter
-    return FrontMatter({}, source)
+    return _split_json(source)
+
+
+def _split_json(source: str) -> FrontMatter:
+    """Split a source that begins with a JSON object, as Hugo writes it.
+
+    An object is front matter only if it has a title or a date, nothing follows it on its last line,
+    and a text follows it. Any other object is text.
+    """
+    match = _JSON_BLOCK.match(source)
+    if match is None:
+        return FrontMatter({}, source)
+    start = match.end()
+    try:
+        block = source[start : start + MAX_FRONT_MATTER_CHARACTERS]
+        values, length = json.JSONDecoder().raw_decode(block)
+    except (ValueError, RecursionError):
+        return FrontMatter({}, source)
+    line_end, _, text = source[start + length :].partition("\n")
+    is_named = any(key.lower() in ("title", "date") for key in values)
+    if line_end.strip() or not text.strip() or not is_named or not _is_small(values):
+        return FrontMatter({}, source)
+    return FrontMatter(values, text)
 
 
 def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | None:
@@ -76,6 +102,9 @@ def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | N
     if not block.strip():
         return {}, []
     value = _parse_yaml(block) if language == "YAML" else _parse_toml(block)
+    if not isinstance(value, Mapping) and language == "YAML":
+        # Tools that know both languages leave TOML between the marks of YAML.
+        value = _parse_toml(block) or value
     if isinstance(value, Mapping) and block.startswith("\n"):
         # Sentences with a colon between two rules, as slides have them, are YAML by chance.
         if any(" " in str(key).strip() for key in value):
@@ -152,6 +181,9 @@ def _parse_lines(block: str) -> dict[str, Any] | None:
     key_lines = 0
     for line in block.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if _TABLE_LINE.fullmatch(line.strip()):
+            key = None
             continue
         is_indented = line[0] in " \t"
         key_match = _KEY_LINE.fullmatch(line.strip())

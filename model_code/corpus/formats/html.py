@@ -21,10 +21,11 @@ CHARSET_PREFIX_BYTES = 4096
 MAX_HEADING_LEVEL = 6
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.I)
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.S)
 _XML_ENCODING = re.compile(rb"\A\s*<\?xml[^>]{0,100}encoding\s*=\s*[\"']([\w-]+)")
 
-# A line of code that stands alone and would read as a heading of Markdown.
-_HEADING_LIKE_CODE = re.compile(r"(?:\A|(?<=\n\n))(#{1,6} [^\n]*)(?=\n\n|\n?\Z)")
+# A line of code that would read as a heading of Markdown if it stands alone.
+_HEADING_LIKE_LINE = re.compile(r"\s*#{1,6} ")
 
 _HEADINGS = {f"h{level}": "#" * level for level in range(1, MAX_HEADING_LEVEL + 1)}
 _BLOCK_ELEMENTS = frozenset(
@@ -148,10 +149,35 @@ def read_html(data: bytes) -> Extraction:
     declared = _XML_ENCODING.search(data) or _CHARSET.search(data[:CHARSET_PREFIX_BYTES])
     charset = None if declared is None else declared[1].decode()
     decoded = decode_text(data, charset)
-    extraction = read_markup(decoded.text)
+    markup = decoded.text
+    if markup.lstrip().startswith("<?xml"):
+        # The parser knows HTML only, in which CDATA is a comment.
+        markup = _CDATA.sub(lambda section: html.escape(section[1], quote=False), markup)
+    extraction = read_markup(markup)
     extraction.all_text = list_page_text(decoded.text)
     extraction.note_encoding(decoded)
     return extraction
+
+
+def escape_headings(code: str) -> str:
+    """Return code in which no line reads as a heading of Markdown.
+
+    A comment such as `# load` reads as a heading if the lines around it are empty.
+
+    >>> escape_headings("# load")
+    '\\\\# load'
+    """
+    lines = code.split("\n")
+    last = len(lines) - 1
+    escaped: list[str] = []
+    for number, line in enumerate(lines):
+        is_alone = number == 0 or not lines[number - 1].strip()
+        if number < last and lines[number + 1].strip():
+            is_alone = False
+        if is_alone and _HEADING_LIKE_LINE.match(line):
+            line = "\\" + line.lstrip()
+        escaped.append(line)
+    return "\n".join(escaped)
 
 
 def read_markup(markup: str) -> Extraction:
@@ -204,6 +230,9 @@ class _Page:
         self._has_title = False
         self._pre_elements = 0
         self._heading: list[str] | None = None
+        # Readings of the open ruby element, and the depth of the `rt` element that is open.
+        self._readings: list[str] = []
+        self._reading_at: int | None = None
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin an element."""
@@ -229,6 +258,8 @@ class _Page:
             else:
                 # A heading inside of a heading continues its line.
                 self._write(" ")
+        elif tag == "rt" and self._reading_at is None:
+            self._reading_at = len(self._open_elements)
         else:
             if tag == "pre":
                 self._pre_elements += 1
@@ -249,6 +280,12 @@ class _Page:
             self._has_title = True
         elif tag in _HEADINGS and self._heading is not None and not self._is_inside_heading():
             self._end_heading(tag)
+        elif self._reading_at == depth:
+            self._reading_at = None
+        elif tag == "ruby":
+            # The base stays one word, and its reading follows it.
+            self._write(f" {''.join(self._readings)} ")
+            self._readings.clear()
         else:
             if tag == "pre":
                 self._pre_elements -= 1
@@ -276,7 +313,7 @@ class _Page:
             else:
                 self.title_pieces.append(text)
         elif self._pre_elements and self._heading is None:
-            self.pieces.append(_HEADING_LIKE_CODE.sub(r"\\\1", text))
+            self.pieces.append(escape_headings(text))
         else:
             self._write(re.sub(r"\s+", " ", text))
 
@@ -322,7 +359,9 @@ class _Page:
         return False
 
     def _write(self, piece: str) -> None:
-        if self._heading is not None:
+        if self._reading_at is not None:
+            self._readings.append(piece.strip())
+        elif self._heading is not None:
             self._heading.append(piece)
         else:
             self.pieces.append(piece)
@@ -355,11 +394,15 @@ def _attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
             text = attributes.get("alt") or ""
         elif kind not in _INPUTS_WITHOUT_TEXT:
             text = attributes.get("value") or ""
+    elif tag == "optgroup":
+        text = attributes.get("label") or ""
     return re.sub(r"\s+", " ", text)
 
 
 def _is_hidden(tag: str, attributes: Mapping[str, str]) -> bool:
     """Return whether a browser does not show an element, or shows it for navigation only."""
+    if tag == "template" and "shadowrootmode" in attributes:
+        return False
     if tag in _HIDDEN_ELEMENTS or tag == "nav":
         return True
     if tag in _NEVER_HIDDEN:
@@ -401,12 +444,24 @@ ANY_TAG = re.compile(
 )
 
 
+_RUBY = re.compile(r"<ruby\b[^<>]*>(.{0,2000}?)</ruby>", re.I | re.S)
+_READING = re.compile(r"<(rt|rp)\b[^<>]*>([^<>]*)(?:</\1>)?", re.I)
+
+
+def _list_ruby(match: re.Match[str]) -> str:
+    """Return the base of a ruby element and its reading, as two words."""
+    readings = [reading for kind, reading in _READING.findall(match[1]) if kind.lower() == "rt"]
+    base = ANY_TAG.sub("", _READING.sub("", match[1]))
+    return f"{base} {''.join(readings)} "
+
+
 def list_page_text(markup: str) -> list[str]:
     """Return all the text of a page, hidden or not, by a way that the reader does not use."""
     text = drop_between(markup, "<!--", "-->")
     text = _drop_code(text).replace("<![CDATA[", " ").replace("]]>", " ")
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
     text = INLINE_TAG.sub("", text)
+    text = _RUBY.sub(_list_ruby, text)
     text = ANY_TAG.sub("\n", text)
     pieces = html.unescape(text).split("\n")
     return [piece for piece in pieces if piece.strip()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import re
 from collections import Counter
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -17,6 +18,7 @@ from model_code.corpus.rows import RowError
 
 # Deepest nesting of the parts of a mail, in levels. Deeper parts are not read.
 MAX_LEVELS = 30
+_END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _HEADER_FIELDS = ("from", "to", "cc")
 
 
@@ -26,7 +28,7 @@ def read_mail(data: bytes) -> Extraction:
     Raises:
         RowError: If it is no e-mail.
     """
-    message = email.message_from_bytes(data, policy=email.policy.default)
+    message = email.message_from_bytes(_recode_headers(data), policy=email.policy.default)
     if not isinstance(message, EmailMessage) or not message.keys():
         raise RowError("unreadable file", "it is no e-mail: it begins with no header")
 
@@ -44,6 +46,19 @@ def read_mail(data: bytes) -> Extraction:
     for text in texts:
         extraction.all_text.extend(text.all_text)
     return extraction
+
+
+def _recode_headers(data: bytes) -> bytes:
+    """Return a mail whose headers are UTF-8. Old programs wrote them in other encodings."""
+    end = _END_OF_HEADERS.search(data)
+    if end is None:
+        return data
+    headers = data[: end.start()]
+    try:
+        recoded = decode_text(headers).text.encode("utf-8")
+    except RowError:
+        return data
+    return recoded + data[end.start() :]
 
 
 def _header(message: EmailMessage, name: str, extraction: Extraction) -> str:
@@ -102,7 +117,9 @@ def _read_parts(part: EmailMessage, extraction: Extraction, level: int = 0) -> l
 
     file_name = part.get_filename()
     is_page = kind == "text/html" and part.get_content_disposition() != "attachment"
-    if kind == "text/plain" or is_page:
+    # A mail of several parts that states no mark between them is one text.
+    is_one_text = kind.startswith("multipart/")
+    if kind == "text/plain" or is_page or is_one_text:
         return [_part_text(part, extraction)]
     name = file_name or f"a part of the type {kind}"
     extraction.note("unread part", f"the attachment {name} is not read")

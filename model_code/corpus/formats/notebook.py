@@ -9,7 +9,7 @@ from typing import Any
 
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction
-from model_code.corpus.formats.html import list_page_text, read_markup
+from model_code.corpus.formats.html import escape_headings, list_page_text, read_markup
 from model_code.corpus.formats.markdown import read_markdown_text
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
@@ -49,7 +49,7 @@ def read_notebook(data: bytes) -> Extraction:
             extraction.left_out.extend(page.left_out)
             extraction.remarks.extend(page.remarks)
         else:
-            blocks.append(source)
+            blocks.append(escape_headings(source))
             all_text.extend(source.splitlines())
         for output in cell.get("outputs", ()):
             for text, text_list in _output_texts(output):
@@ -82,7 +82,7 @@ def _output_texts(output: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Yield the texts of an output, each with its crude list of text. Pictures have none."""
     if "text" in output:
         text = _joined(output["text"])
-        yield text, text.splitlines()
+        yield escape_headings(text), text.splitlines()
     if output.get("output_type") == "error":
         text = f"{output.get('ename', '')}: {output.get('evalue', '')}"
         yield text, [text]
@@ -96,7 +96,7 @@ def _output_texts(output: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield read_markup(markup).text, list_page_text(markup)
     elif "text/plain" in data:
         text = _joined(data["text/plain"])
-        yield text, text.splitlines()
+        yield escape_headings(text), text.splitlines()
 
 
 def _joined(value: Any) -> str:

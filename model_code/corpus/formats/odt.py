@@ -1,4 +1,4 @@
-"""Read ODT from its XML: the body, footnotes, comments, text boxes, headers and footers."""
+"""Read ODT from its XML: body, footnotes, comments, text boxes, headers and embedded objects."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from model_code.corpus.rows import RowError
 _CONTENT = "content.xml"
 _STYLES = "styles.xml"
 _META = "meta.xml"
+# The elements of MathML that hold text.
+_FORMULA_ELEMENTS = frozenset(("mi", "mn", "mo", "mtext", "ms"))
 
 
 def read_odt(data: bytes) -> Extraction:
@@ -37,6 +39,9 @@ def read_odt(data: bytes) -> Extraction:
                 raise RowError("unreadable file", "it needs a password")
 
     parts = [part for part in (_CONTENT, _STYLES) if part in archive]
+    objects = [name for name in archive.names if name.endswith(f"/{_CONTENT}")]
+    damaged = archive.find_damaged(objects)
+    objects = [name for name in objects if name not in damaged]
     all_text = list_text(archive, parts, OPEN_DOCUMENT_TEXT)
     content = archive.parse(_CONTENT)
     blocks = read_blocks(content, OPEN_DOCUMENT_NAMES, _heading_levels(content))
@@ -46,13 +51,26 @@ def read_odt(data: bytes) -> Extraction:
             if block not in blocks:
                 blocks.append(block)
 
+    for name in objects:
+        blocks.extend(_object_blocks(archive.parse(name)))
+
     extraction = Extraction("\n".join(blocks).strip(), all_text=all_text)
     if _META in archive:
         read_properties(archive, _META, extraction)
-    for name in archive.names:
-        if name.startswith("Object ") and name.endswith("/content.xml"):
-            extraction.note("unread part", f"the embedded {name.partition('/')[0]} is not read")
+    for name in damaged:
+        extraction.note("unread part", f"the embedded {name.partition('/')[0]} is damaged")
     return extraction
+
+
+def _object_blocks(content: Any) -> list[str]:
+    """Return the text of an embedded formula, chart or sheet."""
+    if local_name(content) != "math":
+        return read_blocks(content, OPEN_DOCUMENT_NAMES)
+    symbols: list[str] = []
+    for element in content.iter():
+        if local_name(element) in _FORMULA_ELEMENTS and element.text:
+            symbols.append(element.text.strip())
+    return ["".join(symbols)]
 
 
 def _heading_levels(content: Any) -> Callable[[Any], int]:

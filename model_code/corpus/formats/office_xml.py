@@ -89,7 +89,7 @@ OOXML_TEXT = TextNames(
     counted=OOXML_NAMES.text,
     skipped=OOXML_NAMES.skipped,
     blocks=frozenset(("p", "tr", "tc", "pt", "si", "comment", "txbxContent", "v", "text")),
-    gaps=frozenset(("tab", "br", "cr", "ptab")),
+    gaps=frozenset(("tab", "br", "cr", "ptab", "noBreakHyphen")),
 )
 OPEN_DOCUMENT_TEXT = TextNames(
     counted=frozenset(("p", "h", "title", "desc")),

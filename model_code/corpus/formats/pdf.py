@@ -1,4 +1,4 @@
-"""Read PDF with pypdf: one section per page, whole words at line ends, and alt texts."""
+"""Read PDF with pypdf: one section per page, whole words at line ends, alt texts and comments."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _TEXT_OPERATOR = re.compile(rb"\bT[jJ]\b")
 
 # A word that is cut at the end of a line. The second part begins with a small letter.
 _CUT_WORD = re.compile(r"([^\W\d_]+)[-\u2010\u00ad][ \t]*\n[ \t]*([^\W\d_]+)")
+# Kinds of annotations whose text is shown elsewhere, or describes the place of a link.
+_ANNOTATIONS_WITHOUT_TEXT = frozenset(("/Link", "/Widget", "/Popup", "/FileAttachment"))
 _DATE_DIGITS = re.compile(r"D:(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?")
 # First parts of words that keep their hyphen when their parts are joined, such as "self-test".
 _HYPHENATED = frozenset(
@@ -96,7 +98,10 @@ def read_pdf(data: bytes) -> Extraction:
     for number, text in enumerate(pages, 1):
         if text:
             sections.append(f"# Page {number}\n\n{join_cut_words(text, vocabulary)}")
-    additions = _form_texts(reader, extraction) + _alt_texts(reader, extraction)
+    additions = _form_texts(reader, extraction)
+    additions.extend(_alt_texts(reader, extraction))
+    additions.extend(_comment_texts(reader, extraction))
+    _note_attachments(reader, extraction)
     if additions:
         sections.append("\n".join(additions))
     extraction.text = "\n\n".join(sections)
@@ -232,6 +237,32 @@ def _form_texts(reader: PdfReader, extraction: Extraction) -> list[str]:
         return []
     texts = [str(value).strip() for value in fields.values() if value]
     return [text for text in texts if text]
+
+
+def _comment_texts(reader: PdfReader, extraction: Extraction) -> list[str]:
+    """Return the texts that people wrote on the pages, such as comments and text boxes."""
+    texts: list[str] = []
+    try:
+        for page in reader.pages:
+            for reference in page.get("/Annots") or ():
+                annotation = reference.get_object()
+                contents = str(annotation.get("/Contents") or "").strip()
+                if contents and annotation.get("/Subtype") not in _ANNOTATIONS_WITHOUT_TEXT:
+                    texts.append(contents)
+    except Exception as error:
+        extraction.note("unread part", f"comments cannot be read: {type(error).__name__}")
+    return texts
+
+
+def _note_attachments(reader: PdfReader, extraction: Extraction) -> None:
+    """Note the files inside of the file, which are not read."""
+    try:
+        names = list(reader.attachments)
+    except Exception as error:
+        extraction.note("unread part", f"attachments cannot be read: {type(error).__name__}")
+        return
+    for name in names:
+        extraction.note("unread part", f"the attachment {name} is not read")
 
 
 def _alt_texts(reader: PdfReader, extraction: Extraction) -> list[str]:

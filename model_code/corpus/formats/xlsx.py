@@ -23,6 +23,7 @@ from model_code.corpus.rows import RowError
 # cells.
 MAX_CELLS = 5_000_000
 
+_WORKBOOK = "xl/workbook.xml"
 _STRING_PART = re.compile(r"xl/(?:sharedStrings|worksheets/[\w-]+)\.xml")
 # Text beside the cells: text boxes, charts, diagrams and comments.
 _SIDE_PART = re.compile(
@@ -47,9 +48,6 @@ def read_xlsx(data: bytes) -> Extraction:
     Raises:
         RowError: If it is no workbook, or not safe to read.
     """
-    from openpyxl import load_workbook
-    from openpyxl.utils.exceptions import InvalidFileException
-
     archive = Archive(data)
     # The library reads sheets as a stream.
     archive.check_all_xml(max_elements=None)
@@ -59,17 +57,18 @@ def read_xlsx(data: bytes) -> Extraction:
     string_parts = [name for name in archive.names if _STRING_PART.fullmatch(name)]
     all_text = list_text(archive, string_parts, _STRING_TEXT)
     all_text.extend(list_text(archive, side_parts, OOXML_TEXT))
+    if _WORKBOOK not in archive:
+        raise RowError("unreadable file", "the archive holds no workbook")
+    problem = ""
     try:
-        workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-    except (InvalidFileException, KeyError, ValueError, TypeError) as error:
-        raise RowError("unreadable file", f"it is no workbook: {error}") from None
-
-    sections: list[str] = []
-    for sheet in workbook.worksheets:
-        lines = list(_sheet_lines(sheet))
-        if lines:
-            sections.append("\n".join([f"## {sheet.title}\n", *lines]))
-    workbook.close()
+        sections = _read_sheets(data)
+    except RowError:
+        raise
+    except Exception as error:
+        # The library raises errors of any kind for faults that reading can do without, such as a
+        # style that is not defined or a sheet that holds an empty chart.
+        problem = type(error).__name__
+        sections = ["\n".join(list_text(archive, string_parts, _STRING_TEXT))]
     for part in side_parts:
         blocks = read_blocks(archive.parse(part), OOXML_NAMES)
         if blocks:
@@ -81,7 +80,24 @@ def read_xlsx(data: bytes) -> Extraction:
     note_embedded_files(archive, extraction)
     for part in damaged:
         extraction.note("unread part", f"the part {part} is damaged")
+    if problem:
+        detail = f"the sheets are damaged ({problem}); only their texts are read, and no numbers"
+        extraction.note("unread part", detail)
     return extraction
+
+
+def _read_sheets(data: bytes) -> list[str]:
+    """Return a section with a heading for each sheet that is not empty."""
+    from openpyxl import load_workbook
+
+    sections: list[str] = []
+    workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    for sheet in workbook.worksheets:
+        lines = list(_sheet_lines(sheet))
+        if lines:
+            sections.append("\n".join([f"## {sheet.title}\n", *lines]))
+    workbook.close()
+    return sections
 
 
 def _sheet_lines(sheet: Any) -> Iterator[str]:

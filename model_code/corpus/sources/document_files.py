@@ -104,8 +104,9 @@ TABLE_SUFFIXES: Mapping[str, str] = {
     ".parquet": _TABLE,
 }
 
-_FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n|\Z)")
-_MAIN_HEADING = re.compile(r"(?m)^# +([^\n]+)$")
+# Headings stand between empty lines, so a comment in code such as `# load` is none.
+_FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n[ \t]*\n|\s*\Z)")
+_MAIN_HEADING = re.compile(r"(?:\A|(?<=\n\n))# +([^\n]+)(?=\n\n|\s*\Z)")
 # A date in ISO order with "/" or "." in place of "-", such as 2024/05/01.
 _DATE_SIGNS = re.compile(r"^(\d{4})[/.](\d{2})[/.](\d{2})")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -201,7 +202,7 @@ def _extract(data: bytes, suffix: str) -> Extraction:
         raise _huge_file(len(data))
     extraction = _reader(suffix)(data)
     if not extraction.text.strip():
-        raise RowError("empty text", "the file holds none")
+        raise RowError("empty text", _empty_reason(extraction))
 
     extraction.title = _printable_title(extraction)
     _keep_readable_fields(extraction)
@@ -212,6 +213,16 @@ def _extract(data: bytes, suffix: str) -> Extraction:
     for remark in measure_completeness(extraction):
         extraction.note(remark.kind, remark.detail, remark.share)
     return extraction
+
+
+def _empty_reason(extraction: Extraction) -> str:
+    """Return why a file without text has none, as far as its reader knows."""
+    if extraction.remarks:
+        details = "; ".join(remark.detail for remark in extraction.remarks)
+        return f"the file holds none that is read: {details}"[:MAX_ERROR_CHARACTERS]
+    if any(text.strip() for text in extraction.left_out):
+        return "the file holds only hidden text and navigation"
+    return "the file holds none"
 
 
 def _reader(suffix: str) -> Callable[[bytes], Extraction]:

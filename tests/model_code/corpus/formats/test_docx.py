@@ -127,3 +127,10 @@ def test_damaged_properties_are_left_out_and_named():
     extraction = read_docx(archive(parts))
     assert extraction.text == "x"
     assert [remark.detail for remark in extraction.remarks] == ["its properties cannot be read"]
+
+
+def test_hyphen_that_never_breaks_costs_no_word():
+    body = paragraph("<w:r><w:t>sea</w:t><w:noBreakHyphen/><w:t>level</w:t></w:r>")
+    extraction = read_docx(docx(body))
+    assert extraction.text == "sea-level"
+    assert measure_completeness(extraction) == []

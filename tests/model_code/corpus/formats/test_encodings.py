@@ -66,6 +66,20 @@ def test_bytes_that_are_no_text_are_refused(data):
         decode_text(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("Größe und Maß\n".encode() * 5 + "Öl\n".encode("cp1252"), "Größe und Maß\n" * 5 + "Öl\n"),
+        ("Maß und Größe".encode()[:-4], "Maß und GrÃ"),
+        ("Größe".encode() + b"\x81", "Größe\ufffd"),
+    ],
+)
+def test_utf8_with_a_few_other_bytes_is_read_as_utf8(data, text):
+    decoded = decode_text(data)
+    assert decoded.text == text
+    assert decoded.is_guessed
+
+
 def test_file_with_some_faulty_bytes_counts_as_utf8():
     assert detect_encoding("žluť kůň, ".encode() * 9 + b"\xff", is_whole=True) is None
     assert detect_encoding("žluť".encode()[:-1], is_whole=False) is None

@@ -44,6 +44,10 @@ def markdown_text(source: str) -> str:
         ("a<dialog>b</dialog><dialog open>c</dialog>", "a c"),
         ("<details><summary>a</summary>b</details>", "a b"),
         ("<template>a</template><noscript>b</noscript>c", "c"),
+        ("<p><template shadowrootmode=open><b>a</b></template></p>b", "a b"),
+        ("<ruby>東<rp>(</rp><rt>とう</rt><rp>)</rp>京<rt>きょう</ruby>駅", "東京 とうきょう 駅"),
+        ("<select><optgroup label='North'><option>Oslo</optgroup></select>", "North Oslo"),
+        ("<?xml version='1.0'?><p><![CDATA[a < b]]> c</p>", "a < b c"),
         ("see<img alt='a chart'>and<area alt='the north'>", "see a chart and the north"),
         ("<h2>a<br>b <img alt=c></h2>d", "## a b c d"),
         ("un<b>break</b>able", "unbreakable"),
@@ -53,6 +57,17 @@ def markdown_text(source: str) -> str:
 )
 def test_html_text_is_what_a_browser_shows(markup, text):
     assert html_text(markup) == text
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>",
+        "<?xml version='1.0'?><html><body><p><![CDATA[a & b]]></p></body></html>",
+    ],
+)
+def test_nothing_of_a_shown_element_counts_as_lost(markup):
+    assert measure_completeness(read_html(markup.encode())) == []
 
 
 def test_left_out_share_of_a_page_is_measured():
@@ -119,6 +134,9 @@ def test_deeply_nested_markdown_is_kept_as_its_source():
         ("---\ntitle: @Tides\ntags: [a, b\n---\n", "@Tides", ""),
         ("---\ntitle: Tides\ntitle: Tides\ndate: 2023-02-30\n---\n", "Tides", "2023-02-30"),
         ("---\ntags:\n- a: b: c\n- d\ntitle: Tides\n---\n", "Tides", ""),
+        ("+++\n[page]\ntitle = Tides\n[[menu]]\n[menu.main]\n+++\n", "Tides", ""),
+        ('---\ntitle = "Tides"\ndate = 2023-04-05\n[page]\nx = 1\n---\n', "Tides", "2023-04-05"),
+        ('{\n"title": "Tides",\n"date": "2023-04-05"\n}\n', "Tides", "2023-04-05"),
     ],
 )
 def test_front_matter_is_never_text(block, title, date):
@@ -135,6 +153,9 @@ def test_front_matter_is_never_text(block, title, date):
         "---\ntitle: x\n\nNo end.",
         "---\n\nA remark: quiet.\n\n---\n\nMore.",
         "---\n\nNote: quiet.\n\nAnother sentence here.\n\n---\n\nMore.",
+        '{"size": 3}\n\nThe object above is an example.',
+        '{"title": "Tides"} is an example.',
+        '{"title": "Tides"\n\nNo end.',
     ],
 )
 def test_rules_around_text_are_text(source):

@@ -106,6 +106,13 @@ def test_open_document_text_is_read_once():
     assert lines == ["# Docks", "A note.", "A dry dock holds.", "boxed", "a crane", "left right"]
 
 
+def test_formula_of_an_open_document_is_read():
+    formula = '<math xmlns="m"><mi>gauge</mi><mo>+</mo><annotation>hidden</annotation></math>'
+    parts = {"content.xml": ODT, "Formula-1/content.xml": formula}
+    extraction = require_complete(read_odt(archive(parts)))
+    assert extraction.text.endswith("gauge+")
+
+
 def test_chapters_of_a_book_follow_its_spine():
     parts = {
         "META-INF/container.xml": CONTAINER,
@@ -125,6 +132,16 @@ def test_chapters_of_a_book_follow_its_spine():
     parts["META-INF/encryption.xml"] = '<e><CipherReference URI="OPS/one.xhtml"/></e>'
     with pytest.raises(RowError, match="protected against copying"):
         read_epub(archive(parts))
+
+
+def test_chapter_that_the_spine_lacks_follows():
+    parts = {
+        "META-INF/container.xml": CONTAINER,
+        "OPS/book.opf": PACKAGE.replace('<itemref idref="a"/>', ""),
+        "OPS/one.xhtml": "<html><body><p>Wood.</p></body></html>",
+        "OPS/two b.xhtml": "<html><body><p>Stone.</p></body></html>",
+    }
+    assert sorted(read_epub(archive(parts)).text.split()) == ["Stone.", "Wood."]
 
 
 def test_longest_form_of_a_mail_is_read():
@@ -235,3 +252,38 @@ def test_saved_page_is_read_with_its_frames():
 def test_saved_page_without_a_page_is_refused():
     with pytest.raises(RowError, match="holds no page"):
         read_mhtml(saved_page())
+
+
+def test_workbook_that_the_library_cannot_open_keeps_its_texts():
+    openpyxl = pytest.importorskip("openpyxl")
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["sturgeon", "perch"])
+    # openpyxl writes an empty chart sheet, and fails to read it.
+    workbook.create_chartsheet("Empty")
+    stream = io.BytesIO()
+    workbook.save(stream)
+
+    extraction = require_complete(read_xlsx(stream.getvalue()))
+
+    assert extraction.text.split() == ["sturgeon", "perch"]
+    assert "no numbers" in extraction.remarks[-1].detail
+
+
+def test_header_of_a_mail_may_have_any_encoding():
+    mail = "Subject: Über die Brücke\nFrom: x@y.org\n\nGeöffnet.".encode("cp1252")
+    assert read_mail(mail).title == "Über die Brücke"
+
+
+def test_mail_that_states_no_mark_between_its_parts_is_read():
+    mail = b"Subject: Ferry\nContent-Type: multipart/mixed\n\nThe ferry leaves at noon."
+    assert read_mail(mail).text == "The ferry leaves at noon."
+
+
+def test_comment_in_the_code_of_a_notebook_is_no_heading():
+    cells = [
+        {"cell_type": "code", "metadata": {}, "outputs": [], "source": "# load\n\nrun()"},
+        {"cell_type": "markdown", "metadata": {}, "source": "# Tides"},
+    ]
+    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    extraction = read_notebook(json.dumps(notebook).encode())
+    assert extraction.text == "\\# load\n\nrun()\n\n# Tides"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from pypdf.generic import NameObject, TextStringObject
 
 from model_code.corpus.formats import pdf as pdf_reader
 from model_code.corpus.formats.pdf import join_cut_words, read_pdf
@@ -76,3 +79,25 @@ def test_words_cut_at_line_ends_are_joined(text, joined):
 
 def test_hyphen_that_the_document_writes_elsewhere_stays():
     assert join_cut_words("a deep-\nsea crab", {"deep-sea"}) == "a deep-sea crab"
+
+
+def test_comments_are_read_and_attachments_named():
+    from pypdf import PdfReader, PdfWriter
+    from pypdf.annotations import FreeText, Link
+
+    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf(["Ships wait."]))))
+    box = (10, 10, 90, 90)
+    writer.add_annotation(0, FreeText(text="dredge here", rect=box))
+    link = Link(rect=box, url="http://x.org")
+    link[NameObject("/Contents")] = TextStringObject("a link")
+    writer.add_annotation(0, link)
+    writer.add_attachment("plan.txt", b"depth")
+    stream = io.BytesIO()
+    writer.write(stream)
+
+    extraction = read_pdf(stream.getvalue())
+
+    assert extraction.text == "# Page 1\n\nShips wait.\n\ndredge here"
+    assert [remark.detail for remark in extraction.remarks] == [
+        "the attachment plan.txt is not read"
+    ]

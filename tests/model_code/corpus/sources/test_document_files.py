@@ -163,3 +163,34 @@ def test_first_main_heading_is_the_title_of_last_resort(tmp_path):
     assert values(tmp_path, "a.html", "<p>Welcome</p><h1>Ferns</h1><p>x</p>")["title"] == "Ferns"
     assert values(tmp_path, "a.html", "<p>Welcome</p><h3>Ferns</h3>")["title"] == "a"
     assert values(tmp_path, "a.html", "<title>untitled</title><p>x</p>")["title"] == "a"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "Run it.\n\n```sh\n# install\nmake\n```\n",
+        "```sh\n# install\n\nmake\n```\n\nThen wait.\n",
+        "Run it.\n\n    run(\n\n        # twice\n\n    )\n",
+    ],
+)
+def test_comment_in_code_is_no_title(tmp_path, source):
+    path = tmp_path / "setup.md"
+    path.write_text(source)
+    row = read_document(path, "setup.md", "setup.md")
+    assert row.values["title"] == "setup"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("menu.html", b"<nav>Home</nav>", "only hidden text and navigation"),
+        ("key.eml", b"Subject: x\nContent-Type: application/pkcs7-mime\n\nAAAA", "pkcs7-mime"),
+        ("blank.txt", b" \n", "the file holds none"),
+    ],
+)
+def test_file_without_text_says_why(tmp_path, name, content, reason):
+    path = tmp_path / name
+    path.write_bytes(content)
+    refused = read_document(path, name, name)
+    assert isinstance(refused, RefusedRow)
+    assert reason in refused.detail
