@@ -221,8 +221,28 @@ FOLDS = 3
 MAX_COUNTED_RANK = 10
 
 
+# Largest number of documents that illustrate a measure in a report.
+MAX_EXAMPLES = 5
+
+
 def _no_scores() -> np.ndarray:
     return np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class DocumentExample:
+    """A document that contributes much to the value of a drift measure.
+
+    Attributes:
+        document_id: Id of the document.
+        value: The document's part in the measure, such as its score. None if the measure counts
+            documents.
+        note: An explanation of the value; may be empty.
+    """
+
+    document_id: str
+    value: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,11 +265,13 @@ class PairedScores(NamedTuple):
         before: Scores before the additions, (q,).
         after: Scores after the additions, (q,).
         crowding: Loss of each score that growth alone would cause and that is no harm, (q,).
+        document_ids: Id of the document of each score. Empty if the ids are not known.
     """
 
     before: np.ndarray
     after: np.ndarray
     crowding: np.ndarray
+    document_ids: tuple[str, ...] = ()
 
 
 def no_paired_scores() -> PairedScores:
@@ -271,6 +293,8 @@ class Arrivals:
         changed_documents: The number c of documents that training saw in a former version.
         changed: Mean scores of changed documents over their pseudo-queries: of the former version
             when it was trained, and of the present one.
+        vector_ids: Id of the document of each row of `vectors`. Empty if the ids are not known.
+        examples: Documents that illustrate a measure, by the name of the measure.
     """
 
     vectors: np.ndarray
@@ -281,6 +305,8 @@ class Arrivals:
     unscored: Mapping[str, str] = field(default_factory=dict)
     changed_documents: int = 0
     changed: PairedScores = field(default_factory=no_paired_scores)
+    vector_ids: tuple[str, ...] = ()
+    examples: Mapping[str, tuple[DocumentExample, ...]] = field(default_factory=dict)
 
     @property
     def documents(self) -> int:
@@ -494,6 +520,59 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
     chance = binom.cdf(MAX_COUNTED_RANK, counted, share) - binom.pmf(0, counted, share)
     before = chance / (counted * share)
     return np.where(ranks > 0, before - reciprocal_ranks(ranks), 0.0)
+
+
+def lowest_scores(scores: Mapping[str, float]) -> tuple[DocumentExample, ...]:
+    """Return the documents with the lowest scores as examples, the lowest first.
+
+    Args:
+        scores: Scores by document id.
+
+    >>> [example.document_id for example in lowest_scores({"a": 1.0, "b": 0.0})]
+    ['b', 'a']
+    """
+    worst = sorted(scores.items(), key=lambda item: (item[1], item[0]))
+    return tuple(DocumentExample(name, float(score)) for name, score in worst[:MAX_EXAMPLES])
+
+
+def largest_losses(scores: PairedScores) -> tuple[DocumentExample, ...]:
+    """Return the documents with the largest losses of paired scores as examples.
+
+    Args:
+        scores: Scores with the ids of their documents. A document may have several scores; its
+            largest loss counts.
+
+    >>> before, after = np.array([1.0, 0.5, 0.5]), np.array([0.25, 0.5, 0.0])
+    >>> paired = PairedScores(before, after, np.zeros(3), ("a", "b", "c"))
+    >>> [(example.document_id, example.value) for example in largest_losses(paired)]
+    [('a', -0.75), ('c', -0.5)]
+    """
+    changes = scores.after - scores.before
+    examples: dict[str, DocumentExample] = {}
+    for row in np.argsort(changes, kind="stable").tolist():
+        is_complete = row >= len(scores.document_ids) or len(examples) == MAX_EXAMPLES
+        if is_complete or changes[row] >= 0:
+            break
+        document_id = scores.document_ids[row]
+        note = f"{scores.before[row]:.2f} before, {scores.after[row]:.2f} now"
+        examples.setdefault(document_id, DocumentExample(document_id, float(changes[row]), note))
+    return tuple(examples.values())
+
+
+def farthest_from_old(old: np.ndarray, arrivals: Arrivals) -> tuple[DocumentExample, ...]:
+    """Return the new documents that the classifier of `domain_auc` finds the least like old ones.
+
+    Args:
+        old: Vectors of old documents, (n, H).
+        arrivals: New documents, with the ids of their vectors.
+    """
+    new = arrivals.vectors.astype(np.float64)
+    if not len(old) or not len(new) or len(new) != len(arrivals.vector_ids):
+        return ()
+    direction = new.mean(axis=0) - old.astype(np.float64).mean(axis=0)
+    scores = new @ direction
+    order = np.argsort(-scores, kind="stable")[:MAX_EXAMPLES]
+    return tuple(DocumentExample(arrivals.vector_ids[i], float(scores[i])) for i in order)
 
 
 def refined_statuses(statuses: Sequence[str]) -> list[str]:

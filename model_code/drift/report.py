@@ -5,8 +5,8 @@ All tests together raise a false alarm with a chance of at most `drift.alpha`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,22 @@ import numpy as np
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration, max_batch_size
 from model_code.drift.measures import (
     CHANGED_DOCUMENTS,
+    DOMAIN_AUC,
     INPUTS,
     MEASURES,
     PROTECTED_QUERIES,
     Arrivals,
+    DocumentExample,
     DriftMeasure,
     PairedScores,
     Scope,
     Statistic,
     TestResult,
     conflicts,
+    farthest_from_old,
     growth,
     judge,
+    largest_losses,
     paired_change,
     refined_statuses,
 )
@@ -64,6 +68,7 @@ class DriftReport:
         measures: The test results.
         unmeasured: The skipped measures.
         reference: A note on the old documents that new ones are compared with.
+        examples: Documents of the newest batch that illustrate a measure, by its name.
     """
 
     documents: int
@@ -73,6 +78,7 @@ class DriftReport:
     measures: tuple[TestResult, ...]
     unmeasured: tuple[SkippedMeasure, ...] = ()
     reference: str = ""
+    examples: Mapping[str, tuple[DocumentExample, ...]] = field(default_factory=dict)
 
     @property
     def exceeded(self) -> tuple[TestResult, ...]:
@@ -160,7 +166,20 @@ def make_report(
         measures=(*judge(statistics, settings.alpha), grown),
         unmeasured=tuple(skipped),
         reference=calibration.reference.note,
+        examples=_find_examples(calibration, newest, protected),
     )
+
+
+def _find_examples(
+    calibration: Calibration, newest: Arrivals, protected: PairedScores | None
+) -> dict[str, tuple[DocumentExample, ...]]:
+    """Return documents that illustrate the measures, by the name of the measure."""
+    examples = dict(newest.examples)
+    examples[DOMAIN_AUC.name] = farthest_from_old(calibration.reference.vectors, newest)
+    examples[CHANGED_DOCUMENTS] = largest_losses(newest.changed)
+    if protected is not None:
+        examples[PROTECTED_QUERIES] = largest_losses(protected)
+    return {name: documents for name, documents in examples.items() if documents}
 
 
 def observe(
@@ -234,7 +253,7 @@ def _measure_changed(
 def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
     """Join batches, whose vectors come from one encoder, to one batch.
 
-    Values that no batch has stay None.
+    Values that no batch has stay None. The examples are those of the last batch.
     """
     joined: dict[str, Any] = {}
     for name in INPUTS:
@@ -255,6 +274,7 @@ def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
         statuses=statuses,
         changed_documents=changed_documents,
         changed=changed,
+        vector_ids=tuple(document_id for batch in batches for document_id in batch.vector_ids),
         **joined,
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from model_code.errors import FreshetError
+from model_code.files import write_text
 from model_code.project import Project
 from model_code.text.words import print_message
 from orchestration.cli.options import AsJson
@@ -115,6 +117,10 @@ def drift(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report and decision as one JSON object.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write the report as a page to FILE."),
+    ] = None,
 ) -> None:
     """Compare new documents with old ones, and decide whether a retrain is due.
 
@@ -133,6 +139,8 @@ def drift(
             "fewer than drift.minimum_batch documents were added since the last drift report; "
             "use --explain to measure fewer"
         )
+    if html is not None:
+        write_text(html, check.page)
     if as_json:
         values = check.as_dict()
         values["batch"] = [check.events.first, check.events.last]

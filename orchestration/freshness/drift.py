@@ -8,8 +8,9 @@ does not train: it only requests a pilot or a retrain as a task in the ledger.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import ceil
 from operator import itemgetter
@@ -30,17 +31,23 @@ from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.collection.segments.documents import DocumentFile
 from model_code.collection.segments.segment import LoadedSegment
 from model_code.drift.measures import (
+    ASKED_QUERIES,
+    MADE_QUERIES,
+    MAX_EXAMPLES,
+    DocumentExample,
     PairedScores,
     crowding,
+    lowest_scores,
     no_paired_scores,
     reciprocal_ranks,
     refined_statuses,
 )
 from model_code.drift.reference import Question
 from model_code.drift.report import Arrivals, DriftReport, make_report
+from model_code.drift.statuses import Status
 from model_code.project import Project, file_lock
 from orchestration import parameters
-from orchestration.freshness import probes
+from orchestration.freshness import drift_page, probes
 from orchestration.freshness.drift_reference import (
     MAX_SCORED_ARRIVALS,
     PROTECTED_DEPTH,
@@ -67,11 +74,13 @@ class DriftCheck:
         report: The measures of the newest batch, and of the window of the last batches.
         decision: The decision of the policy.
         events: The events of the newest batch, which no earlier report covers.
+        page: The report as an HTML page.
     """
 
     report: DriftReport
     decision: Decision
     events: EventRange
+    page: str = ""
 
     @property
     def exceeded(self) -> tuple[str, ...]:
@@ -110,6 +119,9 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
 
         with ledger:
             check = _measure_and_decide(project, searcher, ledger, dry_run=not record)
+            if check is not None:
+                row = _row_of_check(check, ledger.retriever)
+                check = replace(check, page=drift_page.page_with_titles(row, searcher))
             if not record:
                 return check
 
@@ -120,7 +132,19 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
                 # next check covers the same events and finds the task.
                 _request_task(ledger, check)
                 ledger.record_drift_report(check.as_dict(), (check.events.first, check.events.last))
+                drift_page.write_drift_files(project, row, check.page)
             return check
+
+
+def _row_of_check(check: DriftCheck, retriever: str) -> dict[str, Any]:
+    """Return a check under the column names of the ledger's drift reports."""
+    return {
+        "retriever": retriever,
+        "recorded": time.time(),
+        "first_event": check.events.first,
+        "last_event": check.events.last,
+        "report": check.as_dict(),
+    }
 
 
 def _measure_and_decide(
@@ -251,7 +275,7 @@ class BatchReader:
         ids = [event.document_id for event in arrivals]
         new = [document_id for document_id in ids if document_id not in self._trained]
         changed = [document_id for document_id in ids if document_id in self._trained]
-        vectors, texts = self._read_vectors_and_texts(new)
+        vectors, vector_ids, texts = self._read_vectors_and_texts(new)
 
         quality = None
         if "quality" not in self.unscored:
@@ -260,16 +284,24 @@ class BatchReader:
         if "asked" not in self.unscored:
             asked = self._arrived_query_scores(arrivals, max_scored)
 
-        refinement_statuses = [self._statuses[id_] for id_ in ids if id_ in self._statuses]
+        statuses = {id_: self._statuses[id_] for id_ in ids if id_ in self._statuses}
+        examples = {
+            MADE_QUERIES: lowest_scores(quality or {}),
+            ASKED_QUERIES: lowest_scores(asked or {}),
+            "conflicts": _broken_constraints(statuses),
+            "growth": tuple(DocumentExample(id_) for id_ in new[:MAX_EXAMPLES]),
+        }
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
-            quality=quality,
-            asked=asked,
-            statuses=tuple(refinement_statuses),
+            quality=_score_array(quality),
+            asked=_score_array(asked),
+            statuses=tuple(statuses.values()),
             unscored=self.unscored,
             changed_documents=len(changed),
             changed=self._score_changed(changed, max_scored),
+            vector_ids=vector_ids,
+            examples=examples,
         )
 
     @cached_property
@@ -302,7 +334,9 @@ class BatchReader:
                 arrivals.append(event)
         return arrivals
 
-    def _pseudo_query_scores(self, texts: Mapping[str, str], max_scored: int) -> np.ndarray | None:
+    def _pseudo_query_scores(
+        self, texts: Mapping[str, str], max_scored: int
+    ) -> dict[str, float] | None:
         sampled_ids = self._sample_ids(texts, max_scored)
         sample = {document_id: texts[document_id] for document_id in sampled_ids}
         return self._score(probes.generate_questions(sample, self.settings.drift.seed))
@@ -349,11 +383,12 @@ class BatchReader:
             reciprocal_ranks(ranks_before),
             reciprocal_ranks(ranks_now),
             crowding(ranks_before, share),
+            tuple(compared),
         )
 
     def _arrived_query_scores(
         self, arrivals: Sequence[Event], max_scored: int
-    ) -> np.ndarray | None:
+    ) -> dict[str, float] | None:
         """Score documents by the queries that they arrived with.
 
         Every document that arrived with a query counts as an answer to this query.
@@ -365,7 +400,7 @@ class BatchReader:
         refined beside learned vectors have no searchable encodings and are left out.
 
         Returns:
-            One score per document, (n,) float32. None if no document has a query to score.
+            The score of each document by its id. None if no document has a query to score.
         """
         queries: dict[str, Sequence[str]] = {}
         for event in arrivals:
@@ -385,7 +420,7 @@ class BatchReader:
         with TemporaryDirectory() as folder:
             encoded = with_encodings(self.searcher, segments, solved_ids, Path(folder))
             retriever = type(self.searcher.base.retriever).join_segments(encoded)
-            return probes.document_scores(retriever.without_known_words().search, questions)
+            return probes.scores_by_document(retriever.without_known_words().search, questions)
 
     @cached_property
     def _solved_ids(self) -> frozenset[str]:
@@ -408,17 +443,17 @@ class BatchReader:
         drift = self.settings.drift
         return probes.sample_texts(document_ids, min(limit, drift.largest_batch), drift.seed)
 
-    def _score(self, questions: Sequence[Question]) -> np.ndarray | None:
+    def _score(self, questions: Sequence[Question]) -> dict[str, float] | None:
         if not questions:
             return None
-        return probes.document_scores(self.searcher.plain_retriever.search, questions)
+        return probes.scores_by_document(self.searcher.plain_retriever.search, questions)
 
     def _read_vectors_and_texts(
         self, document_ids: Sequence[str]
-    ) -> tuple[np.ndarray, dict[str, str]]:
-        """Read the first passage vectors (m, H) and the texts of documents.
+    ) -> tuple[np.ndarray, tuple[str, ...], dict[str, str]]:
+        """Read the first passage vectors (m, H), the ids of their documents, and the texts.
 
-        The vectors are in the order of the segments. The texts are sorted by document id.
+        The vectors and ids are in the order of the segments. The texts are sorted by document id.
         """
         segments = self._ids_by_segment(document_ids)
         # If no segment contains any of the documents, one segment is still read, so that the empty
@@ -427,10 +462,12 @@ class BatchReader:
 
         texts: dict[str, str] = {}
         vectors = []
+        vector_ids: list[str] = []
         for segment, ids_in_segment in with_documents:
             vectors.append(probes.first_passage_vectors(segment, ids_in_segment))
+            vector_ids.extend(ids_in_segment)
             texts.update(_read_texts(segment.documents, ids_in_segment))
-        return np.concatenate(vectors), dict(sorted(texts.items()))
+        return np.concatenate(vectors), tuple(vector_ids), dict(sorted(texts.items()))
 
     def _ids_by_segment(self, document_ids: Sequence[str]) -> list[tuple[LoadedSegment, list[str]]]:
         """Return every segment, each with those of the given documents that are live in it."""
@@ -438,6 +475,27 @@ class BatchReader:
         for view in self.searcher.views:
             segments.append((view.segment, [id_ for id_ in document_ids if id_ in view]))
         return segments
+
+
+def _score_array(scores: Mapping[str, float] | None) -> np.ndarray | None:
+    """Return scores as an array, (n,) float32; None if there are none."""
+    if scores is None:
+        return None
+    return np.array(list(scores.values()), np.float32)
+
+
+def _broken_constraints(statuses: Mapping[str, str]) -> tuple[DocumentExample, ...]:
+    """Return refined documents that break a constraint, as examples.
+
+    Args:
+        statuses: Names of a `Status` by document id.
+    """
+    examples = []
+    for document_id, status in sorted(statuses.items()):
+        is_refined = bool(refined_statuses([status]))
+        if is_refined and status.upper() != Status.FITS.name:
+            examples.append(DocumentExample(document_id, note=Status[status.upper()].value))
+    return tuple(examples[:MAX_EXAMPLES])
 
 
 def _read_texts(documents: Path, document_ids: Sequence[str]) -> dict[str, str]:

@@ -325,6 +325,7 @@ def score_protected_queries(
         reciprocal_ranks(ranks_before),
         reciprocal_ranks(ranks_now),
         crowding(ranks_before, share),
+        tuple(min(query.answers) for query in unchanged),
     )
 
 

@@ -149,14 +149,21 @@ def document_scores(search: Search, questions: Sequence[Question]) -> np.ndarray
     Returns:
         One score per document, in ascending order of document ids, (n,) float32.
     """
+    return np.array(list(scores_by_document(search, questions).values()), np.float32)
+
+
+def scores_by_document(search: Search, questions: Sequence[Question]) -> dict[str, float]:
+    """Return the scores of `document_scores` by document id, in ascending order of the ids."""
     scores = reciprocal_ranks(first_ranks(search, questions))
 
-    scores_by_document: dict[str, list[float]] = {}
+    scores_of_questions: dict[str, list[float]] = {}
     for question, score in zip(questions, scores.tolist(), strict=True):
-        scores_by_document.setdefault(question.document_id, []).append(score)
+        scores_of_questions.setdefault(question.document_id, []).append(score)
 
-    means = [np.mean(scores_by_document[document_id]) for document_id in sorted(scores_by_document)]
-    return np.array(means, np.float32)
+    return {
+        document_id: float(np.mean(scores_of_questions[document_id]))
+        for document_id in sorted(scores_of_questions)
+    }
 
 
 def old_document_scores(

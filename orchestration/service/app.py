@@ -28,7 +28,7 @@ from orchestration.service.telemetry import Telemetry, TraceRequests
 CORS_METHODS = ("GET", "POST", "DELETE")
 CORS_HEADERS = ("Authorization", "Content-Type")
 # Pages that a link of another site may open.
-PAGES = ("/", "/docs", "/redoc")
+PAGES = ("/", "/docs", "/redoc", "/drift")
 DESCRIPTION = """Search, add, update and delete the documents of one Freshet project.
 Every answer comes from one generation, and names it. Errors are `{"error": "one line"}`.
 The header Retry-After of a 503 says when to try again."""

@@ -47,6 +47,7 @@ from model_code.retrieval.index_settings import KnownQuerySettings
 from model_code.settings import require
 from model_code.text.documents import Document
 from model_code.text.snippets import require_queries
+from orchestration.freshness.drift_page import newest_page
 from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
 from orchestration.service.ingest_queue import IngestJob
@@ -106,10 +107,10 @@ RECORDED_RESPONSE: dict[int | str, dict[str, Any]] = {
 PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
-def _inline_hashes(element: str) -> str:
-    """Return the hashes of the page's inline elements, as a Content-Security-Policy names them."""
+def _inline_hashes(element: str, page: str) -> str:
+    """Return the hashes of a page's inline elements, as a Content-Security-Policy names them."""
     hashes = []
-    for text in re.findall(f"<{element}>(.*?)</{element}>", PAGE, re.DOTALL):
+    for text in re.findall(f"<{element}>(.*?)</{element}>", page, re.DOTALL):
         digest = b64encode(sha256(text.encode()).digest()).decode()
         hashes.append(f"'sha256-{digest}'")
     return " ".join(hashes)
@@ -119,7 +120,7 @@ PAGE_HEADERS = {
     # Only the page's own inline script and style run.
     "Content-Security-Policy": (
         "default-src 'none'; "
-        f"script-src {_inline_hashes('script')}; style-src {_inline_hashes('style')}; "
+        f"script-src {_inline_hashes('script', PAGE)}; style-src {_inline_hashes('style', PAGE)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     ),
@@ -141,6 +142,28 @@ FILE_HEADERS = {
 async def show_page() -> HTMLResponse:
     """Return the search page."""
     return HTMLResponse(PAGE, headers=PAGE_HEADERS)
+
+
+@router.get("/drift", include_in_schema=False)
+async def show_drift(service: ServiceDependency) -> HTMLResponse:
+    """Return the newest drift report as a page; 404 if there is none."""
+
+    def read_page() -> str | None:
+        return newest_page(service.project, service.searchers.current())
+
+    page = await service.pool.run(read_page)
+    if page is None:
+        raise NotFound(
+            "there is no drift report yet; one is made when drift.minimum_batch documents were "
+            "added, or by freshet tools drift"
+        )
+    policy = (
+        f"default-src 'none'; style-src {_inline_hashes('style', page)}; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = dict(PAGE_HEADERS)
+    headers["Content-Security-Policy"] = policy
+    return HTMLResponse(page, headers=headers)
 
 
 @router.post("/search", tags=["search"])

@@ -244,8 +244,20 @@ def test_concatenated_batches_keep_their_values() -> None:
 def test_all_inputs_are_concatenated() -> None:
     field_names = {field.name for field in fields(Arrivals)}
     joined_otherwise = {"fingerprint", "statuses", "unscored", "changed_documents", "changed"}
+    joined_otherwise |= {"vector_ids", "examples"}
 
     assert field_names - joined_otherwise == set(INPUTS)
+
+
+def test_report_names_the_documents_farthest_from_old_ones(calibrated: Calibration) -> None:
+    batch = arrivals(0, count=30, shift=2.0)
+    ids = tuple(f"n{number}" for number in range(30))
+    direction = batch.vectors.mean(axis=0) - calibrated.reference.vectors.mean(axis=0)
+    farthest = int(np.argmax(batch.vectors @ direction))
+
+    examples = make_report(calibrated, [replace(batch, vector_ids=ids)], 30).examples
+
+    assert examples["domain_auc"][0].document_id == f"n{farthest}"
 
 
 def test_limit_of_measures_covers_all_of_them() -> None:

@@ -13,11 +13,13 @@ from model_code.collection.generations.generation_store import set_default_retri
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import MAX_ATTEMPTS, EventRange, TaskKind, TaskState
+from model_code.drift.measures import MAX_EXAMPLES
 from model_code.errors import FreshetError
-from model_code.files import write_text
+from model_code.files import read_json, write_text
 from orchestration.freshness import drift as drift_module
 from orchestration.freshness import probes
 from orchestration.freshness.drift import batches_to_measure, check_drift, past_decisions
+from orchestration.freshness.drift_page import drift_files
 from orchestration.freshness.due_tasks import request_due_tasks
 from orchestration.freshness.policy import Action, PastDecision
 from orchestration.freshness.retrain import retrain
@@ -61,8 +63,27 @@ def test_dry_run_records_nothing(project):
     check = check_drift(project, record=False)
 
     assert check.decision.dry_run
+    assert "dry run" in check.page
+    assert not any(path.exists() for path in drift_files(project))
     assert ledger.recent_drift_reports(5) == []
     assert ledger.tasks.last("hce", 5) == []
+
+
+def test_check_writes_report_as_json_and_page(project):
+    added = documents(SPACE, 24, "space", 2)
+    add(project, added)
+
+    check = check_drift(project)
+
+    json_path, page_path = drift_files(project)
+    assert page_path.read_text() == check.page
+    report = read_json(json_path)["report"]["report"]
+    for name in ("domain_auc", "new_quality", "growth"):
+        examples = report["examples"][name]
+        assert 0 < len(examples) <= MAX_EXAMPLES
+        for example in examples:
+            assert example["document_id"] in added
+            assert example["document_id"] in check.page
 
 
 def test_repeated_dry_run_gives_same_report(project):
