@@ -27,7 +27,7 @@ from tests.model_code.training.example import (
     make_encoder,
     make_settings,
     make_tree,
-    say_dev,
+    set_dev_scores,
 )
 
 PAIRS_PER_BATCH = 6
@@ -167,7 +167,7 @@ def test_cotraining_clusters_last_layer_vectors(tmp_path: Path, dev_passages: in
         tmp_path, make_layers("multi_vector"), cotraining=True, cluster=make_tree
     )
     trainer.dev = make_dev(trainer.data.passages, max_queries=3, max_passages=dev_passages)
-    say_dev(trainer, 0.1, 0.2, 0.2, 0.2)
+    set_dev_scores(trainer, 0.1, 0.2, 0.2, 0.2)
     clustered = []
 
     def cluster(vectors: np.ndarray):

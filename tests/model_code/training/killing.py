@@ -1,5 +1,6 @@
-"""Training that ends in the middle, as if it were killed: what it left behind is all that the next
-run has.
+"""Interrupt training in the middle, as if its process were killed.
+
+Only the checkpoints remain for the next run.
 """
 
 from __future__ import annotations
@@ -13,28 +14,30 @@ from model_code.training.trainer import Trainer
 
 
 def kill_at(trainer: TrainingLoop, step: int) -> None:
-    """Train until step number `step` is done."""
+    """Train until step number `step` is done, then interrupt."""
 
-    def progress(done: int, total: int, note: str) -> None:
+    def interrupt_at_step(done: int, total: int, note: str) -> None:
         if done == step:
             raise KeyboardInterrupt
 
-    trainer.progress = progress
+    trainer.progress = interrupt_at_step
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
 
 
 def kill_stage_after(steps: int, context: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the stage `train` until it has taken `steps` steps, counted over its trainers."""
-    take_step, taken = Trainer.take_step, []
+    take_step = Trainer.take_step
+    steps_taken = 0
 
-    def dying(self: Trainer) -> None:
-        if len(taken) == steps:
+    def take_step_or_interrupt(self: Trainer) -> None:
+        nonlocal steps_taken
+        if steps_taken == steps:
             raise KeyboardInterrupt
-        taken.append(self)
+        steps_taken += 1
         take_step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "take_step", dying)
+        patch.setattr(Trainer, "take_step", take_step_or_interrupt)
         with pytest.raises(KeyboardInterrupt):
             train.run(context)

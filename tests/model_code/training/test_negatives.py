@@ -1,10 +1,13 @@
-"""Guards extra negatives: siblings (where in the tree they come from, how many, that none answers
-the query); the ranks of BM25 against a loop over passages, and every filter; and that a run that
-resumes draws as an uninterrupted one.
+"""Tests of extra negatives.
+
+Siblings: from where in the tree they come, how many they are, and that none answers the query.
+BM25: the ranks, against a loop over all passages, and every filter. A run that resumes draws the
+same negatives as an uninterrupted one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +24,12 @@ from tests.model_code.training.example import (
     LEAVES,
     NO_PAIRS,
     WORDS,
+    encoder_weights,
     make_dev,
     make_encoder,
     make_passages,
     make_settings,
     make_tree,
-    weights,
 )
 from tests.model_code.training.example import make_data as example_data
 from tests.model_code.training.killing import kill_at
@@ -35,90 +38,132 @@ TREE = make_tree(np.random.default_rng(0).standard_normal((24, 4)).astype(np.flo
 
 
 def make_data() -> TrainingData:
-    """24 passages of 20 documents, the last 4 of which have two; some queries have two answers or
-    come twice.
+    """Make 24 passages of 20 documents, of which the last four have two.
+
+    Every third query has two answers. One query comes twice, with different answers.
     """
     random = np.random.default_rng(1)
     texts = [" ".join(random.choice(WORDS[:15], 5)) for _ in LEAVES]
     passages = Passages(texts, np.array([*range(20), *range(16, 20)]))
-    judged = [
-        (" ".join(text.split()[:2]), [i] if i % 3 else [i, (i + 7) % 20])
-        for i, text in enumerate(texts[:20])
-    ]
+
+    judged = []
+    for document, text in enumerate(texts[:20]):
+        query = " ".join(text.split()[:2])
+        relevant = [document]
+        if document % 3 == 0:
+            relevant.append((document + 7) % 20)
+        judged.append((query, relevant))
+    repeated_query = judged[3][0]
+    generated = [(repeated_query, [5]), (" ".join(texts[2].split()[3:]), [2])]
+
     supervised = make_pairs(passages, judged)
-    unsupervised = make_pairs(
-        passages, [(judged[3][0], [5]), (" ".join(texts[2].split()[3:]), [2])]
-    )
-    return TrainingData(passages, supervised, unsupervised)
+    return TrainingData(passages, supervised, make_pairs(passages, generated))
 
 
 DATA = make_data()
 
 
-def known(pair: int) -> np.ndarray:
-    return np.concatenate(
-        [DATA.passages.of(document) for document in sorted(DATA.pairs.relevant[pair])]
-    )
+def relevant_passages(pair: int) -> np.ndarray:
+    """Return every passage of the documents that answer the query of a pair."""
+    documents = sorted(DATA.pairs.relevant[pair])
+    return np.concatenate([DATA.passages.of(document) for document in documents])
 
 
-def make(kind: str, **settings) -> NegativeSampler:
-    return make_negative_sampler(DATA, make_settings(negatives=kind, **settings), TREE)
+def make_sampler(negatives: str, **settings) -> NegativeSampler:
+    """Make the sampler of DATA for a kind of negatives."""
+    return make_negative_sampler(DATA, make_settings(negatives=negatives, **settings), TREE)
 
 
-def pool(pair: int, depth: int = 50) -> list:
-    """What `bm25` may draw for a pair, best first: a loop over all passages, as the settings'
-    documentation says it.
+def bm25_candidates(pair: int, depth: int = 50) -> list[int]:
+    """Return the passages that `bm25` may draw for a pair, best first.
+
+    This is a loop over all passages that follows the documentation of the settings.
     """
     texts = DATA.passages.texts
     index = Bm25Index.build(texts, [str(i) for i in range(len(texts))])
-    scores = {int(i): score for i, score in index.search([DATA.pairs.queries[pair]], len(texts))[0]}
-    ranked = sorted(
-        (i for i in scores if i not in known(pair)), key=lambda i: (-round(scores[i], 5), i)
-    )
-    return [i for i in ranked if scores[i] > 0][:depth]
+    hits = index.search([DATA.pairs.queries[pair]], len(texts))[0]
+    answering = set(relevant_passages(pair).tolist())
+
+    rounded_scores = {}
+    for passage_id, score in hits:
+        if score > 0 and int(passage_id) not in answering:
+            rounded_scores[int(passage_id)] = round(score, 5)
+
+    def rank(passage: int) -> tuple[float, int]:
+        return -rounded_scores[passage], passage
+
+    return sorted(rounded_scores, key=rank)[:depth]
 
 
-def drawn(negatives: NegativeSampler, pair: int, draws: int = 40) -> set[int]:
-    rows = [
-        negatives.draw(np.array([pair]), [known(pair)], np.random.default_rng(seed))[0]
-        for seed in range(draws)
-    ]
-    assert all(len(row) == len(set(row)) <= 2 for row in rows)
-    return {passage for row in rows for passage in row}
+def draw_for_pair(sampler: NegativeSampler, pair: int, seed: int) -> list[int]:
+    """Draw the negatives of a pair that is alone in its batch."""
+    pairs = np.array([pair])
+    return sampler.draw(pairs, [relevant_passages(pair)], np.random.default_rng(seed))[0]
+
+
+def draw_often(sampler: NegativeSampler, pair: int, draws: int = 40) -> set[int]:
+    """Return all negatives of a pair over many seeds; each draw has at most two, all different."""
+    drawn = set()
+    for seed in range(draws):
+        row = draw_for_pair(sampler, pair, seed)
+        assert len(row) <= 2
+        assert len(row) == len(set(row))
+        drawn.update(row)
+    return drawn
 
 
 @pytest.mark.parametrize("depth", [50, 4])
-def test_draws_come_from_the_ranks_asked_for(depth: int):
-    negatives = make("bm25", negatives_depth=depth)
-    assert any(pool(pair, depth) for pair in range(len(DATA.pairs)))
+def test_draws_come_from_the_chosen_ranks(depth: int):
+    sampler = make_sampler("bm25", negatives_depth=depth)
+    assert any(bm25_candidates(pair, depth) for pair in range(len(DATA.pairs)))
+
     for pair in range(0, len(DATA.pairs), 3):
-        assert drawn(negatives, pair, draws=60) == set(pool(pair, depth)), pair
+        assert draw_often(sampler, pair, draws=60) == set(bm25_candidates(pair, depth)), pair
+
+
+ANSWER_WORDS = dict(zip(DATA.pairs.queries[:12], WORDS, strict=False))
+
+
+def make_sampler_with_answers(negatives: str) -> NegativeSampler:
+    """Make a sampler whose first twelve queries have one of WORDS as their answer."""
+    answers = {query: [f"The {word}!"] for query, word in ANSWER_WORDS.items()}
+    data = replace(DATA, supervised=replace(DATA.supervised, answers=answers))
+    settings = make_settings(negatives=negatives, negatives_per_query=2)
+    return make_negative_sampler(data, settings, TREE)
 
 
 @pytest.mark.parametrize("kind", ["bm25", "siblings"])
 def test_passages_with_an_answer_are_never_drawn(kind: str):
-    wanted = dict(zip(DATA.pairs.queries[:12], WORDS, strict=False))
-    answers = {query: [f"The {word}!"] for query, word in wanted.items()}
-    data = replace(DATA, supervised=replace(DATA.supervised, answers=answers))
-    settings = make_settings(negatives=kind, negatives_per_query=2)
-    filtered, before = make_negative_sampler(data, settings, TREE), make(kind)
+    filtered = make_sampler_with_answers(kind)
+    unfiltered = make_sampler(kind)
+
     dropped = 0
     for pair, query in enumerate(DATA.pairs.queries):
-        lost = {
-            passage
-            for passage, text in enumerate(DATA.passages.texts)
-            if wanted.get(query) in text.split()
-        }
-        allowed = drawn(before, pair, 80)
-        assert drawn(filtered, pair, 80) == allowed - lost
-        dropped += len(allowed & lost)
-        if query not in wanted:
-            rows = [
-                n.draw(np.array([pair]), [known(pair)], np.random.default_rng(7))
-                for n in (filtered, before)
-            ]
-            assert rows[0] == rows[1]
+        answer = ANSWER_WORDS.get(query)
+        with_answer = set()
+        for passage, text in enumerate(DATA.passages.texts):
+            if answer in text.split():
+                with_answer.add(passage)
+        candidates = draw_often(unfiltered, pair, 80)
+
+        assert draw_often(filtered, pair, 80) == candidates - with_answer
+        dropped += len(candidates & with_answer)
+
     assert dropped > 5
+
+
+@pytest.mark.parametrize("kind", ["bm25", "siblings"])
+def test_queries_without_answers_draw_alike(kind: str):
+    filtered = make_sampler_with_answers(kind)
+    unfiltered = make_sampler(kind)
+    pairs_without_answer = []
+    for pair, query in enumerate(DATA.pairs.queries):
+        if query not in ANSWER_WORDS:
+            pairs_without_answer.append(pair)
+
+    assert pairs_without_answer
+    for pair in pairs_without_answer:
+        assert draw_for_pair(filtered, pair, seed=7) == draw_for_pair(unfiltered, pair, seed=7)
 
 
 def test_passages_with_an_answer_are_no_shared_negatives():
@@ -126,9 +171,9 @@ def test_passages_with_an_answer_are_no_shared_negatives():
     passages = Passages(texts, np.array([0, 1, 2, 0]))
     pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
     data = TrainingData(passages, pairs, NO_PAIRS)
-    negatives = make_negative_sampler(data, make_settings(negatives="bm25"))
+    sampler = make_negative_sampler(data, make_settings(negatives="bm25"))
 
-    are_negatives = negatives.are_negatives(0, np.arange(4), relevant=passages.of(0))
+    are_negatives = sampler.are_negatives(0, np.arange(4), relevant=passages.of(0))
 
     assert are_negatives.tolist() == [False, False, True, False]
 
@@ -138,127 +183,188 @@ def test_enough_negatives_are_drawn_beside_answers():
     passages = Passages(texts, np.arange(len(texts)))
     pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
     data = TrainingData(passages, pairs, make_pairs(passages, []))
-    negatives = make_negative_sampler(
-        data, make_settings(negatives="bm25", negatives_per_query=2, negatives_depth=300)
-    )
+    settings = make_settings(negatives="bm25", negatives_per_query=2, negatives_depth=300)
+    sampler = make_negative_sampler(data, settings)
+
     for seed in range(5):
-        row = negatives.draw(np.array([0]), [np.array([0])], np.random.default_rng(seed))[0]
+        row = sampler.draw(np.array([0]), [np.array([0])], np.random.default_rng(seed))[0]
         assert sorted(row) == [201, 202]
 
 
-def test_each_candidate_is_as_likely_as_another():
-    negatives = make("bm25", negatives_depth=4, negatives_per_query=1)
-    counts: dict[int, int] = {}
+def test_candidates_are_equally_likely():
+    sampler = make_sampler("bm25", negatives_depth=4, negatives_per_query=1)
+
+    counts: Counter[int] = Counter()
     for seed in range(2000):
-        (passage,) = negatives.draw(np.array([1]), [known(1)], np.random.default_rng(seed))[0]
-        counts[passage] = counts.get(passage, 0) + 1
-    assert sorted(counts) == sorted(pool(1, depth=4))
-    assert all(abs(count - 500) < 75 for count in counts.values())  # 3.9 standard errors
+        (passage,) = draw_for_pair(sampler, 1, seed)
+        counts[passage] += 1
+
+    assert sorted(counts) == sorted(bm25_candidates(1, depth=4))
+    # 75 draws are 3.9 standard errors.
+    assert all(abs(count - 500) < 75 for count in counts.values())
 
 
-def test_passages_of_the_batch_are_negatives_already():
-    best = pool(1, depth=2)
-    other = int(np.flatnonzero(DATA.pairs.passages == best[0])[0])
-    negatives = make("bm25", negatives_depth=2)
-    row = negatives.draw(np.array([1, other]), [known(1), known(other)], np.random.default_rng(0))[
-        0
-    ]
-    assert row == best[1:]
+def test_passages_of_the_batch_are_not_drawn():
+    best, second = bm25_candidates(1, depth=2)
+    pair_of_best = int(np.flatnonzero(DATA.pairs.passages == best)[0])
+    sampler = make_sampler("bm25", negatives_depth=2)
+
+    pairs = np.array([1, pair_of_best])
+    relevant = [relevant_passages(1), relevant_passages(pair_of_best)]
+    row = sampler.draw(pairs, relevant, np.random.default_rng(0))[0]
+
+    assert row == [second]
 
 
-def test_equal_seeds_draw_alike_whatever_was_drawn_before():
-    one, other = make("bm25"), make("bm25")
-    pairs = np.array([0, 4, 9])
+def test_equal_seeds_draw_alike_after_other_draws():
+    unused = make_sampler("bm25")
+    used = make_sampler("bm25")
     for pair in range(6):
-        other.draw(np.array([pair]), [known(pair)], np.random.default_rng(8))
-    rows = [
-        n.draw(pairs, [known(p) for p in pairs], np.random.default_rng(3)) for n in (one, other)
-    ]
-    assert rows[0] == rows[1]
+        draw_for_pair(used, pair, seed=8)
+
+    pairs = np.array([0, 4, 9])
+    relevant = [relevant_passages(pair) for pair in pairs]
+    expected = unused.draw(pairs, relevant, np.random.default_rng(3))
+
+    assert used.draw(pairs, relevant, np.random.default_rng(3)) == expected
 
 
-def one_pair_per_passage(passages: Passages) -> TrainingData:
+def make_one_pair_per_passage() -> TrainingData:
+    """Make the example's passages with one query each."""
+    passages = make_passages()
     pairs = make_pairs(passages, [(f"query {i}", [i]) for i in range(len(passages.texts))])
     return TrainingData(passages, pairs, NO_PAIRS)
 
 
-def draw(
+def draw_siblings(
     passage: int,
     seed: int = 0,
     known: list[int] | None = None,
     batch: list[int] | None = None,
     **settings,
 ) -> list[int]:
-    sampler = make_negative_sampler(
-        one_pair_per_passage(make_passages()), make_settings(**settings), TREE
-    )
-    rows = [passage, *(batch or [])]
-    own = [np.array(known or [passage]), *(np.array([other]) for other in batch or [])]
-    return sampler.draw(np.array(rows), own, np.random.default_rng(seed))[0]
+    """Draw siblings of a passage.
+
+    Args:
+        passage: Passage whose siblings are drawn.
+        seed: Seed of the draw.
+        known: Passages that answer the query; only `passage` if None.
+        batch: Further passages of the batch, each the only answer to its query.
+        settings: Settings that differ from the example's.
+    """
+    data = make_one_pair_per_passage()
+    sampler = make_negative_sampler(data, make_settings(**settings), TREE)
+    others = batch or []
+
+    pairs = np.array([passage, *others])
+    relevant = [np.array(known or [passage])]
+    for other in others:
+        relevant.append(np.array([other]))
+    return sampler.draw(pairs, relevant, np.random.default_rng(seed))[0]
 
 
 @pytest.mark.parametrize("passage", range(24))
 def test_siblings_come_from_the_same_leaf(passage: int):
-    drawn = draw(passage, negatives_per_query=3)
-    assert all(LEAVES[other] == LEAVES[passage] and other != passage for other in drawn)
-    assert len(set(drawn)) == len(drawn) == min(3, (LEAVES[passage] == LEAVES).sum() - 1)
+    siblings_in_tree = (LEAVES[passage] == LEAVES).sum() - 1
+
+    drawn = draw_siblings(passage, negatives_per_query=3)
+
+    assert passage not in drawn
+    assert all(LEAVES[other] == LEAVES[passage] for other in drawn)
+    assert len(set(drawn)) == len(drawn)
+    assert len(drawn) == min(3, siblings_in_tree)
 
 
-def test_every_sibling_but_answers_is_drawn():
-    assert {other for seed in range(40) for other in draw(0, seed)} == {1, 2, 3, 4, 5}
-    assert {other for seed in range(20) for other in draw(0, seed, known=[0, 2, 3])} == {1, 4, 5}
+def test_every_sibling_is_drawn():
+    drawn = set()
+    for seed in range(40):
+        drawn.update(draw_siblings(0, seed))
+
+    assert drawn == {1, 2, 3, 4, 5}
 
 
-def test_negatives_are_dealt_over_lower_levels():
-    """With M = 1 of two levels, equation 6 samples below the leaf and below its parent: the deepest
-    comes first.
+def test_siblings_that_answer_are_not_drawn():
+    drawn = set()
+    for seed in range(20):
+        drawn.update(draw_siblings(0, seed, known=[0, 2, 3]))
+
+    assert drawn == {1, 4, 5}
+
+
+def test_negatives_are_drawn_from_both_lower_levels():
+    """With M = 1 of two levels, equation 6 samples below the leaf and below its parent.
+
+    The deepest level comes first.
     """
-    drawn = [draw(22, seed, negatives_per_query=2, hierarchy_levels=1) for seed in range(30)]
-    assert {row[0] for row in drawn} == {23}  # leaf 5 holds passages 22 and 23
-    assert {row[1] for row in drawn} == {19, 20, 21}  # and its parent leaf 4's
+    drawn = [
+        draw_siblings(22, seed, negatives_per_query=2, hierarchy_levels=1) for seed in range(30)
+    ]
+
+    # Leaf 5 holds passages 22 and 23. The other leaf below its parent holds 19, 20 and 21.
+    assert {row[0] for row in drawn} == {23}
+    assert {row[1] for row in drawn} == {19, 20, 21}
 
 
 def test_siblings_in_the_batch_are_not_drawn():
-    assert draw(19, batch=[20], negatives_per_query=2) == [21]
-    assert draw(19, batch=[20, 21], negatives_per_query=2) == []
-    assert draw(0, negatives_per_query=0) == []
+    assert draw_siblings(19, batch=[20], negatives_per_query=2) == [21]
+    assert draw_siblings(19, batch=[20, 21], negatives_per_query=2) == []
+
+
+def test_zero_negatives_per_query_draw_nothing():
+    assert draw_siblings(0, negatives_per_query=0) == []
 
 
 def test_siblings_without_a_tree_are_refused():
-    sampler = make_negative_sampler(one_pair_per_passage(make_passages()), make_settings())
+    sampler = make_negative_sampler(make_one_pair_per_passage(), make_settings())
+
     with pytest.raises(FreshetError, match="none was given; build one"):
         sampler.draw(np.array([0]), [np.array([0])], np.random.default_rng(0))
 
 
-def test_a_new_tree_gives_new_siblings():
-    sampler = make_negative_sampler(
-        one_pair_per_passage(make_passages()), make_settings(negatives_per_query=6), TREE
-    )
-    other = replace(TREE, leaves=LEAVES[::-1].copy())
-    sampler.recluster(other)
+def test_new_tree_gives_new_siblings():
+    settings = make_settings(negatives_per_query=6)
+    sampler = make_negative_sampler(make_one_pair_per_passage(), settings, TREE)
+    new_tree = replace(TREE, leaves=LEAVES[::-1].copy())
+
+    sampler.recluster(new_tree)
     drawn = sampler.draw(np.array([23]), [np.array([23])], np.random.default_rng(0))[0]
-    assert set(drawn) == set(np.flatnonzero(other.leaves == other.leaves[23]).tolist()) - {23}
+
+    passages_of_leaf = np.flatnonzero(new_tree.leaves == new_tree.leaves[23]).tolist()
+    assert set(drawn) == set(passages_of_leaf) - {23}
 
 
-def trainer_of(tmp_path: Path, checkpoints: Path, kind: str) -> Trainer:
-    encoder, data = make_encoder(tmp_path / "tiny"), example_data()
-    if kind == "bm25":  # which finds nothing in common between "ask7" and "word7"
-        asked = [text.replace("word", "ask") for text in data.passages.texts]
-        data = replace(data, passages=replace(data.passages, texts=asked))
-    settings = make_settings(negatives=kind, negatives_depth=4)
-    tree = make_tree(encoder.encode(data.passages.texts)) if settings.needs_hierarchy else None
+def make_trainer(tmp_path: Path, checkpoints: Path, negatives: str) -> Trainer:
+    """Make a trainer of the example that draws a kind of negatives."""
+    encoder = make_encoder(tmp_path / "tiny")
+    data = example_data()
+    if negatives == "bm25":
+        # BM25 finds nothing in common between "ask7" and "word7".
+        query_words = [text.replace("word", "ask") for text in data.passages.texts]
+        data = replace(data, passages=replace(data.passages, texts=query_words))
+    settings = make_settings(negatives=negatives, negatives_depth=4)
+
+    tree = None
+    if settings.needs_hierarchy:
+        tree = make_tree(encoder.encode(data.passages.texts))
     return Trainer(
         encoder, data, settings, 0, tree, make_dev(data.passages), checkpoints=checkpoints
     )
 
 
-# checkpoints: 4, 8 and 12
-@pytest.mark.parametrize(("kind", "kill"), [("siblings", 7), ("siblings", 10), ("bm25", 7)])
-def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path, kind: str, kill: int):
-    whole = trainer_of(tmp_path, tmp_path / "others", kind)
+@pytest.mark.parametrize(
+    ("kind", "kill", "checkpoint"), [("siblings", 7, 4), ("siblings", 10, 8), ("bm25", 7, 4)]
+)
+def test_resumed_run_equals_an_uninterrupted_run(
+    tmp_path: Path, kind: str, kill: int, checkpoint: int
+):
+    whole = make_trainer(tmp_path, tmp_path / "others", kind)
     expected = whole.fit().to_json()
-    kill_at(trainer_of(tmp_path, tmp_path / "checkpoints", kind), kill)
-    resumed = trainer_of(tmp_path, tmp_path / "checkpoints", kind)
-    assert resumed.state.step == kill // 4 * 4
-    assert resumed.fit().to_json() == expected
-    assert torch.equal(weights(resumed), weights(whole))
+
+    kill_at(make_trainer(tmp_path, tmp_path / "checkpoints", kind), kill)
+    resumed = make_trainer(tmp_path, tmp_path / "checkpoints", kind)
+    resumed_from = resumed.state.step
+    result = resumed.fit().to_json()
+
+    assert resumed_from == checkpoint
+    assert result == expected
+    assert torch.equal(encoder_weights(resumed), encoder_weights(whole))

@@ -1,8 +1,7 @@
-"""Train the example with everything that has state, here or in a process of its own that is killed
-on the way.
+"""Train the example with everything that has state, in this process or in one that is killed.
 
-Arguments: folders of the encoder, of checkpoints and of the output, and the step after which to die
-(0: never).
+Arguments: the folders of the encoder, of the checkpoints and of the output, and the step after
+which the process kills itself (0: never).
 """
 
 from __future__ import annotations
@@ -25,20 +24,23 @@ from tests.model_code.training.example import (
 
 def train(encoder_folder: Path, checkpoints: Path, output: Path, kill_at: int = 0) -> int:
     """Write the encoder and the history to `output`; return the step that training started from."""
-    encoder, data = make_encoder(encoder_folder), make_data()
+    encoder = make_encoder(encoder_folder)
+    data = make_data()
     vectors = encoder.encode(data.passages.texts)
     settings = make_settings(
         cotraining=True, accumulation=2, evaluate_every=2, learning_rate=1e-2, frozen_layers=None
     )
 
-    def progress(done: int, total: int, note: str = "") -> None:
+    def kill_at_step(done: int, total: int, note: str = "") -> None:
         if done == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    dev, tree = make_dev(data.passages), make_tree(vectors)
-    trainer = Trainer(encoder, data, settings, 5, tree, dev, make_tree, checkpoints, progress)
+    dev = make_dev(data.passages)
+    tree = make_tree(vectors)
+    trainer = Trainer(encoder, data, settings, 5, tree, dev, make_tree, checkpoints, kill_at_step)
     started_from = trainer.state.step
     result = trainer.fit(vectors)
+
     encoder.save(output / "encoder")
     write_json(
         output / "result.json", {"history": result.history, "reclustered": result.reclustered_at}
