@@ -50,7 +50,7 @@ from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import constraint_texts
-from tests.model_code.incdsi.small import make
+from tests.model_code.incdsi.small import make_collection
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(40)]
@@ -289,7 +289,7 @@ def test_dense_retrain_without_new_encoder_only_encodes(
 
 def make_split(seed: int) -> tuple[IncDsiState, Split]:
     """Two queries each of three are known; the third is the one that judges."""
-    state, documents = make(40, 6, seed=seed)
+    state, documents = make_collection(40, 6, seed=seed)
     random = np.random.default_rng(seed)
     asked = state.vectors.view + 0.2 * random.normal(size=state.vectors.view.shape)
     return state, Split(

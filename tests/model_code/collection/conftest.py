@@ -20,6 +20,7 @@ from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
 from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.text.passages import TextRules
+from tests.disk import skip_fsync
 from tests.model_code.collection.laws import OLD, WORDS, make_encoder, open_build
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -97,7 +98,7 @@ def fields_of(document: str) -> str:
 @pytest.fixture
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that pull no plug."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+    skip_fsync(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +107,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("dense")
     make_encoder("dense", root / "encoder")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         open_build("dense", root, root / "encoder", OLD)
     return root
 
@@ -143,7 +144,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project with a live collection."""
     root = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         patch.delenv("FRESHET_STATE", raising=False)
         make_encoder("dense", root / "encoder")
         open_build("dense", root, root / "encoder", texts())

@@ -18,6 +18,7 @@ from model_code.incdsi.earned_queries import queries_to_solve_for
 from model_code.project import Project
 from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, KnownQueryLimits, QuerySource
+from tests.disk import skip_fsync
 from tests.model_code.collection.laws import OLD, make_encoder, open_build
 
 # One passage each.
@@ -33,7 +34,7 @@ OTHER = "word9 word24"
 @pytest.fixture(scope="module", autouse=True)
 def without_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         # Padding changes the last bits of encodings.
         patch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
         patch.delenv("FRESHET_LEDGER", raising=False)

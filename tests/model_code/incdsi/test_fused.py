@@ -34,6 +34,7 @@ from model_code.incdsi.settings import AdditionSettings
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.retrieval.indexed import RetrieverSegment
 from model_code.text.documents import Change, Document, Remove
+from tests.disk import skip_fsync
 from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
 
 # One passage each.
@@ -54,7 +55,7 @@ EVENTS: list[Change] = [
 @pytest.fixture(scope="module", autouse=True)
 def without_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         # Padding changes the last bits of encodings.
         patch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
         yield

@@ -1,9 +1,12 @@
-"""Guards refined additions beside learned vectors: training's own representatives protect the old
-documents, documents of several passages have one vector, and a replay gives the same.
+"""Tests of refined additions beside learned vectors.
+
+Training's own representatives protect the old documents. Documents of several passages have one
+vector. A replay gives the same vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,26 +17,28 @@ from model_code.collection.generations.refinements import refinement_statuses
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 from model_code.incdsi.settings import LearnedAdditionSettings
+from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import load_state
 from model_code.stages import train
 from model_code.text.documents import Change, Document, Remove
+from tests.disk import skip_fsync
 from tests.model_code.collection.laws import up_to
 from tests.model_code.dsi.small_corpus import RULES, go_live, make_context, run_index
 
-TRAINED = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, patience=None)
-ON = LearnedAdditionSettings(gamma1=0.5, gamma2=0.1)
-LONG = "ask1 ask2. ask3 ask4 ask5 ask6"
+TRAINING = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, patience=None)
+ADDITIONS = LearnedAdditionSettings(gamma1=0.5, gamma2=0.1)
+LONG_TEXT = "ask1 ask2. ask3 ask4 ask5 ask6"
 HISTORY: list[list[Change]] = [
-    [Document("new", "", LONG, {}, ("ask1 ask7",)), Document("other", "", "ask9")],
-    [Document("d05", "", LONG), Remove("other"), Remove("d03")],
+    [Document("new", "", LONG_TEXT, {}, ("ask1 ask7",)), Document("other", "", "ask9")],
+    [Document("d05", "", LONG_TEXT), Remove("other"), Remove("d03")],
 ]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def in_short():
-    """Nothing here pulls the plug, and the corpus of these tests was cut by hand."""
+def quick_writes_and_short_passages() -> Iterator[None]:
+    """Skip fsync, since no test cuts the power, and use the passages of the small corpus."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         patch.setattr(Generation, "text", RULES)
         yield
 
@@ -42,47 +47,94 @@ def in_short():
 def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Four folders with the same live dsi."""
     root = tmp_path_factory.mktemp("dsi")
-    training = make_context(root, TRAINED)
+    training = make_context(root, TRAINING)
     train.run(training)
     indexing = run_index(training, root / "index")
-    names = ("one", "two", "three", "four")
-    for name in names:
-        go_live(root / name, training, indexing)
-    return [root / name for name in names]
+    folders = [root / name for name in ("one", "two", "three", "four")]
+    for folder in folders:
+        go_live(folder, training, indexing)
+    return folders
 
 
-def play(root: Path, history: list[list[Change]] = HISTORY) -> IncDsiGenerationBuilder:
-    writer = IncDsiGenerationBuilder(root / "live", "dsi", ON, root / "additions")
+def apply_history(root: Path, history: list[list[Change]]) -> IncDsiGenerationBuilder:
+    """Apply the changes of a history, group by group."""
+    builder = IncDsiGenerationBuilder(root / "live", "dsi", ADDITIONS, root / "additions")
     for number, changes in enumerate(history, start=1):
-        writer.apply(changes, up_to(number), {})
-    return writer
+        builder.apply(changes, up_to(number), {})
+    return builder
 
 
-def test_additions_to_learned_vectors(roots: list[Path]) -> None:
-    writers = [play(root) for root in roots[:2]]
-    state, other = (load_state(writer.searcher, ON.spans, writer.folder) for writer in writers)
-    assert state.ids == other.ids
-    np.testing.assert_array_equal(state.vectors.view, other.vectors.view)
-    np.testing.assert_array_equal(state.queries.view, other.queries.view)
-    assert state.ids[-2:] == ["new", "d05"]
-    assert not {"other", "d03"} & set(state.ids)
-    base = writers[0].searcher.base.retriever
-    for key in state.ids[:-2]:
-        row = base.index.document_ids.index(key)
-        np.testing.assert_array_equal(state.queries.view[state.row(key)], base.representatives[row])
-    encode = base.encoder.encode
-    asked = encode(["ask1 ask2.", "ask3 ask4 ask5 ask6", "ask1 ask7"]).mean(axis=0)
-    told = refinement_statuses(writers[0].searcher.generation)
-    assert told.keys() == {"new", "d05"}
-    assert not writers[0].folder.exists(), "nothing is made from texts"
-    assert set(told.values()) <= {"FITS", "COMPROMISE"}
-    np.testing.assert_allclose(state.queries.view[state.row("new")], asked, atol=1e-5)
+def state_of(builder: IncDsiGenerationBuilder) -> IncDsiState:
+    """Load IncDSI's state of the current generation."""
+    return load_state(builder.searcher, ADDITIONS.spans, builder.folder)
+
+
+@pytest.fixture(scope="module")
+def added(roots: list[Path]) -> IncDsiGenerationBuilder:
+    """The builder of a collection after HISTORY."""
+    return apply_history(roots[0], HISTORY)
+
+
+def assert_equal_states(first: IncDsiState, second: IncDsiState) -> None:
+    """Check that two states hold the same documents, vectors and queries."""
+    assert first.ids == second.ids
+    np.testing.assert_array_equal(first.vectors.view, second.vectors.view)
+    np.testing.assert_array_equal(first.queries.view, second.queries.view)
+
+
+def test_replay_gives_the_same_state(added: IncDsiGenerationBuilder, roots: list[Path]) -> None:
+    replayed = apply_history(roots[1], HISTORY)
+
+    assert_equal_states(state_of(added), state_of(replayed))
+
+
+def test_state_holds_the_remaining_documents(added: IncDsiGenerationBuilder) -> None:
+    ids = state_of(added).ids
+
+    assert ids[-2:] == ["new", "d05"]
+    assert "other" not in ids
+    assert "d03" not in ids
+
+
+def test_old_documents_keep_trained_representatives(added: IncDsiGenerationBuilder) -> None:
+    state = state_of(added)
+    base = added.searcher.base.retriever
+    trained_ids = state.ids[:-2]
+
+    assert trained_ids
+    for document_id in trained_ids:
+        query = state.queries.view[state.row(document_id)]
+        trained_row = base.index.document_ids.index(document_id)
+        np.testing.assert_array_equal(query, base.representatives[trained_row])
+
+
+def test_new_document_is_represented_by_its_texts(added: IncDsiGenerationBuilder) -> None:
+    state = state_of(added)
+    encoder = added.searcher.base.retriever.encoder
+    texts = ["ask1 ask2.", "ask3 ask4 ask5 ask6", "ask1 ask7"]
+
+    query = state.queries.view[state.row("new")]
+
+    np.testing.assert_allclose(query, encoder.encode(texts).mean(axis=0), atol=1e-5)
+
+
+def test_added_documents_have_a_status(added: IncDsiGenerationBuilder) -> None:
+    statuses = refinement_statuses(added.searcher.generation)
+
+    assert statuses.keys() == {"new", "d05"}
+    assert set(statuses.values()) <= {"FITS", "COMPROMISE"}
+
+
+def test_learned_representatives_need_no_cache(added: IncDsiGenerationBuilder) -> None:
+    state_of(added)
+
+    assert not added.folder.exists()
 
 
 def test_learned_vectors_do_not_depend_on_grouping(
     roots: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # padding moves the last bits of encodings
+    # Padding changes the last bits of encodings, so each text has a batch of its own.
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
     events = [
         Document("z", "", "ask1 ask2", {}, ("ask1 ask7",)),
@@ -92,9 +144,9 @@ def test_learned_vectors_do_not_depend_on_grouping(
         Remove("z"),
         Document("b", "", "ask1 ask9 ask2"),
     ]
-    alone, together = play(roots[2], [[one] for one in events]), play(roots[3], [events])
-    ours, theirs = (load_state(one.searcher, ON.spans, one.folder) for one in (alone, together))
-    assert ours.ids == theirs.ids
-    assert ours.ids[-3:] == ["a", "m", "b"]
-    np.testing.assert_array_equal(ours.vectors.view, theirs.vectors.view)
-    np.testing.assert_array_equal(ours.queries.view, theirs.queries.view)
+
+    one_by_one = state_of(apply_history(roots[2], [[event] for event in events]))
+    together = state_of(apply_history(roots[3], [events]))
+
+    assert one_by_one.ids[-3:] == ["a", "m", "b"]
+    assert_equal_states(one_by_one, together)

@@ -1,5 +1,7 @@
-"""Guards the order of changes in IncDSI's state: each at its place, those in a row at once, any
-grouping the same.
+"""Tests of the order of changes in IncDSI's state.
+
+Each change is made in its turn, and consecutive additions are made at once. Any grouping of the
+changes gives the same state.
 """
 
 from __future__ import annotations
@@ -15,78 +17,100 @@ from model_code.incdsi.generation_builder import moves, replay
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.text.documents import Change, Document, Remove
-from tests.model_code.incdsi.small import make
+from tests.model_code.incdsi.small import make_collection
 
 SETTINGS = IncDsiSettings(lambda2=0.1, gamma1=1.0, gamma2=0.3)
-
-
-def put(key: str) -> Document:
-    return Document(key, key, key)
-
 
 Steps = list[tuple[Change, NewDocument | None]]
 
 
-def random_steps(state: IncDsiState, documents: list[NewDocument], seed: int) -> Steps:
-    """30 changes of twelve documents, of which four are old; each put has vectors of its own."""
-    chance, there, found = random.Random(seed), set(state.ids), []
-    names = [*(f"n{i}" for i in range(8)), *state.ids[:4]]
+def put(document_id: str) -> Document:
+    """Make the change that adds or updates a document."""
+    return Document(document_id, document_id, document_id)
+
+
+def make_random_steps(state: IncDsiState, documents: list[NewDocument], seed: int) -> Steps:
+    """Make 30 changes of twelve documents, of which four are old.
+
+    Each addition and update has vectors of its own.
+    """
+    chance = random.Random(seed)
+    present = set(state.ids)
+    names = [f"n{i}" for i in range(8)] + state.ids[:4]
+
+    steps: Steps = []
     for number in range(30):
-        key = chance.choice(names)
-        if key in there and chance.random() < 0.4:
-            there.remove(key)
-            found.append((Remove(key), None))
+        name = chance.choice(names)
+        if name in present and chance.random() < 0.4:
+            present.remove(name)
+            steps.append((Remove(name), None))
         else:
-            there.add(key)
-            own = chance.choice(documents)
-            found.append((put(key), NewDocument(key, own.queries + 0.01 * number, own.encoding)))
-    return found
+            present.add(name)
+            source = chance.choice(documents)
+            queries = source.queries + 0.01 * number
+            steps.append((put(name), NewDocument(name, queries, source.encoding)))
+    return steps
+
+
+def replay_in_groups(state: IncDsiState, steps: Steps, size: int) -> dict[str, np.ndarray]:
+    """Replay the steps in groups of `size` and return the vector of each document."""
+    adder = IncDsiAdder(deepcopy(state), SETTINGS)
+    for start in range(0, len(steps), size):
+        changes = []
+        new_documents = {}
+        for number, (change, document) in enumerate(steps[start : start + size]):
+            changes.append(change)
+            if document is not None:
+                new_documents[number] = document
+        replay(adder, changes, new_documents)
+
+    vectors = adder.state.vectors.view
+    return {name: vectors[adder.state.row(name)] for name in adder.state.ids}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_groups_of_any_size_give_the_same(seed: int) -> None:
-    state, documents = make(40, 6, seed=seed)
-    changes = random_steps(state, documents, seed)
-    ends = []
-    for size in (1, 4, 30):
-        adder = IncDsiAdder(deepcopy(state), SETTINGS)
-        for start in range(0, 30, size):
-            part = changes[start : start + size]
-            replay(
-                adder,
-                [step for step, _ in part],
-                {i: own for i, (_, own) in enumerate(part) if own is not None},
-            )
-        ends.append(
-            {key: adder.state.vectors.view[adder.state.row(key)] for key in adder.state.ids}
-        )
-    assert ends[0].keys() == ends[1].keys() == ends[2].keys()
-    for key, vector in ends[0].items():
-        np.testing.assert_array_equal(ends[1][key], vector)
-        np.testing.assert_array_equal(ends[2][key], vector)
+@pytest.mark.parametrize("size", [4, 30])
+def test_groups_of_any_size_give_the_same_vectors(seed: int, size: int) -> None:
+    state, documents = make_collection(40, 6, seed=seed)
+    steps = make_random_steps(state, documents, seed)
+
+    expected = replay_in_groups(state, steps, size=1)
+    vectors = replay_in_groups(state, steps, size)
+
+    assert vectors.keys() == expected.keys()
+    for name, vector in expected.items():
+        np.testing.assert_array_equal(vectors[name], vector)
 
 
-def test_what_is_left_is_told_the_latest_last() -> None:
-    state, (one, two, *_) = make(20, 2)
-    steps = [put("a"), put("b"), put("c"), Remove("b"), put("a"), Remove("old 1")]
-    documents = {
-        number: NewDocument(step.document_id, own.queries, own.encoding)
-        for number, (step, own) in enumerate(
-            zip(steps, [one, one, two, None, two, None], strict=True)
-        )
-        if own is not None
+def test_replay_returns_what_is_left_by_latest_change() -> None:
+    state, (first, second) = make_collection(20, 2)
+    changes = [put("a"), put("b"), put("c"), Remove("b"), put("a"), Remove("old 1")]
+    new_documents = {
+        0: NewDocument("a", first.queries, first.encoding),
+        1: NewDocument("b", first.queries, first.encoding),
+        2: NewDocument("c", second.queries, second.encoding),
+        4: NewDocument("a", second.queries, second.encoding),
     }
     adder = IncDsiAdder(state, SETTINGS)
-    left = replay(adder, steps, documents)
+
+    left = replay(adder, changes, new_documents)
+
+    vector_of_a = adder.state.vectors.view[adder.state.row("a")]
     assert list(left) == ["c", "a"]
-    np.testing.assert_array_equal(left["a"].vector, adder.state.vectors.view[adder.state.row("a")])
-    assert not {"b", "old 1"} & set(adder.state.ids)
+    np.testing.assert_array_equal(left["a"].vector, vector_of_a)
+    assert "b" not in adder.state.ids
+    assert "old 1" not in adder.state.ids
 
 
 def test_replay_batches_consecutive_additions() -> None:
-    state, documents = make(20, 3)
-    new = {i: NewDocument(key, documents[0].queries) for i, key in enumerate(["a", "b", "old 1"])}
-    steps = [
+    state, documents = make_collection(20, 3)
+    queries = documents[0].queries
+    new_documents = {
+        0: NewDocument("a", queries),
+        1: NewDocument("b", queries),
+        2: NewDocument("old 1", queries),
+    }
+    changes = [
         put("a"),
         put("b"),
         put("old 1"),
@@ -95,7 +119,15 @@ def test_replay_batches_consecutive_additions() -> None:
         Remove("old 2"),
         put("long"),
     ]
-    found = [
-        move if isinstance(move, str) else move.id.upper() for move in moves(steps, new, state)
+
+    found = list(moves(changes, new_documents, state))
+
+    # A string is the id of a document to delete.
+    assert found == [
+        new_documents[0],
+        new_documents[1],
+        "old 1",
+        new_documents[2],
+        "old 1",
+        "old 2",
     ]
-    assert found == ["A", "B", "old 1", "OLD 1", "old 1", "old 2"]

@@ -1,5 +1,7 @@
-"""Guards the objective (value and optimality against plain loops) and its exact solver: never above
-a foreign optimiser on the full objective, nor above its dual bound.
+"""Tests of the objective and of its exact solver.
+
+The objective is compared with plain loops. The solver never ends above the optimum of another
+optimiser on the full objective, nor above its dual bound.
 """
 
 from __future__ import annotations
@@ -22,153 +24,200 @@ from model_code.incdsi.solver import (
     _solve_all_charged,
     minimize_problem,
 )
-from tests.model_code.incdsi.small import Oracle, make
+from tests.model_code.incdsi.small import Oracle, make_collection, without_encodings
 
 
 @pytest.mark.parametrize("pulled", [False, True])
-def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
+def test_value_follows_the_formula(pulled: bool) -> None:
     settings = IncDsiSettings(gamma1=0.4, gamma2=0.7, lambda1=0.3, lambda2=0.05)
-    state, (document,) = make(20, 1)
-    document = document if pulled else NewDocument("bare", document.queries)
-    oracle, query = Oracle(state, document, settings), mean_query(document.queries)
-    best = float((state.vectors.view.astype(np.float64) @ query).max())
-    problem = AdditionObjective(
-        state, query, best, document.prior, settings, state.score_deviation
-    ).problem(np.arange(20))
+    state, documents = make_collection(20, 1)
+    if not pulled:
+        documents = without_encodings(documents)
+    (document,) = documents
+    oracle = Oracle(state, document, settings)
+    query = mean_query(document.queries)
+    best_rival = float((state.vectors.view.astype(np.float64) @ query).max())
+
+    objective = AdditionObjective(
+        state, query, best_rival, document.prior, settings, state.score_deviation
+    )
+    problem = objective.problem(np.arange(20))
+
     for vector in np.random.default_rng(1).normal(size=(5, 8)):
         assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
 
 
-def test_residual_measures_distance_from_optimal_multipliers() -> None:
+@pytest.mark.parametrize(("multiplier", "residual"), [(0.5, 0), (0.25, 0.5), (0.0, 1)])
+def test_residual_measures_distance_from_optimal_multipliers(
+    multiplier: float, residual: float
+) -> None:
     problem = HingeProblem(np.eye(1), np.array([-1.0]), np.ones(1), np.zeros(1), lambda2=1.0)
-    assert problem.residual(np.array([0.5])) == 0
-    assert problem.residual(np.array([0.25])) == 0.5
-    assert problem.residual(np.zeros(1)) == 1
+
+    assert problem.residual(np.array([multiplier])) == residual
 
 
-SETTINGS = [
-    IncDsiSettings(gamma1=margin, gamma2=margin, lambda2=pull)
-    for margin, pull in [(0.3, 1e-5), (1.5, 1e-2), (1.0, 1.0), (3.0, 1e-9)]
-]
-
-
-def additions(
+def add_documents(
     settings: IncDsiSettings, seed: int, pulled: bool = False
 ) -> Iterator[tuple[Oracle, Added]]:
-    state, documents = make(25, 2, width=6, seed=seed)
+    """Add two documents to 25, each after an oracle of the state before it."""
+    state, documents = make_collection(25, 2, width=6, seed=seed)
+    if not pulled:
+        documents = without_encodings(documents)
     adder = IncDsiAdder(state, settings)
     for document in documents:
-        document = document if pulled else NewDocument(document.id, document.queries)
         oracle = Oracle(state, document, settings)
         yield oracle, adder.add(document)
 
 
-def peer(oracle: Oracle, start: np.ndarray) -> float:
+def minimum_by_lbfgs(oracle: Oracle) -> float:
+    """Return the smaller of the values that L-BFGS-B reaches from the query and the prior."""
     options = {"maxiter": 5000, "ftol": 0.0, "gtol": 1e-13}
-    return float(
-        minimize(oracle.value, start, jac=oracle.gradient, method="L-BFGS-B", options=options).fun
-    )
+    values = []
+    for start in (oracle.query, oracle.prior):
+        result = minimize(
+            oracle.value,
+            np.array(start),
+            jac=oracle.gradient,
+            method="L-BFGS-B",
+            options=options,
+        )
+        values.append(float(result.fun))
+    return min(values)
 
 
 @pytest.mark.parametrize("pulled", [False, True])
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s.lambda2:g}")
-def test_never_above_a_foreign_optimum_and_proven(settings: IncDsiSettings, pulled: bool) -> None:
-    for oracle, added in additions(settings, 1, pulled):
-        ours = oracle.value(added.solution.vector)
-        theirs = min(
-            peer(oracle, start) for start in (np.array(oracle.query), np.array(oracle.prior))
-        )
-        assert ours <= theirs * (1 + 1e-9) + 1e-12
-        assert theirs == pytest.approx(ours, rel=1e-3)  # or the peer would prove nothing
+@pytest.mark.parametrize(("margin", "lambda2"), [(0.3, 1e-5), (1.5, 1e-2), (1.0, 1.0), (3.0, 1e-9)])
+def test_solver_reaches_the_optimum_of_another_optimiser(
+    margin: float, lambda2: float, pulled: bool
+) -> None:
+    settings = IncDsiSettings(gamma1=margin, gamma2=margin, lambda2=lambda2)
+
+    for oracle, added in add_documents(settings, 1, pulled):
+        value = oracle.value(added.solution.vector)
+        other_value = minimum_by_lbfgs(oracle)
+        assert value <= other_value * (1 + 1e-9) + 1e-12
+        # An optimiser that ends far above would prove nothing.
+        assert other_value == pytest.approx(value, rel=1e-3)
         assert abs(oracle.gap(added.solution.vector)) < 1e-9
 
 
-def test_at_the_minimum_the_gradient_vanishes() -> None:
-    for oracle, added in additions(IncDsiSettings(lambda2=0.01), seed=3):
+def test_gradient_vanishes_at_the_minimum() -> None:
+    for oracle, added in add_documents(IncDsiSettings(lambda2=0.01), seed=3):
         assert np.abs(oracle.gradient(added.solution.vector)).max() < 1e-12
 
 
 def test_solver_reads_few_rows_and_meets_all() -> None:
-    state, (document,) = make(2000, 1, width=32, noise=0.4)
+    state, (document,) = make_collection(2000, 1, width=32, noise=0.4)
     limits = state.own_scores.view - 0.5 * state.score_deviation
-    solution = IncDsiAdder(state, IncDsiSettings(gamma1=0.5, gamma2=0.5)).add(document).solution
-    excess = state.queries.view[:2000].astype(np.float64) @ solution.vector - limits
-    unseen = np.setdiff1d(np.arange(2000), solution.members)
-    assert len(unseen) > 1700
-    assert excess[unseen].max() <= 1e-11
+    adder = IncDsiAdder(state, IncDsiSettings(gamma1=0.5, gamma2=0.5))
+
+    solution = adder.add(document).solution
+
+    old_queries = state.queries.view[:2000].astype(np.float64)
+    excesses = old_queries @ solution.vector - limits
+    unread = np.setdiff1d(np.arange(2000), solution.members)
+    assert len(unread) > 1700
+    assert excesses[unread].max() <= 1e-11
     assert solution.passes <= 3
 
 
 @pytest.mark.parametrize("pulled", [False, True])
-@pytest.mark.parametrize("pull", [1e-10, 1e-8])
-def test_weak_pull_with_many_charged_rows_stays_exact(pulled: bool, pull: float) -> None:
-    """Multipliers are then as large as 1 / lambda2, and a vector made of them would have lost half
-    of its digits.
+@pytest.mark.parametrize("lambda2", [1e-10, 1e-8])
+def test_weak_pull_with_many_charged_rows_stays_exact(pulled: bool, lambda2: float) -> None:
+    """Multipliers are then as large as 1 / lambda2.
+
+    A vector that is computed from them would lose half of its digits.
     """
-    state, documents = make(600, 4, width=24, seed=5)
-    documents = documents if pulled else [NewDocument(one.id, one.queries) for one in documents]
-    settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=pull)
-    alone, batch = (
-        IncDsiAdder(deepcopy(state), settings),
-        IncDsiAdder(deepcopy(state), settings).add_batch(documents),
-    )
-    for document, other in zip(documents, batch, strict=True):
-        oracle = Oracle(alone.state, document, settings)
-        one = alone.add(document)
-        assert (np.array(oracle.rows) @ one.solution.vector > oracle.limits).sum() > 100
-        np.testing.assert_array_equal(one.solution.vector, other.solution.vector)
-        assert abs(oracle.gap(one.solution.vector)) < 1e-13
+    settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=lambda2)
+    state, documents = make_collection(600, 4, width=24, seed=5)
+    if not pulled:
+        documents = without_encodings(documents)
+    single_adder = IncDsiAdder(deepcopy(state), settings)
+    batch_adder = IncDsiAdder(deepcopy(state), settings)
+
+    batch = batch_adder.add_batch(documents)
+
+    for document, added_in_batch in zip(documents, batch, strict=True):
+        oracle = Oracle(single_adder.state, document, settings)
+        vector = single_adder.add(document).solution.vector
+        charged = np.array(oracle.rows) @ vector > oracle.limits
+        assert charged.sum() > 100
+        assert abs(oracle.gap(vector)) < 1e-13
+        np.testing.assert_array_equal(vector, added_in_batch.solution.vector)
 
 
-def random_problem(seed: int) -> HingeProblem:
-    """Few or many rows, some of them equal or zero, with a pull of any strength."""
+def make_random_problem(seed: int) -> HingeProblem:
+    """Make a problem of few or many rows, some equal or zero, with a pull of any strength."""
     random = np.random.default_rng(seed)
-    count, width = int(random.integers(1, 25)), int(random.integers(1, 8))
+    count = int(random.integers(1, 25))
+    width = int(random.integers(1, 8))
     rows = random.normal(size=(count, width))
     rows[random.random(count) < 0.2] = rows[0]
     rows[random.random(count) < 0.1] = 0
-    weights, pull = random.uniform(0.05, 0.95, count), 10.0 ** random.uniform(-10, 1)
-    return HingeProblem(rows, random.normal(size=count), weights, random.normal(size=width), pull)
+    weights = random.uniform(0.05, 0.95, count)
+    lambda2 = 10.0 ** random.uniform(-10, 1)
+    limits = random.normal(size=count)
+    prior = random.normal(size=width)
+    return HingeProblem(rows, limits, weights, prior, lambda2)
+
+
+def minimize_by_bounded_least_squares(problem: HingeProblem) -> np.ndarray:
+    """Return the minimum that scipy finds.
+
+    The dual is |Cx - d|^2 with C'C = A A' + D and C'd = -b, which bvls solves exactly.
+    """
+    matrix = np.vstack([problem.rows.T, np.diag(np.sqrt(problem.diagonal))])
+    target = np.linalg.lstsq(matrix.T, problem.excesses(problem.prior), rcond=None)[0]
+    multipliers = lsq_linear(matrix, target, (0, np.inf), method="bvls").x
+    return problem.vector(np.maximum(0, multipliers))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_never_above_scipys_bounded_least_squares(seed: int) -> None:
-    """The dual as |Cx - d|^2 with C'C = A A' + D and C'd = -b, which bvls solves exactly."""
-    problem = random_problem(seed)
+def test_solver_is_never_above_bounded_least_squares(seed: int) -> None:
+    problem = make_random_problem(seed)
+
     vector, multipliers = minimize_problem(problem)
+
+    other_value = problem.value(minimize_by_bounded_least_squares(problem))
     assert (multipliers >= 0).all()
-    matrix = np.vstack([problem.rows.T, np.diag(np.sqrt(problem.diagonal))])
-    target = np.linalg.lstsq(matrix.T, problem.excesses(problem.prior), rcond=None)[0]
-    theirs = problem.vector(np.maximum(0, lsq_linear(matrix, target, (0, np.inf), method="bvls").x))
-    assert problem.value(vector) <= problem.value(theirs) * (1 + 1e-9) + 1e-12
+    assert problem.value(vector) <= other_value * (1 + 1e-9) + 1e-12
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_newton_reaches_optimum_from_far_start(seed: int) -> None:
-    problem = random_problem(seed)
-    far = 1e3 * np.random.default_rng(seed).normal(size=len(problem.prior))
-    assert problem.value(_minimize_by_newton(problem, far)[0]) == pytest.approx(
-        problem.value(minimize_problem(problem)[0]), rel=1e-9
+    problem = make_random_problem(seed)
+    optimum, _ = minimize_problem(problem)
+    far_start = 1e3 * np.random.default_rng(seed).normal(size=len(problem.prior))
+
+    vector, *_ = _minimize_by_newton(problem, far_start)
+
+    assert problem.value(vector) == pytest.approx(problem.value(optimum), rel=1e-9)
+
+
+@pytest.mark.parametrize("lambda2", [0.1, 1.0])
+def test_canonical_vector_depends_on_active_rows_only(lambda2: float) -> None:
+    state, (document,) = make_collection(25, 1, width=6, seed=1)
+    adder = IncDsiAdder(state, IncDsiSettings(gamma1=1.0, gamma2=1.0, lambda2=lambda2))
+    query = mean_query(document.queries)
+    rivals = Rivals(state, state.vectors.scan(query[None])[0])
+    objective = adder._objective(NewDocument("bare", document.queries), rivals)
+    members = np.arange(25)
+    problem = objective.problem(members)
+    _, multipliers = minimize_problem(problem)
+    moved_multipliers = multipliers * (1 + 1e-7)
+
+    vector = _canonical_vector(
+        objective, problem, members, problem.vector(multipliers), multipliers
+    )
+    moved_vector = _canonical_vector(
+        objective, problem, members, problem.vector(moved_multipliers), moved_multipliers
     )
 
-
-@pytest.mark.parametrize("pull", [0.1, 1.0])
-def test_canonical_vector_depends_on_active_rows_only(pull: float) -> None:
-    state, (document,) = make(25, 1, width=6, seed=1)
-    settings = IncDsiSettings(gamma1=1.0, gamma2=1.0, lambda2=pull)
-    adder = IncDsiAdder(state, settings)
-    rivals = Rivals(state, state.vectors.scan(mean_query(document.queries)[None])[0])
-    task, members = adder._objective(NewDocument("bare", document.queries), rivals), np.arange(25)
-    problem = task.problem(members)
-    _, best = minimize_problem(problem)
-    assert 0 < np.count_nonzero(best) <= 6
-    settled = [
-        _canonical_vector(task, problem, members, problem.vector(x), x)
-        for x in (best, best * (1 + 1e-7))
-    ]
-    np.testing.assert_array_equal(*settled)
+    assert 0 < np.count_nonzero(multipliers) <= 6
+    np.testing.assert_array_equal(vector, moved_vector)
 
 
 def test_equal_rows_share_their_multiplier() -> None:
     problem = HingeProblem(np.ones((2, 3)), -np.ones(2), np.ones(2), np.zeros(3), lambda2=1e-300)
+
     np.testing.assert_allclose(_solve_all_charged(problem), [1 / 6, 1 / 6])

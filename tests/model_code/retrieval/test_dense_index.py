@@ -1,13 +1,14 @@
-"""Guards the laws of the dense index: exact rankings that depend on nothing but vectors and ids,
-save and load = identity, and refusal of another encoder's vectors.
+"""Tests of the laws of the dense index.
+
+Exact rankings depend on nothing but vectors and ids. A loaded index equals the saved one. Vectors
+of another encoder are refused.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
-from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,28 +22,29 @@ from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k
 
-KINDS = [ALWAYS_EXACT, 1]  # from how many vectors on search is approximate
+# Every index of these tests is built for an encoder of this fingerprint.
+FINGERPRINT = "f"
+NOTHING_REMOVED = frozenset[str]()
+
+# Number of vectors from which on the search is approximate.
+exact_and_approximate = pytest.mark.parametrize("flat_below", [ALWAYS_EXACT, 1])
 
 
-def build(
-    vectors: np.ndarray, document_ids: list[str], flat_below: int = ALWAYS_EXACT, each: int = 1
+def build_index(
+    vectors: np.ndarray,
+    document_ids: list[str],
+    flat_below: int = ALWAYS_EXACT,
+    vectors_per_passage: int = 1,
 ) -> DenseIndex:
-    """An index that searches everything there is, so that an approximate one is exact on tiny data."""
-    return DenseIndex.build(
-        vectors, document_ids, "f", IndexSettings(flat_below=flat_below, nprobe=64), each
-    )
+    """Build an index that visits all inverted lists, so that it is exact on few vectors."""
+    settings = IndexSettings(flat_below=flat_below, nprobe=64)
+    return DenseIndex.build(vectors, document_ids, FINGERPRINT, settings, vectors_per_passage)
 
 
-def require_close(found: list[Ranking], expected: list[Ranking], error: float) -> None:
-    for row, wanted in zip(found, expected, strict=True):
-        assert [document for document, _ in row] == [document for document, _ in wanted]
-        np.testing.assert_allclose([s for _, s in row], [s for _, s in wanted], rtol=0, atol=error)
-
-
-def oracle(
+def rank_by_double_loop(
     queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k: int
-) -> list[list[tuple[str, float]]]:
-    """Double loop in float64, rounded to float32 as the index states its scores."""
+) -> list[Ranking]:
+    """Return rankings by scores in float64, rounded to float32 as the index rounds its scores."""
     scores = np.empty((len(queries), len(vectors)), dtype=np.float32)
     for i, query in enumerate(queries):
         for j, vector in enumerate(vectors):
@@ -50,309 +52,557 @@ def oracle(
     return [top_k(row, document_ids, k) for row in scores]
 
 
-def test_rankings_equal_the_double_loop(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray
-) -> None:
-    index = build(vectors, document_ids)
-    for k in (1, 5, 17, 60, 100):
-        require_close(
-            index.search(queries, k, "f"), oracle(queries, vectors, document_ids, k), 6e-8
+def documents_of(ranking: Ranking) -> list[str]:
+    """Return the documents of a ranking, best first."""
+    return [document for document, _ in ranking]
+
+
+def scores_of(ranking: Ranking) -> list[float]:
+    """Return the scores of a ranking, best first."""
+    return [score for _, score in ranking]
+
+
+def require_close(found: list[Ranking], expected: list[Ranking], error: float) -> None:
+    """Check that rankings have equal documents, and scores that differ by at most `error`."""
+    for ranking, expected_ranking in zip(found, expected, strict=True):
+        assert documents_of(ranking) == documents_of(expected_ranking)
+        np.testing.assert_allclose(
+            scores_of(ranking), scores_of(expected_ranking), rtol=0, atol=error
         )
 
 
-@pytest.mark.parametrize("flat_below", KINDS)
-def test_best_of_several_passage_vectors_ranks(flat_below: int, tmp_path: Path) -> None:
-    chance, each, passages = np.random.default_rng(0), 3, ["b", "a", "b", "c", "a", "b"]
-    rows = [document for document in passages for _ in range(each)]
-    raw, queries = (
-        chance.standard_normal((len(rows), 4)),
-        chance.standard_normal((20, 4)).astype(np.float32),
-    )
-    vectors = (raw / np.linalg.norm(raw, axis=1, keepdims=True)).astype(np.float32)
-    index = build(vectors, rows, flat_below, each)
-    for k in (1, 2, 3, 9):
-        require_close(index.search(queries, k, "f"), oracle(queries, vectors, rows, k), 2e-7)
-    index.save(tmp_path)
-    manifest, loaded = read_json(tmp_path / "manifest.json"), DenseIndex.load(tmp_path)
-    assert manifest["vectors_per_passage"] == each
+@pytest.mark.parametrize("k", [1, 5, 17, 60, 100])
+def test_rankings_equal_the_double_loop(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, k: int
+) -> None:
+    index = build_index(vectors, document_ids)
+
+    rankings = index.search(queries, k, FINGERPRINT)
+
+    require_close(rankings, rank_by_double_loop(queries, vectors, document_ids, k), 6e-8)
+
+
+class SeveralVectors(NamedTuple):
+    """Six passages of three documents, each with three vectors."""
+
+    vectors: np.ndarray
+    # Document of each vector.
+    rows: list[str]
+    queries: np.ndarray
+
+
+PASSAGE_DOCUMENTS = ["b", "a", "b", "c", "a", "b"]
+
+
+@pytest.fixture
+def several() -> SeveralVectors:
+    """Unit vectors of passages with three vectors each, and queries."""
+    chance = np.random.default_rng(0)
+    rows = []
+    for document in PASSAGE_DOCUMENTS:
+        rows += [document] * 3
+    vectors = chance.standard_normal((len(rows), 4))
+    queries = chance.standard_normal((20, 4)).astype(np.float32)
+    unit_vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return SeveralVectors(unit_vectors.astype(np.float32), rows, queries)
+
+
+@exact_and_approximate
+@pytest.mark.parametrize("k", [1, 2, 3, 9])
+def test_document_is_ranked_by_best_of_its_vectors(
+    several: SeveralVectors, flat_below: int, k: int
+) -> None:
+    vectors, rows, queries = several
+    index = build_index(vectors, rows, flat_below, vectors_per_passage=3)
+
+    rankings = index.search(queries, k, FINGERPRINT)
+
+    require_close(rankings, rank_by_double_loop(queries, vectors, rows, k), 2e-7)
+
+
+@exact_and_approximate
+def test_vectors_per_passage_are_saved(
+    several: SeveralVectors, flat_below: int, tmp_path: Path
+) -> None:
+    vectors, rows, _ = several
+
+    build_index(vectors, rows, flat_below, vectors_per_passage=3).save(tmp_path)
+
+    manifest = read_json(tmp_path / "manifest.json")
+    assert manifest["vectors_per_passage"] == 3
     assert manifest["passages"] == 6
     assert manifest["documents"] == 3
-    assert loaded.vectors_per_passage == each
+    loaded = DenseIndex.load(tmp_path)
+    assert loaded.vectors_per_passage == 3
     assert loaded.passages == 6
+
+
+@exact_and_approximate
+def test_best_passage_is_counted_within_its_document(
+    several: SeveralVectors, flat_below: int, tmp_path: Path
+) -> None:
+    vectors, rows, _ = several
+    build_index(vectors, rows, flat_below, vectors_per_passage=3).save(tmp_path)
+    loaded = DenseIndex.load(tmp_path)
+
     for row, document in enumerate(rows):
-        assert loaded.best_passage(vectors[row], document) == passages[: row // each].count(
-            document
-        )
+        passage = row // 3
+        earlier_passages = PASSAGE_DOCUMENTS[:passage].count(document)
+        assert loaded.best_passage(vectors[row], document) == earlier_passages
 
 
-def test_no_dependence_on_batch_k_or_insertion_order(vectors, document_ids, queries):
-    expected = build(vectors, document_ids).search(queries, 20, "f")
+def test_rankings_do_not_depend_on_insertion_order(vectors, document_ids, queries):
+    expected = build_index(vectors, document_ids).search(queries, 20, FINGERPRINT)
     order = np.random.default_rng(2).permutation(len(vectors))
-    shuffled = build(vectors[order], [document_ids[i] for i in order])
-    assert shuffled.search(queries, 20, "f") == expected
-    alone = [shuffled.search(query[None], 20, "f")[0] for query in queries]
-    assert alone == expected
-    assert [ranking[:7] for ranking in expected] == shuffled.search(queries, 7, "f")
+
+    shuffled = build_index(vectors[order], [document_ids[row] for row in order])
+
+    assert shuffled.search(queries, 20, FINGERPRINT) == expected
 
 
-def test_thousands_of_equal_passages_still_tie_by_id() -> None:
+def test_rankings_do_not_depend_on_the_batch(vectors, document_ids, queries):
+    index = build_index(vectors, document_ids)
+    together = index.search(queries, 20, FINGERPRINT)
+
+    separate = [index.search(query[None], 20, FINGERPRINT)[0] for query in queries]
+
+    assert separate == together
+
+
+def test_shorter_rankings_begin_longer_ones(vectors, document_ids, queries):
+    index = build_index(vectors, document_ids)
+    longer = index.search(queries, 20, FINGERPRINT)
+
+    shorter = index.search(queries, 7, FINGERPRINT)
+
+    assert shorter == [ranking[:7] for ranking in longer]
+
+
+def test_thousands_of_equal_passages_tie_by_id() -> None:
     vectors = np.tile(np.array([[0.6, 0.8]], np.float32), (3000, 1))
-    index = build(vectors, [f"d{(7 * i) % 3000:04d}" for i in range(3000)])
-    ranking = index.search(vectors[:1], 3, "f")[0]
-    assert [document for document, _ in ranking] == ["d0000", "d0001", "d0002"]
+    index = build_index(vectors, [f"d{(7 * i) % 3000:04d}" for i in range(3000)])
+
+    ranking = index.search(vectors[:1], 3, FINGERPRINT)[0]
+
+    assert documents_of(ranking) == ["d0000", "d0001", "d0002"]
 
 
-@pytest.mark.parametrize("flat_below", KINDS)
-def test_save_and_load_is_identity(vectors, document_ids, queries, flat_below, tmp_path):
-    index = build(vectors, document_ids, flat_below)
-    index.save(tmp_path / "a")
-    loaded = DenseIndex.load(tmp_path / "a")
-    assert loaded.search(queries, 10, "f") == index.search(queries, 10, "f")
+@exact_and_approximate
+def test_loaded_index_equals_the_saved_one(vectors, document_ids, queries, flat_below, tmp_path):
+    index = build_index(vectors, document_ids, flat_below)
+
+    index.save(tmp_path / "saved")
+    loaded = DenseIndex.load(tmp_path / "saved")
+
+    assert loaded.search(queries, 10, FINGERPRINT) == index.search(queries, 10, FINGERPRINT)
     assert loaded.document_ids == document_ids
     assert np.array_equal(loaded.vectors, vectors)
-    loaded.save(tmp_path / "b")
-    build(vectors, document_ids, flat_below).save(tmp_path / "c")
-    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b") == hash_path(tmp_path / "c")
 
 
-def test_dense_index_keeps_optional_tokens(vectors, document_ids, queries, tmp_path):
-    rng = np.random.default_rng(0)
-    tokens = TokenSigns.of(
-        [pack_signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids]
-    )
-    index = DenseIndex.build(vectors, document_ids, "f", tokens=tokens)
-    index.save(tmp_path / "a")
-    some = document_ids[5:1:-1]
-    for own in (index, DenseIndex.load(tmp_path / "a")):
-        rows, starts, _ = own.ids.group_rows(some)
-        passages = tokens[:1].similarities(tokens[rows])
-        expected = [max(part) for part in np.split(passages, starts[1:])]
-        assert own.vectors_of(some).late_scores(tokens[:1]).tolist() == expected
-    index.tokens = None
-    index.save(tmp_path / "b")
-    assert DenseIndex.load(tmp_path / "b").tokens is None
+@exact_and_approximate
+def test_equal_indexes_are_saved_as_equal_bytes(vectors, document_ids, flat_below, tmp_path):
+    build_index(vectors, document_ids, flat_below).save(tmp_path / "first")
+    build_index(vectors, document_ids, flat_below).save(tmp_path / "second")
+    DenseIndex.load(tmp_path / "first").save(tmp_path / "loaded")
+
+    expected = hash_path(tmp_path / "first")
+    assert hash_path(tmp_path / "second") == expected
+    assert hash_path(tmp_path / "loaded") == expected
 
 
-def test_other_encoders_and_invalid_requests_are_refused(
-    vectors: np.ndarray, document_ids: list[str]
-) -> None:
-    index, one = build(vectors, document_ids), vectors[:1]
-    foreign = "built with encoder f, these vectors come from other"
-    for error, message, use in (
-        (FingerprintMismatch, foreign, lambda: index.search(one, 1, "other")),
-        (FingerprintMismatch, foreign, lambda: index.scores(one, [["doc-00"]], "other")),
-        (FingerprintMismatch, foreign, lambda: index.search_among(one, 1, ["doc-00"], "other")),
-        (
-            FreshetError,
-            "no document 'nobody' .2 unknown",
-            lambda: index.scores(one, [["doc-00", "x", "nobody"]], "f"),
-        ),
-        (FreshetError, "do not fit 1 passages of 24", lambda: index.search(one[:, :8], 1, "f")),
-        (FreshetError, "do not fit 1 passages of 24", lambda: build(vectors[:2], ["doc-00"])),
-        (FreshetError, "NaN", lambda: build(np.full((1, 24), np.nan, np.float32), ["new"])),
-        (SettingsError, "k is 0", lambda: index.search(one, 0, "f")),
-    ):
-        with pytest.raises(error, match=message):
-            use()
+def make_token_signs(count: int, chance: np.random.Generator) -> TokenSigns:
+    """Make random signs of 1 to 8 tokens for each of `count` passages."""
+    signs = []
+    for _ in range(count):
+        tokens = chance.integers(1, 9)
+        signs.append(pack_signs(chance.standard_normal((tokens, 70))))
+    return TokenSigns.of(signs)
 
 
-def test_a_damaged_or_foreign_folder_is_refused(
-    vectors: np.ndarray, document_ids: list[str], tmp_path: Path
-) -> None:
-    build(vectors, document_ids).save(tmp_path / "good")
-    cut = Path(shutil.copytree(tmp_path / "good", tmp_path / "cut"))
-    with (cut / "vectors.npy").open("r+b") as stream:
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_late_score_is_that_of_the_best_passage(vectors, document_ids, tmp_path, is_loaded):
+    tokens = make_token_signs(len(document_ids), np.random.default_rng(0))
+    index = DenseIndex.build(vectors, document_ids, FINGERPRINT, tokens=tokens)
+    if is_loaded:
+        index.save(tmp_path)
+        index = DenseIndex.load(tmp_path)
+    documents = document_ids[5:1:-1]
+
+    late_scores = index.vectors_of(documents).late_scores(tokens[:1])
+
+    rows, starts, _ = index.ids.group_rows(documents)
+    similarities = tokens[:1].similarities(tokens[rows])
+    similarities_by_document = np.split(similarities, starts[1:])
+    assert late_scores.tolist() == [max(passages) for passages in similarities_by_document]
+
+
+def test_index_without_tokens_has_none_when_loaded(vectors, document_ids, tmp_path):
+    build_index(vectors, document_ids).save(tmp_path)
+
+    assert DenseIndex.load(tmp_path).tokens is None
+
+
+def test_queries_of_another_encoder_are_refused(vectors, document_ids) -> None:
+    index = build_index(vectors, document_ids)
+    query = vectors[:1]
+    message = "built with encoder f, these vectors come from other"
+
+    with pytest.raises(FingerprintMismatch, match=message):
+        index.search(query, 1, "other")
+    with pytest.raises(FingerprintMismatch, match=message):
+        index.scores(query, [["doc-00"]], "other")
+    with pytest.raises(FingerprintMismatch, match=message):
+        index.search_among(query, 1, ["doc-00"], "other")
+
+
+def test_scores_of_unknown_documents_are_refused(vectors, document_ids) -> None:
+    index = build_index(vectors, document_ids)
+
+    with pytest.raises(FreshetError, match="no document 'nobody' .2 unknown"):
+        index.scores(vectors[:1], [["doc-00", "x", "nobody"]], FINGERPRINT)
+
+
+def test_queries_of_another_width_are_refused(vectors, document_ids) -> None:
+    index = build_index(vectors, document_ids)
+
+    with pytest.raises(FreshetError, match="do not fit 1 passages of 24"):
+        index.search(vectors[:1, :8], 1, FINGERPRINT)
+
+
+def test_vectors_without_a_document_are_refused(vectors) -> None:
+    with pytest.raises(FreshetError, match="do not fit 1 passages of 24"):
+        build_index(vectors[:2], ["doc-00"])
+
+
+def test_vectors_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(FreshetError, match="NaN"):
+        build_index(np.full((1, 24), np.nan, np.float32), ["new"])
+
+
+def test_search_for_no_documents_is_refused(vectors, document_ids) -> None:
+    index = build_index(vectors, document_ids)
+
+    with pytest.raises(SettingsError, match="k is 0"):
+        index.search(vectors[:1], 0, FINGERPRINT)
+
+
+@pytest.fixture
+def saved(vectors: np.ndarray, document_ids: list[str], tmp_path: Path) -> Path:
+    """The folder of a saved index."""
+    folder = tmp_path / "saved"
+    build_index(vectors, document_ids).save(folder)
+    return folder
+
+
+def test_changed_vectors_are_reported(saved: Path) -> None:
+    with (saved / "vectors.npy").open("r+b") as stream:
         stream.seek(200)
         stream.write(b"\x01")
+
     with pytest.raises(FreshetError, match="vectors.npy was changed"):
-        DenseIndex.load(cut)
-    old = Path(shutil.copytree(tmp_path / "good", tmp_path / "old"))
-    write_json(old / "manifest.json", read_json(old / "manifest.json") | {"format": 0})
+        DenseIndex.load(saved)
+
+
+def test_index_of_another_format_is_refused(saved: Path) -> None:
+    manifest = read_json(saved / "manifest.json")
+    manifest["format"] = 0
+    write_json(saved / "manifest.json", manifest)
+
     with pytest.raises(FreshetError, match="has format 0"):
-        DenseIndex.load(old)
-    (old / "manifest.json").unlink()
+        DenseIndex.load(saved)
+
+
+def test_folder_without_manifest_is_refused(saved: Path) -> None:
+    (saved / "manifest.json").unlink()
+
     with pytest.raises(FreshetError, match=r"has no manifest\.json"):
-        DenseIndex.load(old)
+        DenseIndex.load(saved)
 
 
-@pytest.mark.parametrize("few", [0, 10**6])
-@pytest.mark.parametrize("flat_below", KINDS)
+@pytest.mark.parametrize("max_exhaustive_rows", [0, 10**6])
+@exact_and_approximate
 def test_search_among_equals_filtered_search(
-    vectors, document_ids, queries, flat_below, few, monkeypatch
+    vectors, document_ids, queries, flat_below, max_exhaustive_rows, monkeypatch
 ):
-    """Whether they are scored one by one or searched for, and whatever number of products is in
-    memory at a time.
-    """
-    index, chance = build(vectors, document_ids, flat_below), np.random.default_rng(3)
-    monkeypatch.setattr(dense_index, "MAX_EXHAUSTIVE_ROWS", few)
+    """Allowed documents are scored one by one or searched, a few products at a time."""
+    index = build_index(vectors, document_ids, flat_below)
+    chance = np.random.default_rng(3)
+    all_documents = sorted(set(document_ids))
+    whole = index.search(queries, 60, FINGERPRINT)
+
+    monkeypatch.setattr(dense_index, "MAX_EXHAUSTIVE_ROWS", max_exhaustive_rows)
     monkeypatch.setattr(dense_index, "MAX_ROWS_SCORED_AT_ONCE", 7)
-    whole = index.search(queries, 60, "f")
-    for share in (0.05, 0.5, 1):
-        allowed = chance.choice(
-            sorted(set(document_ids)), max(1, int(60 * share)), replace=False
-        ).tolist()
-        expected = [[hit for hit in ranking if hit[0] in allowed] for ranking in whole]
+    for count in (3, 30, 60):
+        allowed = chance.choice(all_documents, count, replace=False).tolist()
+        filtered = []
+        for ranking in whole:
+            filtered.append([hit for hit in ranking if hit[0] in allowed])
         for k in (1, 4, 60):
-            assert index.search_among(queries, k, allowed, "f") == [
-                ranking[:k] for ranking in expected
-            ]
+            rankings = index.search_among(queries, k, allowed, FINGERPRINT)
+            assert rankings == [ranking[:k] for ranking in filtered]
+
+
+def test_search_among_unknown_documents_is_refused(vectors, document_ids, queries):
+    index = build_index(vectors, document_ids)
+
     with pytest.raises(FreshetError, match="no document 'x'|unknown"):
-        index.search_among(queries, 3, ["x"], "f")
+        index.search_among(queries, 3, ["x"], FINGERPRINT)
 
 
-@pytest.mark.parametrize("flat_below", KINDS)
-def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, flat_below):
-    """Also where the first is approximate; removed rows are long, near the queries, and some of
-    them come back.
+class JoinedCase(NamedTuple):
+    """Three joined indexes, and one index of the documents that are left in them."""
+
+    joined: JoinedIndex
+    single: DenseIndex
+    # Signs of every passage, those that are left included.
+    tokens: TokenSigns
+    # Twenty documents that are left, in random order.
+    documents: list[str]
+
+
+@pytest.fixture
+def joined_case(vectors, document_ids, queries, flat_below: int) -> JoinedCase:
+    """Three indexes with removed rows, the first of which may be approximate.
+
+    The vectors of removed rows are long and near the queries. A removed document may be in a later
+    index, or in none.
     """
-    chance, names = np.random.default_rng(5), np.array(document_ids)
-    tokens = TokenSigns.of(
-        [pack_signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids]
-    )
-    where = {name: chance.integers(3) for name in sorted(set(document_ids))}
-    parts, left = [], []
+    chance = np.random.default_rng(5)
+    tokens = make_token_signs(len(document_ids), chance)
+    index_of_document = {name: chance.integers(3) for name in sorted(set(document_ids))}
+
+    joined = []
+    remaining_rows = []
     for number in range(3):
-        own = np.flatnonzero([where[name] == number for name in document_ids])
-        gone = [name for name in where if where[name] > number][:4] + [
-            f"never {number}",
-            f"nowhere {number}",
-        ]
-        long = 3 * queries[chance.integers(len(queries), size=len(gone))]
-        other = TokenSigns.of([pack_signs(chance.standard_normal((3, 70))) for _ in gone])
-        settings = IndexSettings(
-            flat_below=1 if number == 0 and flat_below == 1 else ALWAYS_EXACT, nprobe=64
-        )
+        rows = [row for row, name in enumerate(document_ids) if index_of_document[name] == number]
+        in_later_index = [name for name, place in index_of_document.items() if place > number]
+        removed = [*in_later_index[:4], f"never {number}", f"nowhere {number}"]
+        removed_vectors = 3 * queries[chance.integers(len(queries), size=len(removed))]
+        removed_tokens = make_token_signs(len(removed), chance)
+
+        settings = IndexSettings(flat_below=ALWAYS_EXACT, nprobe=64)
+        if number == 0:
+            settings = IndexSettings(flat_below=flat_below, nprobe=64)
         index = DenseIndex.build(
-            np.concatenate([vectors[own], long]),
-            [*names[own].tolist(), *gone],
-            "f",
+            np.concatenate([vectors[rows], removed_vectors]),
+            [document_ids[row] for row in rows] + removed,
+            FINGERPRINT,
             settings,
-            tokens=TokenSigns.concatenate([tokens[own], other]),
+            tokens=TokenSigns.concatenate([tokens[rows], removed_tokens]),
         )
-        parts.append((index, frozenset(gone)))
-        left += own.tolist()
-    joined, one = (
-        JoinedIndex(parts),
-        DenseIndex.build(vectors[left], names[left].tolist(), "f", tokens=tokens[left]),
+        joined.append((index, frozenset(removed)))
+        remaining_rows += rows
+
+    remaining_ids = [document_ids[row] for row in remaining_rows]
+    single = DenseIndex.build(
+        vectors[remaining_rows], remaining_ids, FINGERPRINT, tokens=tokens[remaining_rows]
     )
-    assert joined.ids.documents == one.ids.documents
-    assert (joined.approximate is None) == (flat_below > 1)
-    for k in (1, 5, 60):
-        assert joined.search(queries, k, "f") == one.search(queries, k, "f")
-    some = chance.permutation(sorted(set(names[left]))).tolist()[:20]
-    assert joined.search_among(queries, 9, some, "f") == one.search_among(queries, 9, some, "f")
-    assert (
-        joined.scores(queries[:1], [some], "f")[0].tolist()
-        == one.scores(queries[:1], [some], "f")[0].tolist()
-    )
-    own, other = joined.vectors_of(some), one.vectors_of(some)
-    assert own.scores(queries[0]).tolist() == other.scores(queries[0]).tolist()
-    assert own.late_scores(tokens[:1]).tolist() == other.late_scores(tokens[:1]).tolist()
-    for number in range(len(some)):
-        assert (
-            own.nearest_vector(queries[0], number).tolist()
-            == other.nearest_vector(queries[0], number).tolist()
-        )
-    uses = (
-        joined.ids.require_known,
-        joined.vectors_of,
-        lambda names: joined.search_among(queries, 3, names, "f"),
-    )
-    for unknown, use in product(("x", "never 0", "nowhere 2"), uses):
-        with pytest.raises(FreshetError, match="unknown"):
-            use([unknown])
+    documents = chance.permutation(sorted(set(remaining_ids))).tolist()[:20]
+    return JoinedCase(JoinedIndex(joined), single, tokens, documents)
 
 
-def test_additions_to_approximate_index_are_searched_exactly() -> None:
-    """However many passages a document has that comes first, and however many are equally near."""
-    chance, near = np.random.default_rng(0), np.eye(16, dtype=np.float32)[:2]
-    base = chance.standard_normal((3000, 16)).astype(np.float32) / 8
+@exact_and_approximate
+def test_joined_indexes_hold_the_remaining_documents(joined_case: JoinedCase, flat_below: int):
+    joined, single, _, _ = joined_case
+    is_exact = flat_below == ALWAYS_EXACT
+
+    assert joined.ids.documents == single.ids.documents
+    assert (joined.approximate is None) == is_exact
+
+
+@exact_and_approximate
+@pytest.mark.parametrize("k", [1, 5, 60])
+def test_joined_indexes_are_searched_as_one(joined_case: JoinedCase, queries, k: int):
+    joined, single, _, _ = joined_case
+
+    rankings = joined.search(queries, k, FINGERPRINT)
+
+    assert rankings == single.search(queries, k, FINGERPRINT)
+
+
+@exact_and_approximate
+def test_joined_indexes_are_filtered_as_one(joined_case: JoinedCase, queries):
+    joined, single, _, documents = joined_case
+
+    rankings = joined.search_among(queries, 9, documents, FINGERPRINT)
+
+    assert rankings == single.search_among(queries, 9, documents, FINGERPRINT)
+
+
+@exact_and_approximate
+def test_joined_indexes_score_as_one(joined_case: JoinedCase, queries):
+    joined, single, _, documents = joined_case
+
+    scores = joined.scores(queries[:1], [documents], FINGERPRINT)[0]
+
+    assert scores.tolist() == single.scores(queries[:1], [documents], FINGERPRINT)[0].tolist()
+
+
+@exact_and_approximate
+def test_joined_vectors_are_those_of_one_index(joined_case: JoinedCase, queries):
+    joined, single, tokens, documents = joined_case
+    query = queries[0]
+
+    joined_vectors = joined.vectors_of(documents)
+    single_vectors = single.vectors_of(documents)
+
+    joined_late_scores = joined_vectors.late_scores(tokens[:1])
+    assert joined_vectors.scores(query).tolist() == single_vectors.scores(query).tolist()
+    assert joined_late_scores.tolist() == single_vectors.late_scores(tokens[:1]).tolist()
+    for number in range(len(documents)):
+        nearest = joined_vectors.nearest_vector(query, number)
+        assert nearest.tolist() == single_vectors.nearest_vector(query, number).tolist()
+
+
+@exact_and_approximate
+@pytest.mark.parametrize("document", ["x", "never 0", "nowhere 2"])
+def test_removed_documents_are_unknown_to_joined_indexes(
+    joined_case: JoinedCase, queries, document: str
+):
+    joined = joined_case.joined
+
+    with pytest.raises(FreshetError, match="unknown"):
+        joined.ids.require_known([document])
+    with pytest.raises(FreshetError, match="unknown"):
+        joined.vectors_of([document])
+    with pytest.raises(FreshetError, match="unknown"):
+        joined.search_among(queries, 3, [document], FINGERPRINT)
+
+
+@pytest.fixture
+def approximate_index() -> DenseIndex:
+    """An index of 3,000 vectors that visits one inverted list per query."""
+    chance = np.random.default_rng(0)
+    vectors = chance.standard_normal((3000, 16)).astype(np.float32) / 8
     settings = IndexSettings(flat_below=1, nprobe=1)
-    old = DenseIndex.build(base, [f"b{i}" for i in range(3000)], "f", settings), frozenset[str]()
-    query, second = near[:1], (near[:1] + near[1:] / 8) / 2
-    rows = np.concatenate([np.repeat(query, 40, axis=0), second])
-    ranking = JoinedIndex([old, (build(rows, ["x"] * 40 + ["y"]), frozenset())]).search(
-        4 * query, 5, "f"
-    )[0]
-    assert {"x", "y"} < {document for document, _ in ranking}
-    equal = JoinedIndex(
-        [
-            old,
-            (
-                build(np.repeat(9 * query, 60, axis=0), [f"n{i:02d}" for i in range(60)]),
-                frozenset(),
-            ),
-        ]
-    )
-    for k in (1, 5, 20, 60):
-        assert [document for document, _ in equal.search(query, k, "f")[0]] == [
-            f"n{i:02d}" for i in range(k)
-        ]
+    return DenseIndex.build(vectors, [f"b{i}" for i in range(3000)], FINGERPRINT, settings)
 
 
-def test_empty_index_returns_no_hits(vectors, document_ids, queries):
-    empty, whole = (
-        (DenseIndex.build(vectors[:0], [], "f"), frozenset[str]()),
-        build(vectors, document_ids),
+def test_many_passages_of_an_addition_hide_no_other_addition(approximate_index: DenseIndex) -> None:
+    axes = np.eye(16, dtype=np.float32)[:2]
+    query = axes[:1]
+    less_near = (axes[:1] + axes[1:] / 8) / 2
+    added_vectors = np.concatenate([np.repeat(query, 40, axis=0), less_near])
+    added = build_index(added_vectors, ["x"] * 40 + ["y"])
+    joined = JoinedIndex([(approximate_index, NOTHING_REMOVED), (added, NOTHING_REMOVED)])
+
+    ranking = joined.search(4 * query, 5, FINGERPRINT)[0]
+
+    documents = documents_of(ranking)
+    assert "x" in documents
+    assert "y" in documents
+    assert len(documents) > 2
+
+
+@pytest.mark.parametrize("k", [1, 5, 20, 60])
+def test_equally_near_additions_are_all_found(approximate_index: DenseIndex, k: int) -> None:
+    query = np.eye(16, dtype=np.float32)[:1]
+    names = [f"n{i:02d}" for i in range(60)]
+    added = build_index(np.repeat(9 * query, 60, axis=0), names)
+    joined = JoinedIndex([(approximate_index, NOTHING_REMOVED), (added, NOTHING_REMOVED)])
+
+    ranking = joined.search(query, k, FINGERPRINT)[0]
+
+    assert documents_of(ranking) == names[:k]
+
+
+def test_index_without_documents_has_no_hits(vectors, document_ids, queries):
+    empty = DenseIndex.build(vectors[:0], [], FINGERPRINT)
+    whole = build_index(vectors, document_ids)
+    joined = JoinedIndex([(whole, frozenset(document_ids)), (empty, NOTHING_REMOVED)])
+
+    assert joined.search(queries[:2], 3, FINGERPRINT) == [[], []]
+
+
+def test_empty_indexes_change_no_ranking(vectors, document_ids, queries):
+    empty = DenseIndex.build(vectors[:0], [], FINGERPRINT)
+    whole = build_index(vectors, document_ids)
+    joined = JoinedIndex(
+        [(empty, NOTHING_REMOVED), (whole, NOTHING_REMOVED), (empty, NOTHING_REMOVED)]
     )
-    assert JoinedIndex([(whole, frozenset(document_ids)), empty]).search(queries[:2], 3, "f") == [
-        [],
-        [],
-    ]
-    assert JoinedIndex([empty, (whole, frozenset()), empty]).search(
-        queries, 9, "f"
-    ) == whole.search(queries, 9, "f")
+
+    assert joined.search(queries, 9, FINGERPRINT) == whole.search(queries, 9, FINGERPRINT)
 
 
 def test_large_allowed_sets_are_not_scored_exhaustively(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vectors = np.random.default_rng(0).normal(size=(6000, 8)).astype(np.float32)
-    names, scored = [f"d{i:04d}" for i in range(6000)], []
-    index, scores = build(vectors, names), DenseIndex._scores
+    names = [f"d{i:04d}" for i in range(6000)]
+    index = build_index(vectors, names)
+    compute_scores = DenseIndex._scores
+    scored_counts = []
 
-    def counted(self: DenseIndex, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        scored.append(len(rows))
-        return scores(self, query, rows)
+    def count_and_score(self: DenseIndex, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        scored_counts.append(len(rows))
+        return compute_scores(self, query, rows)
 
-    monkeypatch.setattr(DenseIndex, "_scores", counted)
-    index.search_among(vectors[:5], 10, names[100:], "f")
-    assert max(scored) < 100
+    monkeypatch.setattr(DenseIndex, "_scores", count_and_score)
+    index.search_among(vectors[:5], 10, names[100:], FINGERPRINT)
+
+    assert max(scored_counts) < 100
 
 
 def test_approximate_misses_fall_back_to_exact_search() -> None:
-    """A query of one topic among documents of others: the lists that are visited hold none of them."""
+    """The queries have one topic and the allowed documents have others.
+
+    So the lists that are visited hold no allowed document.
+    """
     chance = np.random.default_rng(0)
     topics = 10 * np.eye(16, dtype=np.float32)[:10]
-    vectors = (
-        np.repeat(topics, 300, axis=0) + chance.normal(size=(3000, 16)).astype(np.float32) / 10
-    )
+    noise = chance.normal(size=(3000, 16)).astype(np.float32) / 10
+    vectors = np.repeat(topics, 300, axis=0) + noise
     names = [f"d{i:04d}" for i in range(3000)]
-    index = DenseIndex.build(vectors, names, "f", IndexSettings(flat_below=1, nprobe=1))
-    allowed, queries = names[1500:2700], vectors[:3]
-    exact = build(vectors, names).search_among(queries, 10, allowed, "f")
-    assert index.search_among(queries, 10, allowed, "f") == exact
-    assert all(len(ranking) == 10 for ranking in exact)
+    allowed = names[1500:2700]
+    queries = vectors[:3]
+    settings = IndexSettings(flat_below=1, nprobe=1)
+    index = DenseIndex.build(vectors, names, FINGERPRINT, settings)
+
+    rankings = index.search_among(queries, 10, allowed, FINGERPRINT)
+
+    exact = build_index(vectors, names).search_among(queries, 10, allowed, FINGERPRINT)
+    assert rankings == exact
+    assert all(len(ranking) == 10 for ranking in rankings)
 
 
-def test_only_approximate_index_needs_faiss(vectors, document_ids, queries, tmp_path, monkeypatch):
-    pytest.importorskip("faiss")
-    expected = DenseIndex.build(vectors, document_ids, "f").search(queries, 10, "f")
-    build(vectors, document_ids, 1).save(tmp_path / "approximate")
+@pytest.fixture
+def without_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let imports of FAISS fail."""
     monkeypatch.setitem(sys.modules, "faiss", None)
-    flat = DenseIndex.build(vectors, document_ids, "f")
-    flat.save(tmp_path / "flat")
-    assert (
-        flat.search(queries, 10, "f")
-        == DenseIndex.load(tmp_path / "flat").search(queries, 10, "f")
-        == expected
-    )
-    assert flat.search_among(queries[:2], 3, document_ids, "f") == [
-        ranking[:3] for ranking in expected[:2]
-    ]
+
+
+def test_exact_index_needs_no_faiss(
+    vectors, document_ids, queries, tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("faiss")
+    expected = DenseIndex.build(vectors, document_ids, FINGERPRINT).search(queries, 10, FINGERPRINT)
+
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    index = DenseIndex.build(vectors, document_ids, FINGERPRINT)
+    index.save(tmp_path / "flat")
+    loaded = DenseIndex.load(tmp_path / "flat")
+
+    assert index.search(queries, 10, FINGERPRINT) == expected
+    assert loaded.search(queries, 10, FINGERPRINT) == expected
+    filtered = index.search_among(queries[:2], 3, document_ids, FINGERPRINT)
+    assert filtered == [ranking[:3] for ranking in expected[:2]]
+
+
+@pytest.mark.usefixtures("without_faiss")
+def test_building_approximate_index_without_faiss_is_refused(vectors, document_ids):
     with pytest.raises(
         FreshetError, match=r"needs faiss, .*pip install .*or set index\.flat_below"
     ):
-        build(vectors, document_ids, 1)
+        build_index(vectors, document_ids, flat_below=1)
+
+
+def test_loading_approximate_index_without_faiss_is_refused(
+    vectors, document_ids, tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("faiss")
+    build_index(vectors, document_ids, flat_below=1).save(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "faiss", None)
+
     with pytest.raises(FreshetError, match="needs faiss"):
-        DenseIndex.load(tmp_path / "approximate")
+        DenseIndex.load(tmp_path)

@@ -13,12 +13,13 @@ from orchestration.cli.known_queries_demo import (
     find_ranks,
     known_queries_lines,
 )
+from tests.disk import skip_fsync
 from tests.model_code.collection.known_collection import open_known_collection
 
 
 @pytest.fixture(autouse=True)
 def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+    skip_fsync(monkeypatch)
 
 
 def test_words_are_only_in_queries() -> None:

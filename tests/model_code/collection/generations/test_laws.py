@@ -16,6 +16,7 @@ from model_code.collection.generations.generation_builder import GenerationBuild
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.text.documents import Document, Remove
+from tests.disk import skip_fsync
 from tests.model_code.collection.laws import (
     KINDS,
     NEW,
@@ -49,7 +50,7 @@ def one_by_one() -> Iterator[None]:
         patch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
         patch.setattr("model_code.lexical.encoder.CPU_BATCH_TOKENS", 2)
         patch.setattr("model_code.lexical.index.MAX_CACHED_EMBEDDINGS", 9)
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         yield
 
 

@@ -11,6 +11,7 @@ from freshet.results import Hit
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import SettingsError
+from tests.disk import skip_fsync
 from tests.model_code.collection.laws import make_encoder, open_build
 
 TEXTS = {
@@ -37,7 +38,7 @@ def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     root = tmp_path_factory.mktemp(request.param)
     make_encoder("dense", root / "encoder")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         open_build(request.param, root, root / "encoder", TEXTS)
     return Searcher.open(root / "live")
 
@@ -48,7 +49,7 @@ def word_searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     root: Path = tmp_path_factory.mktemp("words")
     make_encoder("dense", root / "encoder")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
+        skip_fsync(patch)
         open_build("bm25_fusion", root, root / "encoder", TEXTS)
     return Searcher.open(root / "live")
 

@@ -35,6 +35,7 @@ from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
 from tests.benchmarks.test_faults import MUTATIONS
+from tests.disk import skip_fsync
 from tests.live_example import (
     BASE,
     StandInBuilder,
@@ -434,7 +435,7 @@ def make_document(document_id, text):
 
 
 def live(root, monkeypatch, seed: int, steps: int) -> None:
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+    skip_fsync(monkeypatch)
     history = History(root, seed)
     with pytest.MonkeyPatch.context() as patch:
         telling(history, patch)

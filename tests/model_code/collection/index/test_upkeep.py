@@ -16,6 +16,7 @@ from model_code.collection.index.retrain_plan import RetrainPlan, retrain_worksp
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import EventRange
 from orchestration.freshness.due_tasks import request_due_tasks
+from tests.disk import skip_fsync
 from tests.live_example import (
     BASE,
     StandInBuilder,
@@ -30,7 +31,7 @@ from tests.live_example import (
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Two retrievers are live, "hce" by default."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+    skip_fsync(monkeypatch)
     writer = property(lambda self: StandInBuilder(self.project.live, self.retriever))
     monkeypatch.setattr(LiveIndex, "builder", writer)
     project = make_project(tmp_path)
