@@ -1,5 +1,6 @@
-"""Guards the files that DVC reads and writes: `dvc.yaml` with its plots, and a lock that a killed
-DVC cut off.
+"""Tests of the files that DVC reads and writes.
+
+These are `dvc.yaml` with its plots, and a `dvc.lock` that a killed DVC cut off.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from orchestration.pipeline.dvc_file import PLOTS
 
 
 def test_dvc_draws_the_comparison(tmp_path):
-    place = tmp_path / "artifacts" / "comparison" / "comparison.png"
-    place.parent.mkdir(parents=True)
-    place.write_bytes(
-        systems_plot({"bm25": {"MAP": {"value": 0.5, "low": 0.4, "high": 0.6}}}, ["MAP"])
-    )
+    plot = tmp_path / "artifacts" / "comparison" / "comparison.png"
+    plot.parent.mkdir(parents=True)
+    results = {"bm25": {"MAP": {"value": 0.5, "low": 0.4, "high": 0.6}}}
+    plot.write_bytes(systems_plot(results, ["MAP"]))
     YAML().dump({"plots": PLOTS}, tmp_path / "dvc.yaml")
     initialise(Project(tmp_path))
+
     command = command_line("plots", "show", "--json", "--split")
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    plots = json.loads(shown.stdout)
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    plots = json.loads(finished.stdout)
     assert not plots.get("errors")
     assert list(plots["data"]) == ["artifacts/comparison/comparison.png"]
 
 
-WHOLE = """\
+LOCK = """\
 schema: '2.0'
 stages:
   corpus:
@@ -47,30 +49,40 @@ stages:
 
 
 def test_output_version_is_hash_of_current_lock(tmp_path):
-    lock = tmp_path / "dvc.lock"
     for version in ("abc.dir", "def.dir", "abc.dir"):
-        lock.write_text(WHOLE.replace("abc.dir", version))
+        (tmp_path / "dvc.lock").write_text(LOCK.replace("abc.dir", version))
         assert dvc.output_version(tmp_path, CORPUS) == version
-    lock.unlink()
+
+
+def test_output_version_without_lock_is_refused(tmp_path):
     with pytest.raises(FreshetError, match="run it first"):
         dvc.output_version(tmp_path, CORPUS)
 
 
-@pytest.mark.parametrize("length", [0, 10, 25, 40, 80, len(WHOLE) - 20])
-def test_a_lock_cut_anywhere_is_mended(tmp_path, length):
-    lock, copy = tmp_path / "dvc.lock", tmp_path / "copy"
-    lock.write_text(WHOLE)
+@pytest.mark.parametrize("length", [0, 10, 25, 40, 80, len(LOCK) - 20])
+def test_lock_cut_anywhere_is_restored(tmp_path, length):
+    lock = tmp_path / "dvc.lock"
+    copy = tmp_path / "copy"
+    lock.write_text(LOCK)
     dvc.copy_lock(tmp_path, copy)
-    assert not dvc.restore_lock(tmp_path, copy)
-    lock.write_text(WHOLE[:length])
+
+    lock.write_text(LOCK[:length])
+
     assert dvc.restore_lock(tmp_path, copy)
-    assert lock.read_text() == WHOLE
+    assert lock.read_text() == LOCK
+
+
+def test_whole_lock_is_not_restored(tmp_path):
+    (tmp_path / "dvc.lock").write_text(LOCK)
+    dvc.copy_lock(tmp_path, tmp_path / "copy")
+
+    assert not dvc.restore_lock(tmp_path, tmp_path / "copy")
 
 
 BROKEN = [
-    WHOLE[:40].encode(),
-    WHOLE[:23].encode(),
-    b"<<<<<<< HEAD\n" + WHOLE.encode(),
+    LOCK[:40].encode(),
+    LOCK[:23].encode(),
+    b"<<<<<<< HEAD\n" + LOCK.encode(),
     b"",
     b"\xff\xfe",
 ]
@@ -79,8 +91,15 @@ BROKEN = [
 @pytest.mark.parametrize("content", BROKEN)
 def test_broken_dvc_lock_is_reported_with_remedy(tmp_path, content):
     (tmp_path / "dvc.lock").write_bytes(content)
+
     with pytest.raises(FreshetError, match="^dvc.lock was cut off: run `freshet run`"):
         dvc.stages_that_ran(tmp_path)
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_broken_dvc_lock_without_copy_is_deleted(tmp_path, content):
+    (tmp_path / "dvc.lock").write_bytes(content)
+
     assert dvc.restore_lock(tmp_path, tmp_path / "copy")
     assert not (tmp_path / "dvc.lock").exists()
 
@@ -108,6 +127,7 @@ CURRENT = {"corpus": {"path": "notes"}, "hierarchy": {"branching": 8}, "retrieve
 
 @pytest.fixture
 def locked(tmp_path):
+    """A project with a lock whose stages have the settings CURRENT."""
     (tmp_path / "dvc.lock").write_text(LOCK_TEXT)
     (tmp_path / "corpus.lock.json").write_bytes(SOURCE)
     (tmp_path / "code.lock.json").write_text('{"hierarchy": "a1"}')
@@ -120,9 +140,9 @@ def test_equal_settings_change_no_stage(locked):
 
 def test_changed_setting_changes_stages_behind_it(locked):
     other_path = {**CURRENT, "corpus": {"path": "others"}}
-    assert dvc.changed_stages(locked, other_path) == {"corpus", "hierarchy"}
-
     other_tree = {**CURRENT, "hierarchy": {"branching": 9}}
+
+    assert dvc.changed_stages(locked, other_path) == {"corpus", "hierarchy"}
     assert dvc.changed_stages(locked, other_tree) == {"hierarchy"}
 
 

@@ -1,4 +1,7 @@
-"""Guards what `freshet init` writes: valid settings, and a source path relative to the project."""
+"""Tests of the files that `freshet init` writes.
+
+The settings are valid, and a source inside the project has a relative path.
+"""
 
 from __future__ import annotations
 
@@ -63,19 +66,39 @@ def test_new_params_have_every_group_of_a_stage(notes):
     assert (notes / "search/documents").is_dir()
 
 
-def test_plan_leaves_short_params_as_they_are(notes, capsys, monkeypatch):
+def test_init_leaves_present_params_as_they_are(notes):
     params = notes / "params.yaml"
     params.write_text(SHORT_PARAMS)
 
     make_project(".", cwd=notes)
+
     assert params.read_text() == SHORT_PARAMS
 
-    assert "corpus" in {stage.address for stage in plan(Project(notes))}
-    assert params.read_text() == SHORT_PARAMS
+
+@pytest.fixture
+def short_project(notes):
+    """A project whose `params.yaml` is SHORT_PARAMS."""
+    (notes / "params.yaml").write_text(SHORT_PARAMS)
+    make_project(".", cwd=notes)
+    return Project(notes)
+
+
+def test_plan_leaves_short_params_as_they_are(short_project, capsys):
+    addresses = {stage.address for stage in plan(short_project)}
+
+    assert "corpus" in addresses
+    assert short_project.params_file.read_text() == SHORT_PARAMS
     assert capsys.readouterr().err == ""
 
-    monkeypatch.setattr(dvc, "stages_that_ran", lambda root: {"corpus"})
-    corpus, *_ = plan(Project(notes))
+
+def test_plan_names_groups_that_params_lack(short_project, monkeypatch):
+    def only_corpus_ran(root):
+        return {"corpus"}
+
+    monkeypatch.setattr(dvc, "stages_that_ran", only_corpus_ran)
+
+    corpus, *_ = plan(short_project)
+
     assert corpus.action == "maybe"
     assert "params.yaml lacks acceptance={}" in corpus.reasons[0]
 

@@ -1,4 +1,4 @@
-"""Guards how a plan is drawn from what DVC says."""
+"""Tests of the plan that is made from the status of DVC."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from orchestration.pipeline import stages
 from orchestration.pipeline.dvc import error_reason
 from orchestration.pipeline.repro import PlannedStage, describe_changes, plan_stage, required_rows
 
-RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())
-EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
+RUNS = PlannedStage("before", "run", ("it never ran",))
+SKIPS = PlannedStage("before", "skip", ())
+EDIT = "modified setting training"
+MOVED = "modified artifacts/corpus"
 
 
 @pytest.mark.parametrize(
@@ -20,7 +22,7 @@ EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
         ([EDIT], [RUNS], "run", (EDIT,)),
         ([EDIT, MOVED], [SKIPS], "run", (EDIT, MOVED)),
         ([MOVED], [SKIPS], "run", (MOVED,)),
-        # the stage before writes it anew anyway
+        # The stage before writes the output again anyway.
         ([MOVED], [RUNS], "maybe", ("before may change its output",)),
         ([MOVED], [], "run", (MOVED,)),
     ],
@@ -41,7 +43,7 @@ def test_plan_lists_certain_and_possible_stages(changes, before, action, reasons
         ),
     ],
 )
-def test_what_dvc_says_becomes_a_line(entry, lines):
+def test_dvc_status_becomes_lines(entry, lines):
     assert describe_changes([entry]) == lines
 
 
@@ -56,20 +58,27 @@ def test_what_dvc_says_becomes_a_line(entry, lines):
         ("", ""),
     ],
 )
-def test_what_dvc_gives_as_its_reason_is_shown(stderr, reason):
+def test_error_of_dvc_becomes_the_reason(stderr, reason):
     assert error_reason(stderr) == reason
 
 
 def test_target_needs_only_stages_before_it():
     table = stages.expand(["contrastive", "hce"])
-    needed = [stage.address for stage in required_rows(table, ["train@hce"])]
-    before = [
+
+    needed = required_rows(table, ["train@hce"])
+
+    assert [stage.address for stage in needed] == [
         "corpus",
         "query_generator",
         "pseudo_queries",
         "acceptance",
         "base_index",
         "hierarchy",
+        "train@hce",
     ]
-    assert needed == [*before, "train@hce"]
+
+
+def test_without_target_every_stage_is_needed():
+    table = stages.expand(["contrastive", "hce"])
+
     assert required_rows(table, []) == list(table)

@@ -1,7 +1,6 @@
-"""Guards running a stage: its inputs, its contract, checkpoints and record; and that none outlives
-what started it.
+"""Tests of running a stage: its inputs, its contract, its checkpoints and its record.
 
-Run: python -m pytest tests/orchestration/pipeline/test_run_stage.py
+A stage also ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ corpus: {packages: [numpy]}
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
+    """A project with the input, the code and the settings that the stage `summing` reads."""
     (tmp_path / "params.yaml").write_text(PARAMS)
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     (tmp_path / "input").mkdir()
@@ -39,17 +39,42 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "code.py").write_text("one = 1\n")
     monkeypatch.setenv("FRESHET_TRACKING", "off")
     monkeypatch.setattr("model_code.stages.stage.BASE_CODE", ())
-    monkeypatch.setattr(Stage, "code_files", property(lambda stage: ("code.py",)))
+
+    def code_files(stage: Stage) -> tuple[str, ...]:
+        return ("code.py",)
+
+    monkeypatch.setattr(Stage, "code_files", property(code_files))
     return Project(tmp_path)
 
 
+def add_numbers(context):
+    """Write the sum of the numbers in the input and the seed."""
+    text = (context.inputs["numbers"] / "numbers.txt").read_text()
+    numbers = [int(number) for number in text.split()]
+    total = sum(numbers) + context.settings["seed"]
+    (context.output / "sum.txt").write_text(str(total))
+    return {"numbers": len(numbers)}
+
+
+def require_number(context):
+    """Check the contract of the stage `summing`."""
+    text = (context.output / "sum.txt").read_text()
+    require(text.isdecimal(), f"sum.txt must hold a number, not {text!r}")
+
+
 @pytest.fixture
-def stage(monkeypatch):
-    """A stage whose function a test can replace."""
+def module(monkeypatch):
+    """The module of the stage `summing`. A test can replace its functions."""
     module = ModuleType("model_code.stages.summing")
-    module.run = add_up
-    module.check = holds_a_number
+    module.run = add_numbers
+    module.check = require_number
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+@pytest.fixture
+def stage(module):
+    """A stage that adds up the numbers of a file."""
     return Stage(
         "summing",
         "Adds up.",
@@ -60,55 +85,42 @@ def stage(monkeypatch):
     )
 
 
-def add_up(context):
-    numbers = [
-        int(number) for number in (context.inputs["numbers"] / "numbers.txt").read_text().split()
-    ]
-    (context.output / "sum.txt").write_text(str(sum(numbers) + context.settings["seed"]))
-    return {"numbers": len(numbers)}
-
-
-def holds_a_number(context):
-    """The contract of that stage."""
-    text = (context.output / "sum.txt").read_text()
-    require(text.isdecimal(), f"sum.txt must hold a number, not {text!r}")
-
-
-def test_stage_sees_declared_inputs_and_writes_atomically(project, stage):
+def test_output_and_report_are_written(project, stage):
     record = run_stage.run_stage(stage, project)
+
     output = project.root / "artifacts" / "summing"
     assert (output / "sum.txt").read_text() == "9"
     assert read_json(output / "report.json") == {"numbers": 3}
     assert record.metrics["numbers"] == 3
-    assert set(
-        run_stage.declared_settings(stage, run_stage.parameters.load(project.params_file))
-    ) == {"seed", "index"}
+
+
+def test_stage_receives_its_settings_groups(project, stage):
+    settings = run_stage.parameters.load(project.params_file)
+
+    declared = run_stage.declared_settings(stage, settings)
+
+    assert set(declared) == {"seed", "index"}
 
 
 def test_stage_receives_part_of_a_settings_group(project):
-    part, group = "pseudo_queries.training", "pseudo_queries.generators"
-    stage = Stage(
-        "train", "Trains.", (part, "retrievers.hce", group), {}, "artifacts/x", (), retriever="hce"
-    )
+    groups = ("pseudo_queries.training", "retrievers.hce", "pseudo_queries.generators")
+    stage = Stage("train", "Trains.", groups, {}, "artifacts/x", (), retriever="hce")
     settings = run_stage.parameters.load(project.params_file)
-    assert run_stage.declared_settings(stage, settings) == {
-        part: settings.pseudo_queries.training,
-        group: settings.pseudo_queries.generators,
+
+    declared = run_stage.declared_settings(stage, settings)
+
+    assert declared == {
+        "pseudo_queries.training": settings.pseudo_queries.training,
+        "pseudo_queries.generators": settings.pseudo_queries.generators,
         "retriever": settings.retrievers["hce"],
     }
 
 
 def test_missing_setting_is_refused_by_name(project):
-    stage = Stage(
-        "train",
-        "Trains.",
-        ("seed", "retrievers.gone", "index.no"),
-        {},
-        "artifacts/x",
-        (),
-        retriever="gone",
-    )
+    groups = ("seed", "retrievers.gone", "index.no")
+    stage = Stage("train", "Trains.", groups, {}, "artifacts/x", (), retriever="gone")
     settings = run_stage.parameters.load(project.params_file)
+
     with pytest.raises(
         FreshetError,
         match="train@gone reads what the settings do not have: retrievers.gone, index.no",
@@ -116,108 +128,166 @@ def test_missing_setting_is_refused_by_name(project):
         run_stage.declared_settings(stage, settings)
 
 
-EDITED = {"params.yaml": "params.yaml: seed", "code.py": "code.py", "input/numbers.txt": "input"}
-
-
-@pytest.mark.parametrize("victim", EDITED)
-def test_edit_during_run_keeps_old_output(project, stage, victim):
+@pytest.mark.parametrize(
+    ("edited", "name"),
+    [
+        ("params.yaml", "params.yaml: seed"),
+        ("code.py", "code.py"),
+        ("input/numbers.txt", "input"),
+    ],
+)
+def test_edit_during_run_keeps_old_output(project, stage, module, edited, name):
     run_stage.run_stage(stage, project)
 
-    def edit_meanwhile(context):
-        (context.output / "sum.txt").write_text("wrong")  # which breaks the contract, too
-        path = project.root / victim
+    def edit_while_running(context):
+        # This output breaks the contract, too.
+        (context.output / "sum.txt").write_text("wrong")
+        path = project.root / edited
         path.write_text(path.read_text().replace("3", "4").replace("one = 1", "one = 2"))
         return {}
 
-    sys.modules[stage.module].run = edit_meanwhile
-    with pytest.raises(FreshetError, match=f"read {EDITED[victim]}, which changed while it ran"):
+    module.run = edit_while_running
+    with pytest.raises(FreshetError, match=f"read {name}, which changed while it ran"):
         run_stage.run_stage(stage, project)
+
     assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
 
 
-def write_a_word(context):
+def write_word(context):
+    """Write an output that breaks the contract."""
     (context.output / "sum.txt").write_text("nine")
     return {}
 
 
-@pytest.mark.parametrize(
-    ("run", "error", "message"),
-    [
-        (
-            write_a_word,
-            FreshetError,
-            "^the output of stage summing breaks its contract.*must hold a number",
-        ),
-        (lambda context: {}, FreshetError, "cannot be read: FileNotFoundError: .*sum.txt"),
-        (lambda context: add_up(context) and {"where": context.output}, TypeError, "JSON"),
-    ],
-)
-def test_output_that_breaks_contract_is_discarded(project, stage, run, error, message):
-    for before in ([], ["9"]):
-        sys.modules[stage.module].run = run
-        with pytest.raises(error, match=message) as refused:
-            run_stage.run_stage(stage, project)
-        assert "\n" not in str(refused.value)
-        assert [path.read_text() for path in project.artifacts.glob("summing/sum.txt")] == before
-        # of the stage as it failed, to go on from
-        assert len(list((project.state / "checkpoints").iterdir())) == 1
-        sys.modules[stage.module].run = add_up
+def write_nothing(context):
+    """Write no output."""
+    return {}
+
+
+def report_path(context):
+    """Return a report that JSON cannot hold."""
+    add_numbers(context)
+    return {"where": context.output}
+
+
+BROKEN_RUNS = [
+    (
+        write_word,
+        FreshetError,
+        "^the output of stage summing breaks its contract.*must hold a number",
+    ),
+    (write_nothing, FreshetError, "cannot be read: FileNotFoundError: .*sum.txt"),
+    (report_path, TypeError, "JSON"),
+]
+
+
+@pytest.mark.parametrize(("run", "error", "message"), BROKEN_RUNS)
+def test_output_that_breaks_contract_is_discarded(project, stage, module, run, error, message):
+    module.run = run
+
+    with pytest.raises(error, match=message) as refused:
         run_stage.run_stage(stage, project)
 
+    assert "\n" not in str(refused.value)
+    assert not (project.artifacts / "summing").exists()
+    # The failed stage keeps its checkpoints, so that it can be resumed.
+    assert len(list((project.state / "checkpoints").iterdir())) == 1
 
-def test_edit_during_contract_check_is_refused(project, stage, monkeypatch):
+
+@pytest.mark.parametrize(("run", "error", "message"), BROKEN_RUNS)
+def test_output_that_breaks_contract_keeps_old_output(project, stage, module, run, error, message):
+    run_stage.run_stage(stage, project)
+    module.run = run
+
+    with pytest.raises(error, match=message):
+        run_stage.run_stage(stage, project)
+
+    assert (project.artifacts / "summing" / "sum.txt").read_text() == "9"
+    assert len(list((project.state / "checkpoints").iterdir())) == 1
+
+
+def test_stage_can_run_after_a_broken_output(project, stage, module):
+    module.run = write_word
+    with pytest.raises(FreshetError, match="must hold a number"):
+        run_stage.run_stage(stage, project)
+
+    module.run = add_numbers
+    run_stage.run_stage(stage, project)
+
+    assert (project.artifacts / "summing" / "sum.txt").read_text() == "9"
+
+
+def test_edit_during_contract_check_is_refused(project, stage, module):
     def edit_code(context):
         (project.root / "code.py").write_text("two = 2\n")
 
-    monkeypatch.setattr(sys.modules[stage.module], "check", edit_code)
+    module.check = edit_code
+
     with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
         run_stage.run_stage(stage, project)
 
 
-def test_edit_of_unread_settings_is_allowed(project, stage):
-    def edit_meanwhile(context):
+def test_edit_of_unread_settings_is_allowed(project, stage, module):
+    def edit_other_settings(context):
         project.params_file.write_text(PARAMS.replace("numpy", "pandas"))
-        return add_up(context)
+        return add_numbers(context)
 
-    sys.modules[stage.module].run = edit_meanwhile
+    module.run = edit_other_settings
     run_stage.run_stage(stage, project)
 
+    assert (project.artifacts / "summing" / "sum.txt").read_text() == "9"
 
-def test_stage_key_depends_on_every_input(project, stage):
-    keys = {stage_key.read_stage_inputs(stage, project.root).key}
-    assert run_stage.run_stage(stage, project).key in keys
-    for path, text in (
+
+def test_record_has_the_key_of_the_inputs(project, stage):
+    expected = stage_key.read_stage_inputs(stage, project.root).key
+
+    record = run_stage.run_stage(stage, project)
+
+    assert record.key == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
         ("input/numbers.txt", "1"),
         ("code.py", "two = 2\n"),
         ("params.yaml", PARAMS.replace("3", "4")),
-    ):
-        (project.root / path).write_text(text)
-        keys.add(stage_key.read_stage_inputs(stage, project.root).key)
-    assert len(keys) == 4
+    ],
+)
+def test_stage_key_depends_on_every_input(project, stage, path, text):
+    before = stage_key.read_stage_inputs(stage, project.root).key
+
+    (project.root / path).write_text(text)
+
+    assert stage_key.read_stage_inputs(stage, project.root).key != before
 
 
-def test_checkpoints_outlive_a_failure_and_go_with_success(project, stage):
-    seen = []
+def test_failed_stage_resumes_from_its_checkpoints(project, stage, module):
+    found_checkpoint = []
 
     def fail_once(context):
-        seen.append((context.checkpoints / "half.txt").exists())
-        (context.checkpoints / "half.txt").write_text("half")
-        if len(seen) == 1:
+        checkpoint = context.checkpoints / "half.txt"
+        found_checkpoint.append(checkpoint.exists())
+        checkpoint.write_text("half")
+        if len(found_checkpoint) == 1:
             raise RuntimeError("out of memory")
-        return add_up(context)
+        return add_numbers(context)
 
-    sys.modules[stage.module].run = fail_once
+    module.run = fail_once
     with pytest.raises(RuntimeError):
         run_stage.run_stage(stage, project)
-    assert not (project.root / "artifacts").exists()
+    failed_run_left_output = (project.root / "artifacts").exists()
     run_stage.run_stage(stage, project)
-    assert seen == [False, True]
+
+    assert not failed_run_left_output
+    assert found_checkpoint == [False, True]
     assert not list((project.state / "checkpoints").iterdir())
 
 
-def test_a_missing_input_names_the_remedy(project, stage):
+def test_missing_input_names_the_remedy(project, stage):
     (project.root / "input" / "numbers.txt").unlink()
     (project.root / "input").rmdir()
+
     with pytest.raises(
         FreshetError, match=r"reads input, which is missing: run the stages before it"
     ):
@@ -225,24 +295,32 @@ def test_a_missing_input_names_the_remedy(project, stage):
 
 
 def test_checkpoints_survive_a_failed_record(project, stage, monkeypatch):
-    """To DVC such a stage has made nothing, so it runs again: from its last checkpoint."""
+    """Without a record, DVC runs the stage again, from its last checkpoint."""
 
-    def full(*given):
+    def fail_to_record(*arguments):
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_stage.runs, "spool_record", full)
+        patch.setattr(run_stage.runs, "spool_record", fail_to_record)
         with pytest.raises(OSError, match="no space left"):
             run_stage.run_stage(stage, project)
-    assert len(list((project.state / "checkpoints").iterdir())) == 1
+    checkpoints_after_failure = list((project.state / "checkpoints").iterdir())
     run_stage.run_stage(stage, project)
+
+    assert len(checkpoints_after_failure) == 1
     assert not list((project.state / "checkpoints").iterdir())
 
 
-def test_dev_curve_uses_common_metric_names(tmp_path: Path):
+def test_output_without_history_has_no_curve(tmp_path: Path):
     assert run_stage.training_curve(tmp_path) == []
+
+
+def test_dev_curve_uses_common_metric_names(tmp_path: Path):
     write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0, "nDCG@10": 0.5}])
-    assert run_stage.training_curve(tmp_path) == [{"step": 0, "loss": 2.0, "dev.nDCG@10": 0.5}]
+
+    curve = run_stage.training_curve(tmp_path)
+
+    assert curve == [{"step": 0, "loss": 2.0, "dev.nDCG@10": 0.5}]
 
 
 CHILD = """
@@ -261,8 +339,12 @@ process.wait()
 
 
 def start_family(title: str) -> tuple[subprocess.Popen[str], psutil.Process]:
-    """A parent whose command line holds `title` and nothing else that a stage would watch, and its
-    child.
+    """Start a parent with `title` in its command line, and its child, which watches its ancestors.
+
+    The command line holds nothing else that a stage would watch.
+
+    Returns:
+        The parent and the child.
     """
     root = Path(__file__).parents[3]
     parent = subprocess.Popen(
@@ -280,12 +362,16 @@ def start_family(title: str) -> tuple[subprocess.Popen[str], psutil.Process]:
 
 
 def test_stage_ends_with_dvc_not_with_terminal():
-    families = [start_family(title) for title in ("dvc repro", "terminal")]
-    for parent, _ in families:
+    dvc, stage_of_dvc = start_family("dvc repro")
+    terminal, stage_of_terminal = start_family("terminal")
+
+    for parent in (dvc, terminal):
         parent.kill()
         parent.wait()
-    (_, stage), (_, other) = families
-    assert not psutil.wait_procs([stage], timeout=30)[1]
+
+    _, still_running = psutil.wait_procs([stage_of_dvc], timeout=30)
+    assert not still_running
+    # The other stage had the same time to end, and more.
     time.sleep(0.3)
-    assert other.status() != psutil.STATUS_ZOMBIE, "nor is it gone"
-    other.kill()
+    assert stage_of_terminal.status() != psutil.STATUS_ZOMBIE
+    stage_of_terminal.kill()

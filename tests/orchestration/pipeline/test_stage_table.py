@@ -1,7 +1,6 @@
-"""Guards that `dvc.yaml`, the asset graph and the stage table are one graph, and that DVC sees all
-code of a stage.
+"""Tests that `dvc.yaml`, the asset graph and the stage table describe one graph.
 
-Run: python -m pytest tests/orchestration/pipeline/test_stage_table.py
+DVC also sees all code of a stage.
 """
 
 from __future__ import annotations
@@ -25,12 +24,15 @@ LAYERS = ("model_code", "assets", "orchestration")
 
 @pytest.fixture(scope="module")
 def table() -> tuple[stages.Stage, ...]:
+    """The stages of this repository's settings."""
     settings = parameters.load(ROOT / "params.yaml")
     return stages.expand(settings.retrievers, settings.fusions)
 
 
-def test_dvc_yaml_is_what_the_table_says():
-    assert YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text()) == dvc_file.render()
+def test_dvc_yaml_follows_the_table():
+    dvc_yaml = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())
+
+    assert dvc_yaml == dvc_file.render()
 
 
 def test_stages_come_after_the_stages_that_they_read(table):
@@ -46,56 +48,80 @@ def test_dvc_resolves_the_file_to_the_same_graph(table):
         resolved = {stage.addressing: stage for stage in repo.index.stages}
         assert set(resolved) == {stage.address for stage in table}
         for stage in table:
-            theirs = resolved[stage.address]
-            paths = {dep.def_path for dep in theirs.deps if dep.def_path != "params.yaml"}
-            groups = {
-                name for dep in theirs.deps if dep.def_path == "params.yaml" for name in dep.params
-            }
-            assert theirs.cmd == stages.run_command(stage)
+            dvc_stage = resolved[stage.address]
+            paths = set()
+            groups = set()
+            for dependency in dvc_stage.deps:
+                if dependency.def_path == "params.yaml":
+                    groups.update(dependency.params)
+                else:
+                    paths.add(dependency.def_path)
+            upstream = {other.addressing for other in repo.index.graph.successors(dvc_stage)}
+
+            assert dvc_stage.cmd == stages.run_command(stage)
             assert paths == {*stage.inputs.values(), *stage.code_files}
             assert groups == set(stage.groups)
-            assert [out.def_path for out in theirs.outs] == [stage.output]
-            upstream = {other.addressing for other in repo.index.graph.successors(theirs)}
+            assert [output.def_path for output in dvc_stage.outs] == [stage.output]
             assert upstream == {other.address for other in stages.upstream(stage, table)}
 
 
-def test_asset_graph_equals_stage_graph_with_contracts(table):
-    from assets.stage_assets import LOCK_KEY, asset_key
+@pytest.fixture(scope="module")
+def asset_definitions() -> list[dg.AssetsDefinition]:
+    """The assets of this repository that Dagster can materialise."""
     from orchestration.project_definitions import definitions
 
-    made = [
-        assets
-        for assets in definitions(Project(ROOT)).assets
-        if isinstance(assets, dg.AssetsDefinition)
-    ]
-    specs = {spec.key: spec for assets in made for spec in assets.specs}
-    checks = {
-        check.asset_key for assets in made for check in assets.check_specs if is_contract(check)
-    }
-    assert checks == {asset_key(stage) for stage in table}
-    assert {owner for spec in specs.values() for owner in spec.owners} == {"team:freshet"}
-    assert all(spec.owners for spec in specs.values())
+    assets = definitions(Project(ROOT)).assets
+    return [asset for asset in assets if isinstance(asset, dg.AssetsDefinition)]
+
+
+@pytest.fixture(scope="module")
+def specs(asset_definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
+    """The asset specs of `asset_definitions`, by key."""
+    specs = {}
+    for definition in asset_definitions:
+        for spec in definition.specs:
+            specs[spec.key] = spec
+    return specs
+
+
+def test_asset_graph_equals_stage_graph(table, specs):
+    from assets.stage_assets import LOCK_KEY, asset_key
+
     for stage in table:
-        before = {asset_key(other) for other in stages.upstream(stage, table)} or {LOCK_KEY}
-        assert {dependency.asset_key for dependency in specs[asset_key(stage)].deps} == before
-        assert specs[asset_key(stage)].description == stage.description
+        upstream = {asset_key(other) for other in stages.upstream(stage, table)}
+        if not upstream:
+            upstream = {LOCK_KEY}
+        spec = specs[asset_key(stage)]
+        assert {dependency.asset_key for dependency in spec.deps} == upstream
+        assert spec.description == stage.description
+
+
+def test_every_asset_has_the_same_owner(specs):
+    assert specs
+    for spec in specs.values():
+        assert set(spec.owners) == {"team:freshet"}
+
+
+def test_every_stage_has_a_blocking_contract(table, asset_definitions):
+    from assets.stage_assets import asset_key
+
+    checked = set()
+    for definition in asset_definitions:
+        for check in definition.check_specs:
+            if check.name == "contract_holds" and check.blocking:
+                checked.add(check.asset_key)
+
+    assert checked == {asset_key(stage) for stage in table}
 
 
 # Files that have no effect on the content of an output.
 WITHOUT_EFFECT = ("model_code/checks/", "model_code/stages/stage.py")
 
 
-def is_contract(check) -> bool:
-    return check.name == "contract_holds" and check.blocking
-
-
-@pytest.mark.parametrize("stage", stages.TABLE, ids=lambda stage: stage.name)
-def test_imported_files_are_dependencies_contracts_are_not(stage):
-    """Checks decide whether an output is published, never what is in it: another rule runs
-    nothing again. Nor does the class of the declarations.
-    """
+@pytest.mark.parametrize("stage", stages.TABLE, ids=[stage.name for stage in stages.TABLE])
+def test_imported_files_are_dependencies(stage):
     covered = stage.code_files
-    assert not any(code.startswith(WITHOUT_EFFECT) for code in covered)
+
     for path in imported_files(stage.module):
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(WITHOUT_EFFECT):
@@ -106,8 +132,17 @@ def test_imported_files_are_dependencies_contracts_are_not(stage):
         )
 
 
+@pytest.mark.parametrize("stage", stages.TABLE, ids=[stage.name for stage in stages.TABLE])
+def test_contracts_are_no_dependencies(stage):
+    """Checks decide whether an output is published, and not its content.
+
+    So another rule runs no stage again. Neither does the class of the declarations.
+    """
+    assert not any(code.startswith(WITHOUT_EFFECT) for code in stage.code_files)
+
+
 def imported_files(module: str) -> set[Path]:
-    """Every file of the project that `module` imports, directly or not, in functions too."""
+    """Return every file of the project that `module` imports, directly or not, in functions too."""
     found: set[Path] = set()
     waiting = [module]
     while waiting:
@@ -122,16 +157,19 @@ def imported_files(module: str) -> set[Path]:
 
 
 def imports_of(path: Path) -> list[str]:
+    """Return the modules that a file imports, and for `from a import b` also `a.b`."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names.append(node.module)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
     return names
 
 
 def module_path(module: str) -> Path | None:
+    """Return the file of a module of the project, or None for a module of another package."""
     base = ROOT / module.replace(".", "/")
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         if module.startswith(LAYERS) and path.is_file():
@@ -159,11 +197,12 @@ print(sorted(slow & set(sys.modules)))
 
 
 def test_definitions_load_without_slow_libraries():
-    printed = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", SLOW_IMPORTS_CODE],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
-    ).stdout
-    assert printed.strip() == "[]"
+    )
+
+    assert finished.stdout.strip() == "[]"
