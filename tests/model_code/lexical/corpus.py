@@ -1,5 +1,6 @@
-"""A corpus of 24 documents whose queries use other words, with everything that the stages of a
-retriever read.
+"""A corpus of 24 documents, with everything that the stages of a retriever read.
+
+The queries use other words than the documents.
 """
 
 from __future__ import annotations
@@ -39,66 +40,85 @@ TRAINING = TrainingSettings(
 
 
 def make_corpus(folder: Path) -> None:
-    """24 documents d00, d01, ... of six words; every third has two passages. Two words of each are
-    its queries.
+    """Write 24 documents d00, d01, ... of six words; every third has two passages.
+
+    The query of a document consists of two words of its first passage.
     """
     random = np.random.default_rng(0)
-    ids = [f"d{i:02}" for i in range(24)]
-    rows = [
-        (i, part, " ".join(random.choice(WORDS, 6)))
-        for i in ids
-        for part in range(1 + (int(i[1:]) % 3 == 0))
-    ]
-    passages = pd.DataFrame(rows, columns=["document_id", "ordinal", "text"]).assign(title="")
-    first = passages.drop_duplicates("document_id").set_index("document_id")["text"]
-    queries = pd.DataFrame(
-        {"query_id": [f"q{i}" for i in ids], "text": [" ".join(first[i].split()[:2]) for i in ids]}
+    numbers = range(24)
+    ids = [f"d{number:02}" for number in numbers]
+    rows = []
+    queries = []
+    for number, document_id in zip(numbers, ids, strict=True):
+        passage_count = 2 if number % 3 == 0 else 1
+        texts = [" ".join(random.choice(WORDS, 6)) for _ in range(passage_count)]
+        queries.append(" ".join(texts[0].split()[:2]))
+        for ordinal, text in enumerate(texts):
+            rows.append({"document_id": document_id, "ordinal": ordinal, "text": text, "title": ""})
+
+    query_table = pd.DataFrame({"query_id": [f"q{name}" for name in ids], "text": queries})
+    query_table["split"] = ["train"] * 16 + ["dev"] * 6 + ["test"] * 2
+    qrels = query_table.assign(document_id=ids, relevance=1)
+    documents = pd.DataFrame({"document_id": ids, "text": ""})
+    pseudo_queries = pd.DataFrame(
+        {
+            "query_id": ["p"],
+            "document_id": ["d00"],
+            "kind": ["cloze"],
+            "text": ["word1"],
+            "split": ["train"],
+        }
     )
-    queries["split"] = ["train"] * 16 + ["dev"] * 6 + ["test"] * 2
+
     folder.mkdir(parents=True)
-    pd.DataFrame({"document_id": ids, "text": ""}).to_parquet(
-        folder / "documents.parquet", index=False
-    )
-    passages.to_parquet(folder / "passages.parquet", index=False)
-    queries.to_parquet(folder / "queries.parquet", index=False)
-    queries.assign(document_id=ids, relevance=1).to_parquet(folder / "qrels.parquet", index=False)
-    pseudo = {
-        "query_id": ["p"],
-        "document_id": ["d00"],
-        "kind": ["cloze"],
-        "text": ["word1"],
-        "split": ["train"],
-    }
-    pd.DataFrame(pseudo).to_parquet(folder / "pseudo_queries.parquet", index=False)
+    documents.to_parquet(folder / "documents.parquet", index=False)
+    pd.DataFrame(rows).to_parquet(folder / "passages.parquet", index=False)
+    query_table.to_parquet(folder / "queries.parquet", index=False)
+    qrels.to_parquet(folder / "qrels.parquet", index=False)
+    pseudo_queries.to_parquet(folder / "pseudo_queries.parquet", index=False)
+
+
+def make_inputs(root: Path, head: str) -> None:
+    """Write the corpus, a base encoder and the hierarchy below `root`."""
+    make_corpus(root / "corpus")
+    if head == "mlm":
+        make_masked_model(root / "base")
+    else:
+        make_tiny_encoder(root / "base", WORDS)
+
+    encoder = Encoder.load(root / "base", 16, precision="float32", device="cpu")
+    passages = pd.read_parquet(root / "corpus" / "passages.parquet")
+    vectors = encoder.encode(passages["text"].tolist())
+    (root / "hierarchy").mkdir()
+    build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(root / "hierarchy")
 
 
 def make_context(
     tmp_path: Path, lexical: LexicalSettings = LEXICAL, head: str = "closed_form", **changes: object
-):
-    """A context of the stages `train` and `index`, its inputs made on the first call."""
-    corpus, base = tmp_path / "corpus", tmp_path / "base"
+) -> StageContext:
+    """Make a context of the stages `train` and `index`, and its inputs on the first call.
+
+    Args:
+        tmp_path: Folder of the inputs and of one folder per run.
+        lexical: Settings of the lexical encoder.
+        head: `mlm` for a base encoder with its own head, else `closed_form`.
+        changes: Settings of training that differ from TRAINING.
+    """
+    corpus = tmp_path / "corpus"
     if not corpus.exists():
-        make_corpus(corpus)
-        (make_masked_model if head == "mlm" else lambda folder: make_tiny_encoder(folder, WORDS))(
-            base
-        )
-        vectors = Encoder.load(base, 16, precision="float32", device="cpu").encode(
-            pd.read_parquet(corpus / "passages.parquet")["text"].tolist()
-        )
-        (tmp_path / "hierarchy").mkdir()
-        build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(tmp_path / "hierarchy")
-    run = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
-    for name in ("output", "checkpoints"):
-        (run / name).mkdir(parents=True)
-    settings = {
-        "encoder": EncoderSettings(
-            base=str(base), max_tokens=16, precision="float32", device="cpu"
-        ),
-        "retriever": RetrieverSettings(
-            training=TRAINING.replace(**changes), kind="lexical", lexical=lexical
-        ),
-        "known_queries.use": False,
-        "seed": 3,
-    }
+        make_inputs(tmp_path, head)
+
+    run_number = len(list(tmp_path.glob("run*")))
+    output = tmp_path / f"run{run_number}" / "output"
+    checkpoints = tmp_path / f"run{run_number}" / "checkpoints"
+    output.mkdir(parents=True)
+    checkpoints.mkdir()
+    encoder = EncoderSettings(
+        base=str(tmp_path / "base"), max_tokens=16, precision="float32", device="cpu"
+    )
+    retriever = RetrieverSettings(
+        training=TRAINING.replace(**changes), kind="lexical", lexical=lexical
+    )
+    settings = {"encoder": encoder, "retriever": retriever, "known_queries.use": False, "seed": 3}
     inputs = {"corpus": corpus, "pseudo_queries": corpus, "hierarchy": tmp_path / "hierarchy"}
-    return StageContext(tmp_path, inputs, run / "output", settings, run / "checkpoints", "svdr")
+    return StageContext(tmp_path, inputs, output, settings, checkpoints, "svdr")

@@ -1,6 +1,4 @@
-"""Tiny lexical encoders, with a closed-form head and with a checkpoint's own, for the tests of this
-folder.
-"""
+"""Tiny lexical encoders, with a closed-form head or with the head of their checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ SETTINGS = LexicalSettings(top_k=8, index_top_k=8, query_top_k=6)
 
 
 def make_masked_model(folder: Path) -> Path:
-    """A random BertForMaskedLM with its tokenizer."""
+    """Save a random BertForMaskedLM with its tokenizer."""
     from transformers import BertConfig, BertForMaskedLM
 
     from model_code.encoding.base_models import save_tokenizer, save_transformer
@@ -48,20 +46,23 @@ def make_masked_model(folder: Path) -> Path:
 def make_encoder(
     folder: Path, head: str = "closed_form", settings: LexicalSettings = SETTINGS
 ) -> LexicalEncoder:
-    """An encoder of two layers, 32 components and about a hundred vocabulary entries, in float32 on
-    the CPU.
+    """Make an encoder of two layers, 32 components and about a hundred vocabulary entries.
+
+    It computes in float32 on the CPU.
     """
     if not folder.exists():
-        (make_masked_model if head == "mlm" else lambda path: make_tiny_encoder(path, WORDS))(
-            folder
-        )
+        if head == "mlm":
+            make_masked_model(folder)
+        else:
+            make_tiny_encoder(folder, WORDS)
     base = EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device="cpu")
     return start_encoder(base, settings, TEXTS, seed=0)
 
 
 def dense_weights(encoder: LexicalEncoder, features: Features) -> torch.Tensor:
-    """E(x) in full, with gradient: (B, V), 0 at blocked entries."""
+    """Return E(x) in full, with gradient: shape (B, V), 0 at blocked entries."""
     tokens, mask = encoder.token_features(features)
-    every = torch.arange(encoder.vocabulary_size, device=encoder.device).expand(len(tokens), -1)
-    weights = elu1p(max_logits_at(tokens, mask, encoder.decoder, encoder.bias, every))
+    all_entries = torch.arange(encoder.vocabulary_size, device=encoder.device)
+    entries = all_entries.expand(len(tokens), -1)
+    weights = elu1p(max_logits_at(tokens, mask, encoder.decoder, encoder.bias, entries))
     return weights.masked_fill(encoder.blocked, 0.0)
