@@ -21,6 +21,7 @@ from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.settings import EncoderSettings
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
 from model_code.training.optimisation import freeze_layers
 from model_code.training.settings import TrainingSettings
@@ -47,7 +48,7 @@ def rows(
         steps: Timed steps per side, after one warm-up step.
         device: Device of both sides.
     """
-    data = _make_training_data(Encoder.load(base, MAX_TOKENS, device="cpu"), pairs)
+    data = make_training_data(Encoder.load(base, MAX_TOKENS, device="cpu"), pairs)
     shared = {
         "supervision": "supervised",
         "batch_size": batch_size,
@@ -109,7 +110,7 @@ def _row(
     }
 
 
-def _make_training_data(encoder: Encoder, pairs: int) -> TrainingData:
+def make_training_data(encoder: Encoder, pairs: int) -> TrainingData:
     """Return queries of 4 to 24 words and documents of 8 to 400 words, half of them under 60."""
     random = np.random.default_rng(0)
     words = np.array([word for word in encoder.tokenizer.get_vocab() if word.isalpha()])
@@ -135,12 +136,20 @@ def _make_trainer(
     encoder = Encoder.load(base, MAX_TOKENS, device=device)
     hierarchy = None
     if settings.needs_hierarchy:
-        # The cost of a step does not depend on the vectors, so they are random.
-        random = np.random.default_rng(1)
-        shape = (len(data.passages.texts), encoder.dimension)
-        vectors = random.standard_normal(shape).astype(np.float32)
-        hierarchy = build_hierarchy(vectors, HierarchySettings(), seed=0)
+        hierarchy = make_hierarchy(data, encoder.dimension)
     return Trainer(encoder, data, settings, seed=0, hierarchy=hierarchy)
+
+
+def make_hierarchy(data: TrainingData, dimension: int) -> Hierarchy:
+    """Return a hierarchy of random vectors. The cost of a step does not depend on the vectors.
+
+    Args:
+        data: The training data.
+        dimension: Numbers per vector.
+    """
+    random = np.random.default_rng(1)
+    vectors = random.standard_normal((len(data.passages.texts), dimension)).astype(np.float32)
+    return build_hierarchy(vectors, HierarchySettings(), seed=0)
 
 
 def _peer_step(

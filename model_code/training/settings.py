@@ -58,6 +58,12 @@ class TrainingSettings(Settings):
         description="Encode each batch twice, so that its memory hardly grows with batch_size. The "
         "gradients are the same, and a step takes about a third more time (GradCache).",
     )
+    workers: int = Field(
+        0,
+        ge=0,
+        description="Number of processes that prepare batches ahead of a dense training. Useful "
+        "with a GPU, which otherwise waits for them. Results do not change.",
+    )
     batches: Literal["random", "siblings"] = Field(
         "random",
         description="How batches are made. siblings: two pairs of one leaf of the hierarchy are "

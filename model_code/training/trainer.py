@@ -48,6 +48,7 @@ from model_code.training.optimisation import (
     set_learning_rate,
 )
 from model_code.training.pair_loss import PairLoss
+from model_code.training.prefetch import PrefetchedBatches
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
@@ -252,6 +253,28 @@ class Trainer(TrainingLoop):
         if self.accelerator.device.type == "cpu":
             batch_tokens = CPU_BATCH_TOKENS
         self.collate = self._make_collator(hierarchy, batch_tokens)
+        self.next_batch = self.collate
+        if self.settings.workers:
+            self.next_batch = PrefetchedBatches(
+                self.collate,
+                self.schedule,
+                self._remaining_batches(),
+                self.settings.workers,
+                pin_memory=self.accelerator.device.type == "cuda",
+            )
+
+    def _remaining_batches(self) -> list[int]:
+        """Return the numbers of the batches that this process still takes, in their order."""
+        numbers: list[int] = []
+        for step in range(self.state.step, self.steps):
+            numbers.extend(self._batches_of_step(step))
+        return numbers
+
+    def _batches_of_step(self, step: int) -> range:
+        """Return the numbers of the batches of a step that this process takes."""
+        first = step * self.schedule.per_step
+        end = first + self.schedule.per_step
+        return range(first + self.accelerator.process_index, end, self.accelerator.num_processes)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> Any:
         return Objective(self.encoder, self.settings, hierarchy, self.pair_loss)
@@ -280,10 +303,8 @@ class Trainer(TrainingLoop):
         if self.settings.dropout:
             self.encoder.train()
 
-        first = self.state.step * self.schedule.per_step
-        end = first + self.schedule.per_step
-        for number in range(first + accelerator.process_index, end, accelerator.num_processes):
-            batch = self.collate(number, self.schedule[number])
+        for number in self._batches_of_step(self.state.step):
+            batch = self.next_batch(number, self.schedule[number])
             if self.settings.dropout:
                 # Like the batch, dropout depends only on the number of the batch and the seed, so
                 # that a resumed training equals an uninterrupted one.

@@ -1,0 +1,1 @@
+"""Measure training, clustering and addition on a GPU, on a machine without Freshet's libraries."""

@@ -1,0 +1,369 @@
+"""Train on SQuAD in the form of the HCE paper: every layer, large batches, four negatives.
+
+Three trainings differ in their negatives and in the hierarchy loss. All have equal batches, steps
+and evaluations. The number of steps is the largest that fits into the time, up to three epochs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.inputs import BM25_FILE, SquadInput
+from model_code.encoding.encoder import Encoder
+from model_code.files import read_json
+from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.tree import Hierarchy
+from model_code.training.batches import Collator
+from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
+from model_code.training.negatives import Bm25Negatives
+from model_code.training.settings import TrainingSettings
+from model_code.training.tables import DevEvaluator
+from model_code.training.trainer import Trainer
+
+MAX_TOKENS = 128
+BRANCHING = 8
+CUTOFF = 10
+DEV_QUERIES = 500
+# Evaluations during a training, after the one before its first step. The best one is kept.
+EVALUATIONS = 3
+# Steps that are timed to choose the number of steps, after some that warm up.
+WARM_UP_STEPS = 3
+TIMED_STEPS = 8
+# Seconds of a training beside its steps: loading, evaluations, clustering and the final test.
+SECONDS_BESIDE_STEPS = 25
+# Share of the time that is left free, because steps of different trainings differ.
+SPARE_SHARE = 0.1
+# Test queries that are scored at once.
+QUERIES_AT_ONCE = 1000
+
+SHARED: dict[str, Any] = {
+    "supervision": "supervised",
+    "batch_size": 512,
+    "epochs": 3,
+    "negatives_per_query": 4,
+    "negatives_depth": 20,
+    "frozen_layers": None,
+    "learning_rate": 1e-4,
+    "query_max_tokens": 32,
+    "document_max_tokens": MAX_TOKENS,
+}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "contrastive, four BM25 negatives": {"negatives": "bm25", "hierarchy_weight": 0.0},
+    "four siblings, weight 0": {"negatives": "siblings", "hierarchy_weight": 0.0},
+    "hce, four siblings, weight 1, slow centroids, co-training": {
+        "negatives": "siblings",
+        "hierarchy_weight": 1.0,
+        "centroid_learning_rate": 5e-6,
+        "cotraining": True,
+    },
+}
+SEEDS = (0, 1)
+Save = Callable[[str, Any], None]
+
+
+def measure(
+    folder: Path,
+    data: SquadInput,
+    candidates: np.ndarray,
+    source: Path,
+    deadline: float,
+    save: Save,
+    shared: Mapping[str, Any] = SHARED,
+    workers: int = 10,
+) -> dict[str, Any]:
+    """Return the effectiveness of every training that fits into the time.
+
+    Args:
+        folder: Folder of the base encoder.
+        data: Documents and judged queries.
+        candidates: BM25's candidates of each training query, (n, depth).
+        source: The packed folder.
+        deadline: Time of `time.monotonic` by which everything must be done.
+        save: Called with all results after each training.
+        shared: Settings that all trainings share.
+        workers: Processes that prepare batches.
+    """
+    experiment = SquadExperiment(folder, data, candidates, shared, workers)
+    bm25 = read_json(source / BM25_FILE)
+    test = {
+        "bm25": np.array(bm25["ranks"]),
+        "encoder as it comes": experiment.test_ranks(experiment.load_encoder(), experiment.start),
+    }
+    result: dict[str, Any] = {"documents": len(data.texts), "settings": dict(shared)}
+    result["queries"] = {split: len(queries) for split, queries in data.splits.items()}
+    result["trainings"] = {}
+
+    runs = [(name, seed) for seed in SEEDS for name in TRAININGS]
+    seconds_per_step = experiment.time_step(list(TRAININGS)[-1])
+    steps = affordable_steps(
+        deadline - time.monotonic(), len(runs), seconds_per_step, experiment.full_steps()
+    )
+    result["seconds per step"] = round(seconds_per_step, 3)
+    result["steps"] = steps
+    result["epochs"] = round(steps * shared["batch_size"] / len(data.splits["train"]), 2)
+
+    needed = 0.0
+    for name, seed in runs:
+        if time.monotonic() + needed > deadline:
+            break
+        started = time.monotonic()
+        report, ranks = experiment.train(name, seed, steps)
+        needed = max(needed, time.monotonic() - started)
+        test[f"{name}, seed {seed}"] = ranks
+        result["trainings"][f"{name}, seed {seed}"] = report
+        result["test"] = {key: summarise(ranks) for key, ranks in test.items()}
+        result["differences"] = differences(test)
+        save("squad", result)
+    return result
+
+
+def affordable_steps(seconds: float, runs: int, seconds_per_step: float, largest: int) -> int:
+    """Return the number of steps of each of several trainings that fit into the time.
+
+    >>> affordable_steps(seconds=600, runs=6, seconds_per_step=0.2, largest=354)
+    325
+    """
+    for_steps = seconds * (1 - SPARE_SHARE) / runs - SECONDS_BESIDE_STEPS
+    return int(min(largest, max(EVALUATIONS, for_steps / seconds_per_step)))
+
+
+class SquadExperiment:
+    """Trains and tests encoders on SQuAD.
+
+    Args:
+        folder: Folder of the base encoder.
+        data: Documents and judged queries.
+        candidates: BM25's candidates of each training query, (n, depth).
+        shared: Settings that all trainings share.
+        workers: Processes that prepare batches.
+
+    Attributes:
+        start: Vector of each document by the encoder as it comes, (N, H).
+        hierarchy: Clusters of these vectors.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        data: SquadInput,
+        candidates: np.ndarray,
+        shared: Mapping[str, Any],
+        workers: int,
+    ) -> None:
+        self.folder = folder
+        self.data = data
+        self.candidates = candidates
+        self.shared = shared
+        self.workers = workers
+        self.training_data = training_data(data)
+        self.start = self.load_encoder().encode_documents(data.texts)
+        self.hierarchy = self.cluster(self.start)
+
+    def load_encoder(self) -> Encoder:
+        """Return the base encoder."""
+        return Encoder.load(self.folder, max_tokens=MAX_TOKENS)
+
+    def cluster(self, vectors: np.ndarray) -> Hierarchy:
+        """Return the hierarchy of document vectors (N, H)."""
+        return build_hierarchy(vectors, HierarchySettings(branching=BRANCHING), seed=0)
+
+    def full_steps(self) -> int:
+        """Return the number of steps of all epochs."""
+        per_epoch = len(self.training_data.supervised) // self.shared["batch_size"]
+        return max(1, int(per_epoch * self.shared["epochs"]))
+
+    def time_step(self, name: str) -> float:
+        """Return the mean seconds of a step of a training, without evaluations."""
+        trainer = self._make_trainer(name, seed=0, steps=WARM_UP_STEPS + TIMED_STEPS + 1)
+        for _ in range(WARM_UP_STEPS):
+            trainer.take_step()
+        _wait_for_gpu()
+        started = time.perf_counter()
+        for _ in range(TIMED_STEPS):
+            trainer.take_step()
+        _wait_for_gpu()
+        return (time.perf_counter() - started) / TIMED_STEPS
+
+    def train(self, name: str, seed: int, steps: int) -> tuple[dict[str, Any], np.ndarray]:
+        """Return a report of a training, and the ranks of the relevant test documents (Q,)."""
+        started = time.perf_counter()
+        trainer = self._make_trainer(name, seed, steps)
+        state = trainer.fit(self.start)
+        vectors = trainer.encoder.encode_documents(self.data.texts)
+        ranks = self.test_ranks(trainer.encoder, vectors)
+        losses = [row for row in state.history if "loss" in row]
+        report = {
+            "start_dev": state.history[0]["nDCG@10"],
+            "best_dev": state.best_metric,
+            "best_step": state.best_step,
+            "reclustered_at": state.reclustered_at,
+            "first losses": losses[0],
+            "last losses": losses[-1],
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+        return report, ranks
+
+    def test_ranks(self, encoder: Encoder, vectors: np.ndarray) -> np.ndarray:
+        """Return the rank of the relevant document for each test query, (Q,), from 1.
+
+        Args:
+            encoder: Encodes the queries.
+            vectors: Vectors of the documents, (N, H).
+        """
+        queries = [text for text, _, _ in self.data.splits["test"]]
+        relevant = torch.tensor([document for _, document, _ in self.data.splits["test"]])
+        query_vectors = torch.from_numpy(encoder.encode(queries))
+        documents = torch.from_numpy(vectors)
+
+        ranks = []
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            rows = slice(start, start + QUERIES_AT_ONCE)
+            scores = query_vectors[rows] @ documents.T
+            own = scores.gather(1, relevant[rows, None])
+            ranks.append((scores > own).sum(dim=1) + 1)
+        return torch.cat(ranks).numpy()
+
+    def _make_trainer(self, name: str, seed: int, steps: int) -> SquadTrainer:
+        settings = TrainingSettings(
+            **{
+                **self.shared,
+                **TRAININGS[name],
+                "steps": steps,
+                "workers": self.workers,
+                "evaluate_every": max(1, -(-steps // EVALUATIONS)),
+            }
+        )
+        dev_queries = [(text, {document: 1}) for text, document, _ in self.data.splits["dev"]]
+        dev = DevEvaluator(self.training_data.passages, dev_queries, "nDCG@10", 0, DEV_QUERIES)
+        sampler = None
+        if settings.negatives == "bm25":
+            sampler = PackedNegatives(self.training_data, settings)
+            sampler.packed = self.candidates
+        return SquadTrainer(
+            sampler,
+            self.load_encoder(),
+            self.training_data,
+            settings,
+            seed,
+            hierarchy=self.hierarchy,
+            dev=dev,
+            cluster=self.cluster,
+        )
+
+
+class PackedNegatives(Bm25Negatives):
+    """BM25 negatives whose candidates were ranked when the input was packed."""
+
+    packed: np.ndarray
+
+    def _rank(self, pair: int) -> np.ndarray:
+        return self.packed[pair].astype(np.int64)
+
+
+class SquadTrainer(Trainer):
+    """A trainer that may draw its negatives from packed candidates.
+
+    Args:
+        sampler: Draws negatives. None: the sampler that the settings name.
+        *arguments: Arguments of `Trainer`.
+        **options: Further arguments of `Trainer`.
+    """
+
+    def __init__(self, sampler: PackedNegatives | None, *arguments: Any, **options: Any) -> None:
+        self.sampler = sampler
+        super().__init__(*arguments, **options)
+
+    def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Collator:
+        return Collator(
+            self.data,
+            self.settings,
+            self.encoder.tokenize,
+            self.seed,
+            hierarchy,
+            batch_tokens,
+            self.sampler or self.negatives,
+            self.encoder.prompts,
+        )
+
+
+def training_data(data: SquadInput, texts: int | None = None) -> TrainingData:
+    """Return the training pairs of the packed input.
+
+    Args:
+        data: Documents and judged queries.
+        texts: Number of first documents to keep. None: all.
+    """
+    kept = data.texts[:texts]
+    passages = Passages(kept, np.arange(len(kept)))
+    judged = []
+    answers: dict[str, Sequence[str]] = {}
+    for text, document, strings in data.splits["train"]:
+        if document < len(kept):
+            judged.append((text, [document]))
+            answers[text] = [*answers.get(text, ()), *strings]
+    made = make_pairs(passages, judged)
+    supervised = Pairs(made.queries, made.passages, made.relevant, answers)
+    return TrainingData(passages, supervised, make_pairs(passages, []))
+
+
+def gains(ranks: np.ndarray) -> np.ndarray:
+    """Return nDCG@10 of queries with one relevant document, from its ranks (Q,). 0: not found.
+
+    >>> gains(np.array([1, 3, 11, 0])).tolist()
+    [1.0, 0.5, 0.0, 0.0]
+    """
+    is_found = (ranks > 0) & (ranks <= CUTOFF)
+    return np.where(is_found, 1 / np.log2(np.maximum(ranks, 1) + 1), 0.0)
+
+
+def summarise(ranks: np.ndarray) -> dict[str, float]:
+    """Return nDCG@10 and the share of queries whose document is first."""
+    return {
+        "nDCG@10": round(float(gains(ranks).mean()), 4),
+        "hit@1": round(float((ranks == 1).mean()), 4),
+    }
+
+
+def differences(test: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Return the paired differences of nDCG@10 from the first training, with 95 % over queries.
+
+    Differences are the mean over seeds that both trainings have. With fewer than three seeds there
+    is no interval over seeds.
+    """
+    control = next(iter(TRAININGS))
+    rows = []
+    for name in list(TRAININGS)[1:]:
+        by_seed = []
+        for seed in SEEDS:
+            ours, theirs = f"{name}, seed {seed}", f"{control}, seed {seed}"
+            if ours in test and theirs in test:
+                by_seed.append(gains(test[ours]) - gains(test[theirs]))
+        if not by_seed:
+            continue
+        by_query = np.mean(by_seed, axis=0)
+        error = 1.96 * by_query.std(ddof=1) / np.sqrt(len(by_query))
+        rows.append(
+            {
+                "training": name,
+                "less": control,
+                "by seed": [round(float(values.mean()), 4) for values in by_seed],
+                "difference": round(float(by_query.mean()), 4),
+                "interval over queries": [
+                    round(float(by_query.mean() - error), 4),
+                    round(float(by_query.mean() + error), 4),
+                ],
+            }
+        )
+    return rows
+
+
+def _wait_for_gpu() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
