@@ -14,6 +14,7 @@ from model_code.errors import FreshetError
 from model_code.settings import require
 from orchestration.cli.tables import table_text
 
+# Module of each benchmark, by its name on the command line.
 BENCHES: Mapping[str, str] = {
     "encode": "benchmarks.encoding",
     "train": "benchmarks.training",
@@ -50,7 +51,9 @@ def bench(
     kills: Annotated[
         int | None,
         typer.Option(
-            min=1, help="faults: how many to kill, a tenth retrains, a quarter at the doors."
+            min=1,
+            help="faults: number of processes to kill. A tenth are retrains; a quarter are the "
+            "service, the inbox and syncs.",
         ),
     ] = None,
     seconds: Annotated[
@@ -74,7 +77,7 @@ def bench(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """Measure one part of Freshet against its peer, or all parts, one after the other."""
+    """Compare one part of Freshet with an alternative, or all parts, one after the other."""
     options: dict[str, Any] = {}
     if kills is not None:
         options["kills"] = kills
@@ -109,7 +112,7 @@ def bench(
 
 
 def _select_benchmarks(name: str | None, gpu: bool) -> list[str]:
-    """Return the named benchmark. Without a name, return all that the device allows."""
+    """Return the named benchmark. Without a name, return all benchmarks that the device allows."""
     if name is not None:
         return [name]
     if gpu:

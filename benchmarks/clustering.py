@@ -1,8 +1,9 @@
 """Compare our spherical k-means with faiss.Kmeans and with the HCE paper's Algorithm 2.
 
-The comparison with faiss covers each level of a bottom-up tree. If faiss is not installed, as on a
-GPU machine that only trains, Algorithm 2 is the peer of the levels too. It is implemented as the
-paper prints it, all points against all centroids, and serves only as a peer.
+Freshet clusters passages into a tree, one level after the other from the bottom. Each level is
+compared with faiss. If faiss is not installed, as on a GPU machine that only trains, each level is
+compared with Algorithm 2. That algorithm compares all points with all centroids, as in the paper.
+It is used only for this comparison.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from model_code.hierarchy.build import unit_vectors
 from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 
-# Inner products computed at once.
+# Number of inner products that `nearest` computes at once. It limits the memory to 64 MiB.
 BLOCK_SIZE = 2**24
 # Goals of the ratios to the peer: the objective at every level, the speed against faiss, and the
 # speed against the paper's Algorithm 2.
 MIN_OBJECTIVE = 1.0
 MIN_SPEED = 2.0
 MIN_SPEED_AGAINST_PAPER = 1.0
-# Number of passages that `large` clusters, and the goal of its seconds on a GPU.
+# Number of passages that the option `large` clusters, and the most seconds for it on a GPU.
 LARGE_SIZE = 1_000_000
 MAX_LARGE_SECONDS = 60.0
 # Arguments: vectors, clusters, iterations, seed. Returns centroids.
@@ -37,10 +38,20 @@ Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 
 def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
-    """Return the centroids (K, H) of unit `vectors` (N, H), found by the paper's Algorithm 2.
+    """Cluster unit vectors by the HCE paper's Algorithm 2.
 
-    Points are assigned at random at first. The loop ends when no point moves or after `iterations`.
-    A cluster that loses its last point keeps its centroid; the paper does not define this case.
+    At first, points are assigned at random. The loop ends when no point moves, or after
+    `iterations`. A cluster that loses its last point keeps its centroid. The paper does not define
+    this case.
+
+    Args:
+        vectors: Unit vectors (N, H).
+        clusters: Number of clusters, K.
+        iterations: Largest number of iterations.
+        seed: Seed of the first assignment.
+
+    Returns:
+        The centroids (K, H).
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(clusters, (len(vectors),), generator=generator).to(vectors.device)
@@ -126,11 +137,12 @@ def levels(
     device: str,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Cluster the same vectors with both sides, level by level.
+    """Cluster the same vectors with Freshet and with its peer, level by level.
 
-    At upper levels the vectors are the centroids of our level below. Both sides have the same limit
-    on iterations and may stop earlier, when nothing moves. The rows have the median time and the
-    mean objective of `repeats` runs. The runs have different seeds, and the two sides alternate.
+    The lowest level clusters the passages. Each level above clusters the centroids that Freshet
+    found for the level below. Both sides have the same limit on iterations, and stop earlier when
+    no vector moves. The rows have the median time and the mean objective of `repeats` runs. The
+    runs have different seeds, and the two sides alternate.
     """
     if branching is None:
         branching = default_branching(passages)
@@ -160,9 +172,9 @@ def levels(
 
 
 def _choose_peer(device: str) -> tuple[Cluster, str]:
-    """Return the peer for this device and its name.
+    """Return the algorithm to compare with on a device, and its name.
 
-    It is faiss if faiss is installed and can use the device, else the paper's algorithm.
+    It is faiss if faiss is installed and can use the device, and the paper's algorithm otherwise.
     """
     if importlib.util.find_spec("faiss"):
         import faiss
@@ -190,7 +202,7 @@ def against_paper(
 def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
     """Return vectors (N, H) that resemble a sentence encoder's.
 
-    They have topics within topics, and the variance of direction i falls like 1 / i.
+    They have topics within topics. The variance of direction i is proportional to 1 / i.
     """
     random = np.random.default_rng(seed)
     scale = np.arange(1, dimension + 1, dtype=np.float32) ** -0.5
@@ -290,7 +302,7 @@ def _our_cluster(device: str) -> Cluster:
 def _faiss_cluster(
     vectors: torch.Tensor, clusters: int, iterations: int, seed: int, gpu: bool
 ) -> torch.Tensor:
-    """Cluster with faiss, with every vector in use as in ours."""
+    """Cluster with faiss. As in ours, all vectors are used, and not a sample of them."""
     import faiss
 
     points = vectors.cpu().numpy()

@@ -1,7 +1,8 @@
 """Measure false alarms and detections of the drift check on batches of real documents.
 
-The reference consists of docstrings of some packages. A batch mixes other docstrings of these
-packages with a growing share of shifted documents. The shift is one of:
+A drift check compares a batch of new documents with a reference, a sample of old ones. Here the
+reference consists of docstrings of some packages. A batch mixes other docstrings of these packages
+with a growing share of shifted documents. The shift is one of:
 
 - docstrings of neighbouring packages,
 - jargon that the encoder has never seen: neighbouring docstrings and their summaries with exchanged
@@ -10,14 +11,16 @@ packages with a growing share of shifted documents. The shift is one of:
   there is a second reference: early pages of tldr, with its latest pages as the shift.
 
 Each document comes with a query that people wrote, which is its summary or a judged query. It gets
-one more query that is cut out of its text. The peer is the customary rule that a PSI over .2
-requires retraining.
+one more query that is cut out of its text. The drift check is compared with a customary rule: a
+population stability index (PSI) above .2 requires retraining.
 
-Retraining is due if new documents lose at least `HARM` of mean reciprocal rank against old ones, by
-the written queries. With scores of this spread, it is the smallest loss that 100 documents of one
-query each show with probability .95. A row also reports how often each kind of query alone reported
-harm. Old documents are scored among the reference alone, whereas a drift report scores them
-together with the new ones. Harm therefore looks slightly larger here (by .008 for 100 docstrings).
+Harm is the loss of mean reciprocal rank of new documents against old ones, by the written queries.
+Retraining is due if the harm is at least `HARM`. With scores of this spread, it is the smallest
+loss that 100 documents with one query each show with probability .95. A row also reports how often
+each kind of query alone reported harm.
+
+Old documents are ranked among the reference alone, whereas a drift report ranks them together with
+the new ones. Harm therefore looks slightly larger here (by .008 for 100 docstrings).
 """
 
 from __future__ import annotations
@@ -105,16 +108,16 @@ def rows(
 def simulate(
     home: Vectors, elsewhere: Mapping[str, Vectors], plan: StudyPlan
 ) -> dict[tuple[str, float], CellCounts]:
-    """Judge batches without a shift and batches with each share of each source.
+    """Run drift checks on batches without a shift, and on batches with each share of each source.
 
     Args:
-        home: Documents that the reference is drawn from.
+        home: Documents without a shift. The reference is drawn from them.
         elsewhere: Shifted documents by source.
         plan: Size of the simulation.
 
     Returns:
-        Cells by source and share. The cell ("none", 0) has batches of home documents that no other
-        batch of their split contains.
+        Results by source and share of shifted documents. The key ("none", 0) has the batches
+        without a shift. Batches of one split have no document in common there.
     """
     cells: dict[tuple[str, float], CellCounts] = {("none", 0.0): CellCounts()}
     for split in range(plan.splits + plan.more_splits):
@@ -143,7 +146,7 @@ def simulate(
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a share (Wilson 1927).
 
-    It does not shrink to a point at 0 and 1.
+    For shares of 0 and 1 it still has a width, unlike the interval of the normal approximation.
 
     >>> [round(bound, 3) for bound in wilson(10, 10)]
     [0.722, 1.0]
@@ -159,7 +162,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def write_curve(path: Path, cells: Mapping[CellKey, CellCounts]) -> None:
-    """Write alarms and retraining of each cell as CSV, with 95 % intervals."""
+    """Write the shares of alarms and retrains of each cell as CSV, with 95 % intervals."""
     count_names = [counts.name for counts in fields(CellCounts)]
     header = ["reference", "source", "share", "batches", *count_names]
     header.extend(["alarm_low", "alarm_high", "retrain_low", "retrain_high"])
@@ -175,11 +178,11 @@ def write_curve(path: Path, cells: Mapping[CellKey, CellCounts]) -> None:
 
 
 def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
-    """Return the row of one cell.
+    """Return the row of one cell, with the share of correct decisions.
 
-    Without a shift, every alarm is wrong. With a shift, retraining is right where it is due and
-    wrong where nothing is lost. Between the two there is no goal: a loss that is real and too small
-    for 100 documents may be found or not.
+    Without a shift, every alarm is wrong. With a shift, a retrain is right if the harm is above
+    `MIN_LOSS`, and wrong otherwise. There is no goal for a harm between `MIN_LOSS` and `HARM`,
+    because 100 documents are too few to find such a small loss reliably.
     """
     study, source, share = key
     harm = float(np.mean(cell.harm))
@@ -234,7 +237,7 @@ def _folder_in_environment(variable: str) -> Path | None:
 def draw(path: Path, curve: Path) -> None:
     """Write a PNG of `drift_curve.csv`, with a line and 95 % intervals for each source.
 
-    Lines start at the batches without a shift.
+    The first point of each line belongs to the batches without a shift.
     """
     from matplotlib.figure import Figure
 

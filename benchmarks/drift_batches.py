@@ -1,11 +1,13 @@
 """Build batches of real documents, score how well they are found, and run drift checks on them.
 
-Home documents are docstrings of some packages. Shifted documents are docstrings of neighbouring
-packages, and a jargon that no encoder has seen: docstrings and their summaries with exchanged
-letters. If there is a folder of data sets, its `tldr` and `scifact` are sources too. It also gives
-a second home: early pages of tldr, with its latest pages as the shift. Each document comes with a
-query that people wrote, which is its summary or a judged query. It gets one more query that is cut
-out of its text.
+Home documents are documents without a shift: docstrings of some packages. Shifted documents are
+docstrings of neighbouring packages, and a jargon that no encoder has seen: docstrings and their
+summaries with exchanged letters. If there is a folder of data sets, its `tldr` and `scifact` are
+sources of shifted documents, too. There is then a second study, with early pages of tldr as home
+documents and its latest pages as the shift.
+
+Each document comes with a query that people wrote, which is its summary or a judged query. It gets
+one more query that is cut out of its text.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from orchestration.freshness.policy import decide
 HOME = ("stdlib", "numpy", "pandas")
 NEIGHBOURS = ("scipy", "matplotlib")
 JARGON = ("sklearn",)
-# Folders of data sets in BEIR layout. The documents of `BY_DATE` are in order of date.
+# Folders of data sets in BEIR layout. The documents of the set `BY_DATE` are in order of date.
 SETS = ("tldr", "scifact")
 BY_DATE = "tldr"
 # Vowels become the next vowel, and consonants the consonant after the next.
 JARGON_LETTERS = str.maketrans("aeioubcdfghjklmnpqrstvwxyz", "eiouadfghjklmnpqrstvwxyzbc")
-# Limit of the customary rule, above which a PSI requires retraining.
+# By a customary rule, a population stability index above this value requires retraining.
 CUSTOMARY_PSI = 0.2
 # Scores that differ by less than this are ties.
 SCORE_TOLERANCE = 1e-6
@@ -51,9 +53,13 @@ Triples = list[tuple[str, str, str]]
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Unit vectors (n, H) of documents, of one generated and of one written query per document.
+    """Unit vectors of documents and of their queries.
 
-    made: Has shape (0, H) if generated queries are left out.
+    Attributes:
+        documents: Vectors of the documents (n, H).
+        made: Vectors of the queries that were cut out of the documents (n, H); (0, H) if they are
+            left out.
+        asked: Vectors of the queries that people wrote (n, H).
     """
 
     documents: np.ndarray
@@ -73,11 +79,11 @@ class StudyPlan:
         batch: Documents of a batch.
         per_source: Shifted documents of each source.
         splits: Random divisions of the home documents into a reference and new documents.
-        more_splits: Splits for batches without a shift alone. False alarms are rare, and batches of
-            one split are not independent draws: a share of .083 over 12 splits was .043 over 60
-            others.
+        more_splits: Further splits, which only have batches without a shift. They are needed
+            because false alarms are rare, and batches of one split are not independent. For
+            example, the share of false alarms was .083 over 12 splits, and .043 over 60 others.
         repeats: Batches per share and split.
-        draws: Draws of the null distributions.
+        draws: Number of draws of each null distribution.
         max_tokens: Tokens after which a text is cut off.
     """
 
@@ -92,7 +98,7 @@ class StudyPlan:
 
 
 class Study(NamedTuple):
-    """Name of a reference, its home documents, and the shifted documents by source."""
+    """A simulation: its name, its documents without a shift, and shifted documents by source."""
 
     name: str
     home: Pairs
@@ -100,7 +106,7 @@ class Study(NamedTuple):
 
 
 def studies(data: Path | None, plan: StudyPlan) -> Iterator[Study]:
-    """Yield the study on docstrings, and the study on tldr if there are data sets.
+    """Yield a simulation on docstrings, and one on the pages of tldr if there are data sets.
 
     Args:
         data: Folder of data sets in BEIR layout, or None.
@@ -127,7 +133,7 @@ def studies(data: Path | None, plan: StudyPlan) -> Iterator[Study]:
 
 
 def with_made(pairs: Pairs) -> Triples:
-    """Return the documents that are long enough to cut a query out of, with that query."""
+    """Cut a query out of each document. Documents that are too short for that are left out."""
     cloze = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
     triples = []
     for text, query in pairs:
@@ -138,7 +144,13 @@ def with_made(pairs: Pairs) -> Triples:
 
 
 def encode(encoder: Any, triples: Triples, made: bool = True) -> Vectors:
-    """Encode all documents with one encoder; `made=False` leaves out the cut-out queries."""
+    """Encode documents and their queries.
+
+    Args:
+        encoder: Encoder of documents and queries.
+        triples: Documents with their two queries.
+        made: Whether to encode the queries that were cut out of the documents.
+    """
     cut_out_queries = []
     if made:
         cut_out_queries = [cut_out for _, cut_out, _ in triples]
@@ -184,7 +196,7 @@ def _docstrings(packages: tuple[str, ...]) -> Pairs:
 
 
 def _read_pairs(settings: CorpusSettings, root: Path) -> Pairs:
-    """Return the documents of a source that have a judged query, each with the last one."""
+    """Return the documents of a source that have judged queries, each with its last query."""
     source = open_source(settings, root)
     queries = {row.values["id"]: row.values["text"] for row in source.rows("queries")}
     query_of_document = {}
@@ -220,7 +232,9 @@ def _to_jargon(text: str) -> str:
 
 @dataclass
 class CellCounts:
-    """Results of batches with one share of shift: the harm of each batch and the alarms.
+    """Results of the batches that have one source and one share of shifted documents.
+
+    Each list has a value per batch.
 
     Attributes:
         harm: Loss of mean reciprocal rank of each batch.
@@ -241,7 +255,12 @@ class CellCounts:
 
 @dataclass(frozen=True)
 class Compared:
-    """Reference of the drift check and of the peer, which counts documents by nodes of the tree."""
+    """References of the drift check and of the customary rule.
+
+    Attributes:
+        ours: Reference of the drift check.
+        tree: Hierarchy of the old documents. The customary rule counts documents by its nodes.
+    """
 
     ours: Calibration
     tree: Hierarchy
@@ -253,14 +272,12 @@ class Compared:
 
 
 def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> Compared:
-    """Build the reference from all of `old` or from its `rows`.
-
-    The rows are searched among all of `old`.
+    """Build the references of the drift check and of the customary rule.
 
     Args:
-        old: Old documents.
+        old: Old documents. The documents of the reference are ranked among all of them.
         plan: Size of the simulation.
-        rows: Rows of the reference. None takes all.
+        rows: Rows of `old` that belong to the reference. None: all rows.
     """
     from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.settings import HierarchySettings
@@ -284,8 +301,8 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
     """Run the drift check and the customary rule on a batch, and add the results to `cell`.
 
     Args:
-        compared: References of both.
-        old: Vectors (n, H) of the old documents that the batch joins.
+        compared: References of the drift check and of the customary rule.
+        old: Vectors (n, H) of the old documents, among which the batch is ranked.
         batch: New documents.
         cell: Receives the results.
     """
@@ -294,7 +311,7 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
     arrivals = Arrivals(batch.documents, "", made, asked=asked)
     report = make_report(calibration, [arrivals], added=len(made))
 
-    # Growth is no shift: every batch adds documents.
+    # The measure "growth" does not count: it tells that documents were added, which is no shift.
     alarms = {measure.name for measure in report.exceeded} - {"growth"}
     decision = decide(report, (), calibration.settings)
     cell.harm.append(-report.of("asked_quality")[0].value)
@@ -309,11 +326,15 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
 
 
 def population_stability(old: np.ndarray, new: np.ndarray) -> float:
-    """Return the population stability index of counts (K,) and (K,), at least 0.
+    """Return the population stability index (PSI) of two vectors of counts, which is at least 0.
 
-    The peer's rule uses it. PSI = sum_t (q_t - p_t) ln(q_t / p_t), the sum of the two
-    Kullback-Leibler divergences, in nats. .5 is added to each count, because the PSI of an empty
-    node would be infinite (Jeffreys' prior).
+    PSI = sum_t (q_t - p_t) ln(q_t / p_t), where p and q are the shares of the old and the new
+    counts. It is the sum of the two Kullback-Leibler divergences, in nats. Without a correction it
+    would be infinite for an empty node. Therefore .5 is added to each count (Jeffreys' prior).
+
+    Args:
+        old: Number of old documents at each node (K,).
+        new: Number of new documents at each node (K,).
     """
     p = (old + 0.5) / (old + 0.5).sum()
     q = (new + 0.5) / (new + 0.5).sum()
@@ -321,9 +342,14 @@ def population_stability(old: np.ndarray, new: np.ndarray) -> float:
 
 
 def score_queries(scored: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return reciprocal ranks (n,) of `scored` by generated and by written query.
+    """Return how well documents are found by their queries.
 
-    They are ranks among `documents`.
+    Args:
+        scored: The documents with their queries.
+        documents: Vectors (m, H) of all documents, among which they are ranked.
+
+    Returns:
+        Reciprocal ranks (n,) by the cut-out queries, and (n,) by the written queries.
     """
     made = reciprocal_ranks(scored.made, scored.documents, documents)
     asked = reciprocal_ranks(scored.asked, scored.documents, documents)

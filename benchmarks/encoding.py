@@ -21,7 +21,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import has_bfloat16
 
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
-# Texts encoded before timing starts.
+# Number of texts that are encoded before timing starts.
 WARM_UP_TEXTS = 64
 PEER_LABEL = "texts/s against sentence-transformers"
 
@@ -35,10 +35,11 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Compare texts per second with the peer, and the cosine of the vectors.
 
-    The peer runs as installed, and in bfloat16 if the device supports it. The goal against the peer
-    as installed is 2.5 where bfloat16 helps us and 1.3 where it cannot. The goal against the peer
-    in bfloat16 is 1.5 on a GPU, where this comparison counts, and 1.3 on a CPU. Values are medians
-    of `rounds`. Requires sentence-transformers.
+    The peer is sentence-transformers, which must be installed. It runs with its defaults, which
+    means float32, and in bfloat16 if the device supports it. Our encoder uses bfloat16 if the
+    device supports it. Against the peer's defaults, the goal is a ratio of 2.5 on a device with
+    bfloat16, and 1.3 on others. Against the peer in bfloat16, it is 1.5 on a GPU and 1.3 on a CPU.
+    Values are medians of `rounds`.
 
     Args:
         texts: Number of texts.
@@ -100,7 +101,11 @@ def rows(
 def _time_in_turns(
     encode_functions: list[Callable[[list[str]], np.ndarray]], sample: list[str], rounds: int
 ) -> tuple[list[float], list[np.ndarray]]:
-    """Return the median seconds and the vectors of each function."""
+    """Encode the same texts with each function in turn.
+
+    Returns:
+        The median seconds of each function, and the vectors of each function.
+    """
     vectors = [encode(sample[:WARM_UP_TEXTS]) for encode in encode_functions]
 
     def encode_and_keep(number: int) -> None:
@@ -114,8 +119,8 @@ def _time_in_turns(
 def _count_operations(encoder: Encoder, texts: list[str]) -> float:
     """Count floating-point operations of a BERT's matrix products on `texts`, without padding.
 
-    Per token and layer: 2 (4 H^2 + 2 H I) for the projections and 4 T H for attention over the T
-    tokens of its text.
+    For each token and layer these are 2 (4 H^2 + 2 H I) operations for the projections, and 4 T H
+    for attention. H is the hidden size, I the inner size, and T the number of tokens of the text.
     """
     config = encoder.backbone.config
     hidden = config.hidden_size

@@ -27,17 +27,20 @@ from model_code.retrieval.index_settings import IndexSettings
 K = 10
 WORDS_PER_TEXT = 40
 WORDS_PER_QUERY = 6
-# Queries that are searched right after a switch of generations.
+# Number of queries that are each searched first after a switch of generations.
 FIRST_QUERIES = 5
-# Largest ratio of a search with a filter to one without.
+# Goal: the largest ratio of the time of a search with a filter to one without.
 MAX_RATIO = 1.5
+# Shares of all documents that the filters match, in percent.
 PERCENTAGES = (1, 10, 50)
 
 
 def rows(
     passages: int = 100_000, queries: int = 20, base: str | Path = BASE, rounds: int = 3
 ) -> list[dict[str, Any]]:
-    """Measure filters of 1 %, 10 % and 50 %, and the first one after a switch of generations.
+    """Measure searches with filters that match 1 %, 10 % and 50 % of the documents.
+
+    They are measured on an open searcher, and as the first search after a switch of generations.
 
     Args:
         passages: Number of documents.
@@ -87,7 +90,10 @@ def open_collection(root: Path, passages: int, base: str | Path) -> tuple[Search
 
 
 def document_fields(passages: int) -> list[dict[str, Any]]:
-    """Return the fields of documents: `percent` lists the shares of documents they belong to."""
+    """Return the fields of documents.
+
+    The field `percent` lists which filters match the document: a filter of 10 % asks for 10.
+    """
     draws = np.random.default_rng(0).random(passages)
     fields = []
     for number, draw in enumerate(draws.tolist()):
@@ -116,9 +122,9 @@ def measure_searches(
 
 
 def measure_first_searches(searcher: Searcher, queries: list[str]) -> Mapping[int | None, float]:
-    """Return the median milliseconds of the first search of a new searcher, as after a switch.
+    """Return the median milliseconds of the first search after a switch of generations.
 
-    The new searcher shares the segments, as every generation does.
+    A switch opens a new searcher, which uses the loaded segments of the old one.
     """
     samples: dict[int | None, list[float]] = {key: [] for key in (None, *PERCENTAGES)}
     for query in queries[:FIRST_QUERIES]:

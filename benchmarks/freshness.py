@@ -1,8 +1,11 @@
-"""Measure the time until a document is searchable through the service, and reads during writes.
+"""Measure the time until a document is searchable through the service, and searches during writes.
 
-The time includes ledger and switch. Readers search while a writer changes a few documents in one
-request. The writer gives all of them the same new edition as their title. Every answer that finds
-them must therefore show one edition, the one that the writer recorded for that generation.
+The time includes recording the document in the ledger and switching to the new generation.
+
+For the second part, readers search while a writer changes a few documents in one request. Each
+request gives all of them the same new title, "edition N". An answer that finds these documents must
+therefore show the same title for all of them, and the title that belongs to its generation.
+Otherwise it mixes generations.
 """
 
 from __future__ import annotations
@@ -38,12 +41,13 @@ BASE = "sentence-transformers/all-MiniLM-L6-v2"
 MAX_SINGLE_SECONDS = 0.100
 MAX_BATCH_RATIO = 1.5
 MAX_HTTP_SECONDS = 0.001
-# Documents that the writer changes in one request.
+# Number of documents that the writer changes in one request.
 MARKERS = 5
 TEXT = "the marked page of this edition of the almanac"
-# Pause between editions. It is the same with and without HTTP, so both wait for as many writes.
+# Seconds between two requests of the writer. Searches with and without HTTP are compared, so that
+# both must be disturbed by the same number of writes.
 WRITE_PAUSE_SECONDS = 0.5
-# File and function of each step of adding one document.
+# File and function of each step of adding one document, as they appear in a profile.
 STEPS = {
     "receive": ("live_index.py", "receive"),
     "encode": ("encoder.py", "encode_passages_with_tokens"),
@@ -54,7 +58,7 @@ STEPS = {
     "switch": ("generation_store.py", "set_current"),
     "open": ("searcher.py", "renewed"),
 }
-# File and function that contain all steps.
+# File and function that call all these steps.
 ALL_STEPS = ("freshness.py", "add")
 
 
@@ -118,9 +122,9 @@ def _arrival_rows(client: Client, live: Path, singles: int, batch: int) -> list[
 
 
 def _step_rows(project: Project, singles: int) -> list[dict[str, Any]]:
-    """Measure each step of one added document, beside the total.
+    """Measure each step of adding one document, and compare it with the total.
 
-    Another process than the service runs them, while the service's writer is idle.
+    The steps run in this process, while the writer of the service is idle.
     """
     times = step_seconds(project, documents("step", singles + 1))
     total = times.pop("all")
@@ -137,8 +141,7 @@ def _reading_rows(
 
     Args:
         served_log: Searches over HTTP.
-        unserved_log: The same without HTTP, from threads of one process that call the searcher
-            directly.
+        unserved_log: Searches without HTTP, by threads of this process that call the searcher.
         load: Description of the load, for the rows' names.
     """
     label = f"{load}, {served_log.generations} generations"
@@ -185,9 +188,9 @@ def documents(name: str, count: int) -> list[Row]:
 
 
 def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
-    """Measure the seconds until each document is searchable when it is sent alone.
+    """Send documents one at a time, and return the seconds until each one is searchable.
 
-    Each document is then searched.
+    A search then checks that the document is found.
     """
     seconds = []
     for row in rows:
@@ -265,7 +268,7 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
 
 
 def _mean_step_seconds(stats: pstats.Stats, documents: int) -> dict[str, float]:
-    """Return cumulative seconds of the steps' functions per document."""
+    """Return the mean seconds of each step per document, from a profile of all documents."""
     functions = {*STEPS.values(), ALL_STEPS}
     cumulative_seconds: dict[tuple[str, str], float] = {}
     for (path, _, name), entry in stats.stats.items():  # type: ignore[attr-defined]
@@ -281,13 +284,13 @@ def _mean_step_seconds(stats: pstats.Stats, documents: int) -> dict[str, float]:
 
 @dataclass
 class SearchLog:
-    """Searches of the readers, and editions of the writer.
+    """Searches of the readers, and changes of the writer.
 
     Attributes:
         seconds: Duration of each search.
         errors: Messages of failed searches and writes.
-        answers: Generation of each answer, and the titles of its marked documents.
-        editions: Edition of each generation.
+        answers: Generation of each answer, and the titles of the writer's documents in it.
+        editions: Title that the writer gave its documents, by generation.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -302,7 +305,7 @@ class SearchLog:
 
     @property
     def mixed(self) -> int:
-        """Number of answers that do not show exactly the edition of their generation."""
+        """Number of answers that do not show all documents of the writer as in one generation."""
         return sum(self._is_mixed(generation, titles) for generation, titles in self.answers)
 
     def _is_mixed(self, generation: int, titles: tuple[str, ...]) -> bool:
@@ -314,9 +317,9 @@ class SearchLog:
 
 
 class Unserved:
-    """Open project that is searched without HTTP.
+    """An open project that is searched without HTTP.
 
-    Additions take the same way as in the service's writer.
+    Documents are added through the queue of the service, as over HTTP.
     """
 
     def __init__(self, project: freshet.Project) -> None:
@@ -358,7 +361,7 @@ def read_while_writing(
 
 
 def _write_edition(client: Client | Unserved, log: SearchLog, edition: int) -> None:
-    """Change all marked documents in one request, and log the generation."""
+    """Give all documents of the writer a new title in one request, and log the generation."""
     title = f"edition {edition}"
     rows = [{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)]
     try:

@@ -1,6 +1,6 @@
-"""Measure the growth of costs with the corpus: the exponents of cost against size.
+"""Measure how costs grow with the corpus: the exponent e in cost ~ size^e.
 
-The exponents are drawn and compared with the ones that each algorithm promises. Each size is
+The exponent of each part is compared with the one that its algorithm promises. Each size is
 measured in a separate, fresh process. Seconds are processor seconds (all threads), which other work
 on the machine hardly changes. Memory is the peak of the process above its memory before the work.
 """
@@ -40,19 +40,20 @@ PROMISED = {
     "search, exact": 1.0,
     "search, approximate": 0.5,
 }
-# Accepted excess of an exponent. Over two decades it is a factor of 1.6 in time.
+# An exponent may exceed the promised one by this much. From 1,000 to 100,000 documents, it amounts
+# to a factor of 1.6 in time.
 SLACK = 0.1
 
 FINGERPRINT = "growth"
 # Hits per query.
 K = 10
 QUERIES = 50
-# One passage in this number is encoded. The cost per passage is scaled up.
+# Only one in so many passages is encoded, and the cost is multiplied accordingly.
 PASSAGES_PER_ENCODED_TEXT = 100
 WORDS_PER_TEXT = 16
 # Limit on the iterations of k-means.
 MAX_ITERATIONS = 25
-# Short work is repeated until it took this long.
+# Work is repeated until all runs together took so many processor seconds.
 MIN_MEASURED_SECONDS = 0.2
 # Smallest cost that the exponent is fitted to, because the logarithm of 0 is not finite.
 SMALLEST_COST = 1e-9
@@ -154,7 +155,8 @@ def _seconds_per_query(index: DenseIndex, vectors: np.ndarray) -> float:
 def processor_seconds(work: Callable[[], Any]) -> float:
     """Return the processor seconds of one call of `work`.
 
-    It is the mean of the calls that together take at least `MIN_MEASURED_SECONDS`.
+    Short work is called repeatedly until `MIN_MEASURED_SECONDS` have passed. The result is then
+    the mean of all calls.
     """
     started = time.process_time()
     calls = 0
@@ -225,7 +227,7 @@ def rows(
     large: bool = False,
     progress: Progress = no_progress,
 ) -> list[dict[str, Any]]:
-    """Return a row per part: its exponent, the promised one, and whether it is exceeded by `SLACK`.
+    """Return a row per part: its exponent, and whether it is close to the promised one.
 
     Args:
         sizes: Numbers of passages.
@@ -257,7 +259,7 @@ def rows(
 def exponent_rows(
     sizes: Sequence[int], measured: Mapping[str, Sequence[float]]
 ) -> list[dict[str, Any]]:
-    """Return rows that are met if the promised exponent is exceeded by at most `SLACK`."""
+    """Return a row per part, whose goal is the promised exponent plus `SLACK`."""
     size_list = ", ".join(f"{size:,}" for size in sizes)
     table = []
     for name, values in measured.items():

@@ -41,7 +41,7 @@ from model_code.text.passages import TextRules
 from orchestration.running_service import service_registration
 
 MB = 1 << 20
-# Largest size of a kind of request, in bytes.
+# Largest size of a hostile request, in bytes.
 MAX_REQUEST_BYTES = 64 * MB
 # Limit on the bytes of a refusal, including headers.
 MAX_ANSWER_BYTES = 4000
@@ -50,10 +50,11 @@ MANY_AT_ONCE = "many at once"
 REQUESTS_AT_ONCE = 1000
 # Seconds to wait for an answer or the end of the connection.
 ANSWER_TIMEOUT_SECONDS = 10.0
-# Limits of memory and open files against before.
+# Goals: largest ratio of the service's memory after the hostile requests to before, and largest
+# ratio of its memory and open files after the mixed work to before.
 MAX_HOSTILE_GROWTH = 1.5
 MAX_LOAD_GROWTH = 1.3
-# Numbers of clients in the second part.
+# Number of clients that search in the second part.
 READERS = 8
 POST = ("/search", "/search/batch", "/documents", "/documents/delete", "/feedback")
 
@@ -74,9 +75,10 @@ def rows(
 
 
 def bodies(large: int) -> dict[str, bytes]:
-    """Return bodies of JSON, or nearly JSON, that no route accepts.
+    """Return request bodies that no route accepts, by a description of each.
 
-    large: Bytes of the bodies that are too large.
+    Args:
+        large: Size of the bodies that are meant to be too large, in bytes.
     """
     long_text = "x" * large
     many_documents = [{"id": str(i), "text": "x"} for i in range(large // 30)]
@@ -123,9 +125,10 @@ def _encode_json(value: Any) -> bytes:
 
 
 def raw(large: int) -> dict[str, bytes]:
-    """Return bytes that are not a valid request.
+    """Return bytes that are not a valid HTTP request, by a description of each.
 
-    large: Bytes of the requests that are too large.
+    Args:
+        large: Size of the requests that are meant to be too large, in bytes.
     """
     head = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     get = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -172,8 +175,10 @@ def raw(large: int) -> dict[str, bytes]:
 
 
 def requests(large: int) -> Iterator[tuple[str, bytes]]:
-    """Yield each kind once: its name and its bytes; a body goes to each route in turn."""
-    # The routes take turns.
+    """Yield the name and the bytes of each kind of hostile request.
+
+    Each body is sent to one of the routes; the routes take turns.
+    """
     for (name, body), path in zip(bodies(large).items(), cycle(POST)):
         head = (
             f"POST {path} HTTP/1.1\r\n"
@@ -187,9 +192,11 @@ def requests(large: int) -> Iterator[tuple[str, bytes]]:
 
 
 def send(address: tuple[str, int], content: bytes) -> tuple[int, bytes]:
-    """Send the bytes; return how many were accepted, and the answer.
+    """Send bytes to the service, and receive its answer.
 
-    The answer ends with the connection, or when nothing more arrives.
+    Returns:
+        The number of bytes that the service accepted. The bytes that it sent until it closed the
+        connection, or until nothing more arrived for `ANSWER_TIMEOUT_SECONDS`.
     """
     sent = 0
     answer = b""
@@ -376,7 +383,11 @@ def watched(service: psutil.Process) -> Iterator[dict[str, float]]:
 
 @contextmanager
 def searching(client: Client, readers: int) -> Iterator[dict[str, list[Any]]]:
-    """Run searching clients in this block; yield `seconds` and `errors` of each search."""
+    """Run clients that search until the block ends.
+
+    Yields:
+        A dict with `seconds`, the duration of each search, and `errors`, messages of failed ones.
+    """
     stop = threading.Event()
     searches: dict[str, list[Any]] = {"seconds": [], "errors": []}
 

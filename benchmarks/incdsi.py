@@ -1,10 +1,15 @@
 """Compare our exact IncDSI solver with the published optimiser, on the same inputs.
 
-Our time includes the best rival, the proof, and storing the vector. The published loop is
-implemented from its description with the authors' flags: L-BFGS with strong Wolfe line search and
-tolerance 1e-3, up to 30 steps from a random start, in float32. As published, its time includes the
-scores of all documents for their own queries, computed again for every addition, and excludes the
-search for the best rival. Objectives are evaluated in float64 over all documents, for both alike.
+IncDSI finds the vector of a new document by optimisation. The document must score above its best
+rival (the old document with the highest score) for its queries. For a query of an old document, it
+must score below that document.
+
+The published loop is implemented from its description with the authors' flags: L-BFGS with strong
+Wolfe line search and tolerance 1e-3, up to 30 steps from a random start, in float32. As published,
+its time includes the scores of all documents for their own queries, which are computed again for
+every addition. Its time excludes the search for the best rival. Our time includes the search for
+the best rival, the proof, and storing the vector. The objectives of both are evaluated in float64
+over all documents.
 """
 
 from __future__ import annotations
@@ -24,35 +29,37 @@ from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import HingeProblem
 from model_code.incdsi.state import IncDsiState
 
-# Power of a direction's rank by which its deviation falls.
+# The standard deviation of direction i of the synthetic vectors is i^-decay. These are the two
+# values of `decay`: as in real encoders, and without structure.
 FALLING = 0.5
 FLAT = 0.0
 DOCUMENTS_PER_CLUSTER = 40
-# Near-duplicates of one page.
+# Number of near-duplicate documents that share one page.
 COPIES_PER_PAGE = 3
 QUERIES_PER_DOCUMENT = 3
-# Documents that are drawn at once.
+# Number of documents that are drawn at once, which limits the memory.
 BLOCK_SIZE = 50_000
-# Most steps of the published loop, and its tolerance.
+# Largest number of steps of the published loop, and its tolerance.
 MAX_STEPS = 30
 TOLERANCE = 1e-3
-# Small margins rarely touch old documents' queries, large ones often.
+# A margin is the difference in score by which a document must be above or below another one. With
+# small margins, the queries of old documents rarely restrict a new one; with large margins, often.
 MARGINS = {"small margins": 0.1, "large margins": 0.25}
-# Number of documents from which a collection is large.
+# Collections with at least this number of documents have the goals `LARGE_GOALS`.
 LARGE = 100_000
 # Collections (documents, dimension) that are measured, and those that `large` measures.
 SIZES = ((10_000, 384), (LARGE, 384))
 LARGER_SIZES = ((LARGE, 768), (1_000_000, 384))
-# Goals of the speed against the published loop, for documents one by one and in batches.
+# Goals: how many times faster than the published loop, for documents one by one and in batches.
 GOALS = (7.0, 10.0)
 LARGE_GOALS = (15.0, 50.0)
-# Goal of the time of one addition against reading V and Z once.
+# Goal: the time of one addition, in multiples of the time to read all document and query vectors.
 MAX_READINGS = 1.7
-# Runs of the batch; the median counts.
+# Number of runs of the batch, of which the median counts.
 BATCH_ROUNDS = 3
-# Relative gap below which a solution is proven optimal.
+# A solution counts as optimal if its objective exceeds the dual bound relatively by at most this.
 MAX_PROVEN_GAP = 1e-9
-# Objective below which everything is rounding error.
+# Smaller objectives are rounding errors. They are not used as divisors.
 SMALLEST_OBJECTIVE = 1e-12
 
 
@@ -74,19 +81,21 @@ class MadeUpCollection:
 def collection(
     documents: int, added: int, dimension: int, decay: float = FALLING
 ) -> MadeUpCollection:
-    """Return clusters of about 40 unit vectors with near-duplicates, and their queries.
+    """Return synthetic documents and queries.
 
-    Queries have length 0.8 and are near their documents. With `decay` FALLING, direction i has
-    deviation i^-1/2: the first 32, 96 and 192 of 384 directions hold .59, .78 and .90 of the
-    energy. For 31,513 pages encoded by all-MiniLM-L6-v2 the shares are .48, .75 and .93. With FLAT
-    all directions are alike. The directions are rotated at random against the axes, as in an
-    encoder.
+    Documents are unit vectors in clusters of about 40, with near-duplicates. Queries have length
+    0.8 and are near their documents.
+
+    With the decay `FALLING`, direction i has the standard deviation i^-1/2. The first 32, 96 and
+    192 of 384 directions then hold .59, .78 and .90 of the energy. For 31,513 pages encoded by
+    all-MiniLM-L6-v2, the shares are .48, .75 and .93. With `FLAT`, all directions have the same
+    deviation. The directions are rotated at random against the axes, as in an encoder.
 
     Args:
         documents: Number of old documents.
         added: Number of new documents.
         dimension: Numbers per vector, H.
-        decay: Power of a direction's rank by which its deviation falls.
+        decay: The standard deviation of direction i is i^-decay.
     """
     random = np.random.default_rng(0)
     spectrum = np.arange(1, dimension + 1, dtype=np.float32) ** -np.float32(decay)
@@ -113,7 +122,7 @@ def collection(
 
 
 class _UnitVectorSampler:
-    """Draws unit vectors whose direction i has a deviation in proportion to `spectrum` (H)."""
+    """Draws unit vectors. Direction i has a standard deviation proportional to `spectrum[i]`."""
 
     def __init__(self, random: np.random.Generator, spectrum: np.ndarray) -> None:
         self.random = random
@@ -158,7 +167,7 @@ class Case:
 
 
 def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.ndarray, float]:
-    """Solve an addition with the published optimiser. Margins are scores.
+    """Solve an addition with the published optimiser. Margins are differences of scores.
 
     Args:
         case: The addition.
@@ -216,9 +225,10 @@ def rows(
     """Return all rows for collections of `sizes` (documents, dimension).
 
     Args:
-        large: Measure up to a million documents instead, without vectors that have no structure.
-            This takes minutes and about 12 GB (estimated).
-        sizes: Collections to measure. The last one is also measured on vectors without structure.
+        large: Measure `LARGER_SIZES`, up to a million documents, and leave out vectors without
+            structure. This takes minutes and about 12 GB of memory (estimated).
+        sizes: Numbers of documents and dimensions of the collections. The last collection is also
+            measured with vectors without structure.
         added: Documents that our solver adds.
         published: Documents that both solvers add.
     """
@@ -341,9 +351,9 @@ class SingleAdditions:
 def _add_one_by_one(
     state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int
 ) -> SingleAdditions:
-    """Add documents with both solvers in turn, so that a busy minute slows both.
+    """Add documents with both solvers in turn, so that other work on the machine slows both.
 
-    Proofs read all vectors in float64 and come at the end.
+    The proofs come after all additions, because they read all vectors in float64.
     """
     adder = IncDsiAdder(deepcopy(state), settings)
     additions = SingleAdditions()
@@ -360,7 +370,7 @@ def _add_one_by_one(
         query = mean_query(document.queries).astype(np.float32)
         started = time.perf_counter()
         best_rival = (vectors @ query).max()
-        # Only the time of this read counts.
+        # The result is not used. Only the time to read the query vectors is measured.
         queries @ query
         additions.reading_seconds.append(time.perf_counter() - started)
 
@@ -379,9 +389,9 @@ def _add_one_by_one(
 
 
 def _active_problem(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> HingeProblem:
-    """Return the objective over the hinges that are active at `vector`.
+    """Return the objective with only those hinge terms that are not 0 at `vector`.
 
-    Its value there is the value over all hinges.
+    At `vector`, it has the same value as the objective with all terms.
     """
     min_score = float(row_dots(case.vectors, case.query).max()) + settings.gamma1
     max_scores = row_dots(case.vectors, case.queries) - settings.gamma2
@@ -399,10 +409,11 @@ def _objective(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> floa
 
 
 def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
-    """Return the relative gap between the objective of `vector` and its dual bound.
+    """Return the relative gap between the objective of `vector` and a dual bound.
 
-    No vector goes below the bound. The multipliers of the bound are the excesses over D; the
-    multipliers of all other documents are 0.
+    No vector has an objective below the bound, so a gap of 0 proves that `vector` is optimal. The
+    multiplier of a violated constraint is its excess divided by its diagonal element. All other
+    multipliers are 0.
     """
     problem = _active_problem(case, settings, vector)
     value = problem.value(vector)
@@ -420,7 +431,7 @@ def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
 def _add_batch(
     state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings
 ) -> tuple[list[Added], float]:
-    """Return the documents of one batch, and the median of documents per second."""
+    """Add all documents in one batch; return the results, and the median documents per second."""
     seconds = []
     for _ in range(BATCH_ROUNDS):
         adder = IncDsiAdder(deepcopy(state), settings)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CLONE = Path(__file__).parents[1]
 
 RETRIEVER = "contrastive"
-# Most leaves of the hierarchy.
+# Largest number of leaves of the synthetic hierarchy.
 MAX_LEAVES = 64
 
 
@@ -54,7 +54,8 @@ def make_project(
         passages: Number of documents.
         texts: Texts of the documents.
         encoded: Vectors and tokens of the documents. They are random if not given.
-        feedback: If given, documents are searched by a fusion with BM25 with this much feedback.
+        feedback: If given, documents are searched by a fusion with BM25, and this is the fusion's
+            setting `feedback`. None: they are searched by vectors alone.
         fields: Fields of the documents.
         settings: Settings of the dense index. Search is exact if not given.
 
@@ -169,7 +170,7 @@ def _write_documents(
 def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
     """Write a hierarchy of one level.
 
-    Passages are dealt to leaves in turn, because the vectors have no meaning.
+    Passages are assigned to the leaves in turn, because the vectors have no meaning.
     """
     from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 

@@ -52,7 +52,7 @@ def row_below(what: str, ours: float, peer: float, most: float = 1.0) -> dict[st
 
 
 def row_without_goal(what: str, ours: float, peer: float) -> dict[str, Any]:
-    """Return a result for information, such as the distance to a floor."""
+    """Return a result without a goal, such as a comparison with the speed of the hardware."""
     return {
         "what": what,
         "ours": ours,
@@ -66,9 +66,14 @@ def row_without_goal(what: str, ours: float, peer: float) -> dict[str, Any]:
 def row_stated(
     what: str, ours: float, peer: float, goal: str, met: bool | None = None
 ) -> dict[str, Any]:
-    """Return a result whose goal is text, with whether it is met.
+    """Return a result whose goal is a text, such as "<= 0.1".
 
-    A goal such as "<= 0.1" is compared with `ours`. `peer` is 0 if that is the best possible value.
+    Args:
+        what: Name of the row.
+        ours: Our value.
+        peer: Value to compare with; 0 if no ratio can be computed.
+        goal: A goal for `ours`; "-" for none.
+        met: Whether the goal is met. None: `ours` is compared with the goal.
 
     >>> row_stated("seconds", 0.05, 0.1, "<= 0.1")["met"]
     True

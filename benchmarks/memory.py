@@ -26,6 +26,7 @@ QUERIES = 50
 WORDS_PER_QUERY = 6
 # Largest resident memory in MB after searches of 100,000 passages.
 MAX_RESIDENT_MB = 350
+# Linux reports memory in KiB. The results are in MB of 10^6 bytes.
 KIB_PER_MB = 1000_000 / 1024
 
 
@@ -52,7 +53,10 @@ def rows(passages: int = 100_000) -> list[dict[str, Any]]:
 
 
 def run_step(step: str, folder: Path, passages: int) -> dict[str, Any]:
-    """Run a step of the benchmark in a process of its own, and return what it prints."""
+    """Run a step of the benchmark in a new process, and return its result.
+
+    The new process prints the result as JSON.
+    """
     command = [sys.executable, "-m", "benchmarks.memory", step, str(folder), str(passages)]
     search_path = os.pathsep.join(filter(None, [str(CLONE), os.environ.get("PYTHONPATH")]))
     variables = {**os.environ, "PYTHONPATH": search_path}
@@ -64,7 +68,7 @@ def run_step(step: str, folder: Path, passages: int) -> dict[str, Any]:
 
 
 def build(folder: Path, passages: int) -> dict[str, Any]:
-    """Make the collection."""
+    """Create the collection, and return queries for it."""
     from benchmarks.encoding import BASE
     from benchmarks.filters import open_collection
 
@@ -107,7 +111,11 @@ def search(folder: Path, passages: int) -> dict[str, Any]:
 
 
 def resident() -> dict[str, float]:
-    """Return the resident memory of this process in MB, and the part that no file backs."""
+    """Return the memory of this process in MB.
+
+    `resident` is all memory. `anonymous` is the part that is not a mapped file, so that the system
+    cannot free it and read it again.
+    """
     entries = {}
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
         name, value, *_ = line.split()

@@ -35,8 +35,8 @@ def open_generation_zero(
 ) -> Generation:
     """Make a finished build the current generation of `retriever`, and `retriever` the default one.
 
-    The live folder is `root`/live. A build that was opened before gets its newest generation again,
-    with its additions.
+    The live folder is `root`/live. If the build was opened before, its newest generation becomes
+    the current one again, with the documents that were added to it.
 
     Args:
         root: Folder of the project.

@@ -6,7 +6,8 @@ Three comparisons use FAISS:
 - The index that `auto` chooses for large collections against HNSW.
 - The inverted file that a hierarchy of the same passages provides against faiss's inverted file.
 
-Our rankings are stable. The fusion includes its second pass.
+Our searches also break ties by document id. The fusion is measured with feedback: a second scoring
+after the query vector has moved towards the best documents.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FINGERPRINT = "benchmark"
 BASE = EncoderSettings().base
 # Number of passages that `large` searches.
 LARGE_SIZE = 1_000_000
-# Recall that approximate searches are tuned to or must reach.
+# Approximate searches are compared at this recall.
 RECALL = 0.99
 # Goals of an exact index against faiss flat: queries per second, and latency of one query.
 MIN_EXACT_SPEED = 0.8
@@ -47,7 +48,7 @@ MIN_APPROXIMATE_SPEED = 2.0
 MAX_FUSION_LATENCY = 1.3
 # Iterations of k-means for both inverted files, which is faiss's default.
 ITERATIONS = 10
-# Standard deviation of vectors around their centre, per dimension.
+# Standard deviation of synthetic vectors around their centre, in each dimension.
 NOISE = 0.7
 # Queries that are timed against one read of all vectors.
 READING_QUERIES = 20
@@ -193,7 +194,7 @@ def _automatic_search(vectors: np.ndarray, k: int) -> Search:
 
 
 def _document_ids(vectors: np.ndarray) -> list[str]:
-    """Return an id per row, from which `_search_of` reads the row's number again."""
+    """Return an id per row. It is the row's number as text, which `_search_of` parses."""
     return [f"{i:09d}" for i in range(len(vectors))]
 
 
@@ -231,9 +232,9 @@ def _build_hnsw(vectors: np.ndarray) -> Any:
 
 
 def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
-    """Return the hierarchy's inverted file and one that faiss trains with as many lists.
+    """Return two inverted files: one with the hierarchy's lists, and one that faiss trains.
 
-    Both have the same number of iterations.
+    Both have the same number of lists, and were clustered with the same number of iterations.
     """
     import faiss
 
@@ -267,7 +268,9 @@ def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
 
 
 def _tune(parameter: str, index: Any, queries: np.ndarray, nearest: np.ndarray, k: int) -> Search:
-    """Return the search with the least effort that reaches `RECALL`, in steps of a fifth.
+    """Return the search with the smallest effort that reaches `RECALL`.
+
+    The effort is raised in steps of a fifth.
 
     Args:
         parameter: The index's parameter for effort: "efSearch" or "nprobe".
@@ -293,7 +296,10 @@ def _tune(parameter: str, index: Any, queries: np.ndarray, nearest: np.ndarray, 
 def _latency_rows(
     label: str, ours: Search, peer: Search, queries: np.ndarray, rounds: int, most: float
 ) -> list[dict[str, Any]]:
-    """Return milliseconds of single queries: median and 99th percentile of the queries' medians.
+    """Compare the milliseconds of single queries.
+
+    The value of a query is the median of its runs. The rows have the median and the 99th percentile
+    of these values.
 
     Args:
         label: Start of the rows' names.

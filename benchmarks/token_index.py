@@ -1,9 +1,9 @@
 """Compare the binary token index and BM25 with bm25s on the same texts.
 
-The rows cover building with tokenising, searching, and size. Texts are SQuAD's paragraphs if the
-data sets are available (`FRESHET_DATA`, else `../shared/data`), first of its dev part and then all.
-Otherwise they are the docstrings of the standard library, numpy and pandas. Queries are judged
-questions, weighted and expanded as by a lexical encoder.
+The rows cover building (with tokenising), searching, and size. If the data sets are available
+(`FRESHET_DATA`, else `../shared/data`), the texts are the paragraphs of SQuAD: first those of its
+dev part, and then all. Otherwise they are the docstrings of the standard library, numpy and pandas.
+Queries are judged questions. Their tokens are weighted and expanded as by a lexical encoder.
 """
 
 from __future__ import annotations
@@ -33,23 +33,31 @@ from model_code.text.terms import get_analyzer
 DEFAULT_DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 SQUAD = Path(os.environ.get("FRESHET_DATA", DEFAULT_DATA)) / "squad"
 PACKAGES = ("stdlib", "numpy", "pandas")
-# Tokens that a search uses, of all tokens of a query.
+# Number of tokens of a query, and number of the heaviest ones that a narrow search uses.
 SEARCHED_TOKENS = 32
 QUERY_TOKENS = 128
-# Documents per search.
+# Number of documents that a search returns.
 DEPTH = 100
+# Goal: the largest size of the index per pair of token and document, in bytes.
 MAX_BYTES_PER_POSTING = 1.5
-# Accepted ratio to bm25s for BM25 on the same terms.
+# Goal: the smallest ratio of our speed to bm25s, for BM25 on the same terms.
 MIN_BM25_SPEED = 1 / 1.2
-# Texts that estimate the time of encoding all texts.
+# Number of texts that are encoded to estimate the time of encoding all texts.
 ENCODED_TEXTS = 200
-# Queries compared with a product over all postings, which is slow.
+# Number of queries that are compared with an exhaustive search, which is slow.
 CHECKED_QUERIES = 50
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents, and questions (text, id of a document that answers it)."""
+    """A collection with questions.
+
+    Attributes:
+        name: Name of the collection.
+        ids: Ids of the documents.
+        texts: Texts of the documents, in the order of `ids`.
+        questions: Texts of the questions, each with the id of a document that answers it.
+    """
 
     name: str
     ids: list[str]
@@ -60,10 +68,9 @@ class Texts:
 def rows(
     data: Path | None = None, base: str | Path = BASE, questions: int = 200, repeats: int = 12
 ) -> list[dict[str, Any]]:
-    """Return all rows, as medians over `repeats` rounds, and a quarter as many for building.
+    """Return all rows. The peer, bm25s, drops stop words and does not expand questions.
 
-    A ratio of 1 is level with bm25s, which drops stop words and searches with the question's own
-    words.
+    Values are medians over `repeats` rounds, and over a quarter as many rounds for building.
 
     Args:
         data: Another folder in BEIR layout.
@@ -91,7 +98,7 @@ def _token_index_rows(
     order = np.random.default_rng(0).permutation(len(texts.questions))
     questions = [texts.questions[i] for i in np.sort(order[:question_count])]
 
-    # A used tokenizer has cached words. Each build, with the warm-up, therefore gets a new one.
+    # A tokenizer caches words. Each build, including the warm-up, therefore gets a new tokenizer.
     build_rounds = repeats // 4 + 1
     tokenizers = [TokenBags(tokenizer) for _ in range(build_rounds + 1)]
     unused_tokenizers = iter(tokenizers)
@@ -227,9 +234,9 @@ def _bm25_rows(texts: Texts, question_count: int, repeats: int) -> list[dict[str
 
 
 def _first_search_row(texts: Texts, tokenizer: TokenBags, base: str | Path) -> dict[str, Any]:
-    """Compare the time from texts to the first answer with the time of encoding.
+    """Compare the time to build the index and answer a query with the time to encode the texts.
 
-    A sample estimates the time of encoding.
+    The time to encode all texts is estimated from a sample.
     """
     from model_code.encoding.encoder import Encoder
 
@@ -306,12 +313,12 @@ def _check_rows(
 def make_queries(
     bags: Bags, ids: Sequence[str], questions: Sequence[tuple[str, str]], tokenizer: TokenBags
 ) -> list[Sparse]:
-    """Return `QUERY_TOKENS` tokens with weights for each question.
+    """Return `QUERY_TOKENS` tokens with weights for each question, like those of a lexical encoder.
 
-    They are its own tokens and tokens of the text that answers it and of two random texts. Rare
-    tokens and the question's own come first. The weight at rank r is 5.8 (1 + r / 4)^-.43. This is
-    the median of the weights that a closed-form lexical encoder on MiniLM gave to 200 questions of
-    SQuAD, within 8 % from rank 0 to 127.
+    A query has the tokens of the question, of the text that answers it, and of two random texts.
+    The tokens of the question and rare tokens come first. The weight at rank r is
+    5.8 (1 + r / 4)^-.43. From rank 0 to 127, this agrees within 8 % with the median weight that a
+    closed-form lexical encoder on MiniLM gave to 200 questions of SQuAD.
 
     Args:
         bags: Tokens of the documents.
@@ -354,7 +361,7 @@ def heaviest(queries: Sequence[Sparse]) -> list[Sparse]:
 
 
 def exhaustive(queries: Sequence[Sparse], bags: Bags, ids: Sequence[str], k: int) -> list[set[str]]:
-    """Return the k best documents of each query from all postings, without an index."""
+    """Return the k best documents of each query, scored from all tokens without an index."""
     distinct_keys = np.unique(bags.tokens * len(bags) + bags.passages)
     tokens, passages = np.divmod(distinct_keys, len(bags))
     # Ties are broken by document id.
@@ -395,7 +402,7 @@ def _build_peer(texts: list[str]) -> Any:
 
 
 def _read_collections(data: Path | None) -> list[Texts]:
-    """Read the given folder, else the two collections of SQuAD, else docstrings."""
+    """Read the given folder. Without one, read the two collections of SQuAD, or docstrings."""
     if data is not None:
         return [_read_beir(data)]
     if not SQUAD.is_dir():

@@ -1,9 +1,9 @@
 """`freshet bench train`: compare a training step with plain training and sentence-transformers.
 
-It measures the cost of the hierarchy per step, and our speed against sentence-transformers' usual
-loss. Every row is a median over steps that alternate between the two sides, so that other load
-slows both. Texts are random words of the encoder's vocabulary with the lengths of real corpora;
-their content does not change the cost.
+It measures what the hierarchy adds to the time of a step, and our speed against
+sentence-transformers' usual loss. Every row is a median over steps that alternate between the two
+sides, so that other load slows both. Texts are random words of the encoder's vocabulary with the
+lengths of real corpora, because the content of texts does not change the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from model_code.training.trainer import Trainer
 BASE = EncoderSettings().base
 MAX_TOKENS = 128
 PEER = "MultipleNegativesRankingLoss"
-# Goals: time of a step with the hierarchy, and speed against the peer.
+# Goals: largest ratio of the time of a step with the hierarchy to one without, and smallest ratio
+# of our speed to the peer's.
 MAX_HIERARCHY_COST = 1.10
 MIN_PEER_SPEED = 1.2
 Step = Callable[[], object]

@@ -1,12 +1,16 @@
 """`freshet bench faults`: kill a process that changes two live retrievers, and check the result.
 
-A worker adds, updates, deletes and compacts, opens builds like a retrain, reverts to earlier
-generations and collects garbage. The other retriever follows it. The worker is killed at a random
-moment, every fourth time in the middle of a revert. Then a search of each retriever must answer
-from one whole generation, with the documents from before or after the interrupted change. After the
-next writers, in any order, nothing may be missing, doubled or pending. Changes that a receipt
-acknowledged or that the ledger recorded must be present. The builds that it opens are made in a
-moment: `retrains` kills real retrains, and `doors` kills the service, the inbox and syncs.
+A worker process adds, updates and deletes documents, compacts, opens builds like a retrain, reverts
+to earlier generations and collects garbage. It applies each change to a second retriever, too. It
+is killed at a random moment, every fourth time in the middle of a revert.
+
+Then a search of each retriever must answer from one whole generation, with the documents from
+before or after the interrupted change. After the next writers, in any order, no document may be
+missing or doubled, and no change may be pending. Changes that a receipt acknowledged or that the
+ledger recorded must be present.
+
+The builds that the worker opens are synthetic. The module `retrains` kills real retrains. The
+module `doors` kills the processes through which documents come in: service, inbox and sync.
 """
 
 from __future__ import annotations
@@ -31,15 +35,17 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 
 KILLS = 200
-# One kill in this number hits a retrain (see `retrains`), and one hits a door (see `doors`).
+# One in so many kills hits a retrain (see `retrains`), and one in so many hits the service, the
+# reader of the inbox or a sync (see `doors`).
 KILLS_PER_RETRAIN_KILL = 10
 KILLS_PER_DOOR_KILL = 4
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 # Seconds until a worker must have finished its first change or begun a revert.
 WORKER_TIMEOUT_SECONDS = 600
-# One kill in this number is aimed at a revert, which takes about `REVERT_SECONDS`.
+# One in so many kills is aimed at a revert, which takes about `REVERT_SECONDS`.
 KILLS_PER_REVERT_KILL = 4
 REVERT_SECONDS = 0.15
+# Modules that are imported before a worker is forked, so that it starts at once.
 PRELOADED = [
     "torch",
     "transformers",
@@ -58,10 +64,11 @@ PROBLEMS = (BROKEN_SEARCH, WRONG_DOCUMENTS, WRONG_LEDGER)
 def rows(
     kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Kill `kills` processes, a tenth of them retrains and a quarter at the doors; count failures.
+    """Kill processes, and count the failures after each kill.
 
-    Each of the other processes changes documents and is killed at most `longest` seconds after its
-    first change. A retrain costs a minute per kill, which limits their number.
+    A tenth of the processes are retrains, because a kill of a retrain takes a minute. A quarter are
+    the service, the reader of the inbox, or a sync. The others change documents. They are killed at
+    most `longest` seconds after their first change.
 
     Args:
         kills: Number of kills.
@@ -112,11 +119,11 @@ def rows(
 
 
 class Trial:
-    """One project through many crashes, beside a plain model of both live retrievers.
+    """One project that survives many kills, and the documents that it must have after each kill.
 
     Attributes:
         project: The project.
-        state: Documents that the default retriever must hold.
+        state: Documents that both live retrievers must hold.
         ids: Ids of all documents that may exist.
         generations: Documents of each generation of the default retriever.
         found: Number of problems by kind.
@@ -139,7 +146,7 @@ class Trial:
         self.processes.set_forkserver_preload(PRELOADED)
 
     def kill(self, number: int, longest: float) -> None:
-        """Start a worker, kill it, and compare.
+        """Start a worker, kill it, and compare the project with the expected documents.
 
         Args:
             number: Number of the kill.
@@ -177,11 +184,10 @@ class Trial:
         return known_numbers[-3:]
 
     def _replay(self, lines: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, bool]:
-        """Apply the finished changes of a journal to the plain model.
+        """Apply the finished changes of a worker's journal to the expected documents.
 
         Returns:
-            The interrupted change, if there is one, and whether its documents were acknowledged
-            before.
+            The interrupted change, if there is one. Whether the worker received a receipt for it.
         """
         current_change = None
         acknowledged = False
@@ -200,9 +206,9 @@ class Trial:
         return current_change, acknowledged
 
     def _compare(self, interrupted: dict[str, Any] | None, acknowledged: bool) -> None:
-        """Search both retrievers after the kill, run the next writers, and search again.
+        """Search both retrievers after the kill, apply pending changes, and search again.
 
-        The next writers run in any order.
+        The changes are applied to the two retrievers in a random order.
         """
         before = after = self.state
         if interrupted is not None:

@@ -1,4 +1,4 @@
-"""Conditions that hold after a crash, and the plain model of documents they are compared with."""
+"""Conditions that must hold after a crash, and the documents that are expected then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_VERSION = "none"
 
 
 def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, State]) -> State:
-    """Return the documents after an action of the worker."""
+    """Return the documents that are expected after an action of the worker."""
     kind = action["kind"]
     # Documents also arrive during a retrain.
     if kind in ("put", "retrain"):
@@ -36,10 +36,10 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
 
 
 def received(collection: LiveIndex, action: Mapping[str, Any], state: State) -> bool:
-    """Return whether the ledger has the documents of an action, by its last events.
+    """Return whether the last events of the ledger are those of an action.
 
-    They were recorded in one transaction, so from then on none may be lost, even if the process was
-    killed before it could acknowledge them.
+    An action is recorded in one transaction. A recorded document may not be lost, even if the
+    process was killed before it could acknowledge the document.
     """
     if action["kind"] in ("put", "retrain"):
         latest = collection.ledger.latest(action["documents"])
@@ -167,7 +167,7 @@ def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | N
 def notes_problem(collection: LiveIndex, version: str) -> str | None:
     """Describe missing or repeated records of a finished promotion; None if there are none.
 
-    The records are in the ledger and in the history.
+    The ledger and the history of promotions must each have exactly one record.
     """
     retrains = collection.ledger.tasks.last(collection.retriever, 1000, TaskKind.RETRAIN)
     ledger_count = 0

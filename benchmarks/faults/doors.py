@@ -1,8 +1,8 @@
-"""Kill the processes at the doors: the service, the reader of the inbox, and a sync.
+"""Kill the processes through which documents come in: service, reader of the inbox, and sync.
 
-A client of the service knows which requests were acknowledged; the result of its last request is
-unknown. A file in the inbox and a written source count as acknowledged: the next run must finish
-them.
+These three are called doors here. A client of the service knows which requests were acknowledged;
+the result of its last request is unknown. A file in the inbox and a file of a source count as
+acknowledged: after the kill, the next run must take their documents.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from orchestration.running_service import find_running_service, register_service
 
 # Seconds until a service answers.
 SERVICE_TIMEOUT_SECONDS = 120
-# Longest delay of a kill in seconds, from the moment when there is work.
+# Largest number of seconds from the beginning of the work to the kill.
 MAX_KILL_DELAY = 0.4
-# Most acknowledged changes or taken files before the one that a kill interrupts.
+# Largest number of changes or files that are finished before the interrupted one.
 MAX_FINISHED_CHANGES = 4
-# Files that are put into the inbox at once.
+# Number of files that are put into the inbox at once.
 INBOX_FILES = 6
-# Documents of the source, of which some are present at a time.
+# Number of documents that a source may have, and that it has at a time.
 SOURCE_DOCUMENTS = 9
 PRESENT_SOURCE_DOCUMENTS = 5
 # Share of changes that put documents; the others remove some.
 PUT_SHARE = 0.7
-# A synced file that is not the project's own source gets a name, which starts its documents' ids.
+# File of a named source, and the beginning of the ids of its documents.
 SOURCE = "source.jsonl"
 SOURCE_PREFIX = "source:"
 PRELOADED = [
@@ -61,7 +61,7 @@ PRELOADED = [
 
 
 def door_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
-    """Kill `kills` processes, each door in turn, and count failures."""
+    """Kill `kills` processes, and count failures. The three kinds of processes take turns."""
     with tempfile.TemporaryDirectory(prefix="freshet-doors-") as folder:
         trial = DoorTrial(Path(folder), encoder, seed)
         for number in range(kills):
@@ -108,13 +108,14 @@ def _end_with_parent() -> None:
 
 
 class DoorTrial:
-    """One project through many crashes at its doors, beside a plain model of its documents.
+    """One project that survives many kills, and the documents that it must have after each kill.
 
     Attributes:
         project: The project.
         state: Documents that both retrievers must hold.
         dropped: Number of files that were put into the inbox.
-        fell: Number of acknowledged requests, and of kills by the files that they left.
+        fell: Counts for a look at what was tested. Key "acknowledged": acknowledged requests. Key
+            "N files left": kills after which N files were in the inbox.
         problems: Descriptions of the problems.
     """
 
@@ -129,7 +130,7 @@ class DoorTrial:
         self.processes.set_forkserver_preload([*PRELOADED, __name__])
 
     def kill(self, number: int) -> None:
-        """Start a process at one door, kill it, let the next one finish, and compare."""
+        """Start a process, kill it, let another one finish its work, and compare the documents."""
         doors = (self.at_the_service, self.at_the_inbox, self.at_the_source)
         door = doors[number % len(doors)]
         allowed_states = door()
@@ -169,7 +170,7 @@ class DoorTrial:
             process.join()
 
     def at_the_service(self) -> tuple[checks.State, ...]:
-        """Send requests, one after the other, until the service no longer answers.
+        """Send requests one after the other, and kill the service during one of them.
 
         Returns:
             The states that are allowed after the kill.
@@ -182,7 +183,7 @@ class DoorTrial:
             for change_number in itertools.count():
                 action = self._draw_change()
                 started = time.monotonic()
-                # The kill hits this request or one of the next, which get their own timers.
+                # The timer of this request or of a later one kills the service.
                 if change_number >= finished_changes:
                     delay = self.random.uniform(0, request_seconds)
                     threading.Timer(delay, process.kill).start()
@@ -218,7 +219,7 @@ class DoorTrial:
             client.delete(action["ids"], wait=wait)
 
     def at_the_inbox(self) -> tuple[checks.State, ...]:
-        """Put files into the inbox at once; the next run takes the remaining ones.
+        """Put files into the inbox, kill the process that takes them, and take the remaining files.
 
         Returns:
             The only state that is allowed after the kill.
@@ -250,7 +251,7 @@ class DoorTrial:
         return (state,)
 
     def at_the_source(self) -> tuple[checks.State, ...]:
-        """Change a source; the next sync finishes.
+        """Change a source, kill the process that syncs it, and sync it again.
 
         Returns:
             The only state that is allowed after the kill.

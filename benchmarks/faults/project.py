@@ -182,7 +182,7 @@ def _copy_code(root: Path) -> None:
 def _write_corpus(folder: Path) -> dict[str, str]:
     """Write documents and a judged query for each; return the texts by id.
 
-    A document's name is its id, as for added documents.
+    The title of a document is its id, as in the documents that are added later.
     """
     texts = {f"base-{number}": document_text(number) for number in range(TRAINING_DOCUMENTS)}
     documents = []

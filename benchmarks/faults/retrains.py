@@ -1,9 +1,12 @@
 """Kill retrains of a tiny real project in each of their parts, for `freshet bench faults`.
 
-A retrain is a process of `worker` that runs DVC and its stages. It is killed at a random moment of
-the time that a part took before, every other time with all processes that it started. Then a search
-must answer as before. Champion and live build must be the old ones or the new ones. Documents are
-added and removed, and the same key is retried until the retrain ends.
+A retrain is a process that runs DVC and its stages; `worker` starts it. It is killed in a chosen
+part. The moment is random, within the time that the part took in an earlier retrain. Every other
+time, all processes that the retrain started are killed, too.
+
+After a kill, a search must find the same documents as before. Champion and live build must both be
+the old version or both the new one. Then documents are added and removed, and the retrain is
+started again with the same key, until it ends.
 """
 
 from __future__ import annotations
@@ -35,10 +38,10 @@ STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")
 MARKED_PARTS = list(worker.MARKED_FUNCTIONS)
 STAGES_START = MARKED_PARTS.index("snapshot") + 1
 PARTS = (*MARKED_PARTS[:STAGES_START], *STAGES, *MARKED_PARTS[STAGES_START:])
-# What a retrain does before its first part and between two parts.
+# Names for the time before the first part of a retrain, and between two parts.
 STARTING = "starting"
 BETWEEN_PARTS = "between parts"
-# Parts between two kills of the same retrain.
+# The same retrain is killed again in the part that comes so many parts later.
 PARTS_BETWEEN_KILLS = 3
 # Seconds until a part must have begun or a retrain must have ended.
 RETRAIN_TIMEOUT_SECONDS = 600
@@ -95,7 +98,7 @@ def wanted_parts(kills: int) -> list[int]:
 
 
 class RetrainTrial:
-    """One project through many killed retrains, beside a plain model of its documents.
+    """One project that survives many killed retrains, and the documents that it must have.
 
     Attributes:
         project: The project.
@@ -103,9 +106,9 @@ class RetrainTrial:
         ids: Ids of all documents that may exist.
         version: Version of the champion after the last finished retrain.
         started: Number of started retrains.
-        took: Seconds of each part in its last run without a kill.
+        took: Seconds that each part took when it last ran without a kill.
         found: Number of problems by kind.
-        fell: Number of kills by the part that they interrupted.
+        fell: Number of kills in each part.
         problems: Descriptions of the problems.
     """
 
@@ -154,7 +157,7 @@ class RetrainTrial:
         return remaining_parts
 
     def _change_documents(self) -> None:
-        """Add or remove documents while no retrain runs or a killed one waits."""
+        """Add or remove documents while no retrain runs, for example after one was killed."""
         collection = LiveIndex(self.project)
         action = worker.draw(self.random, [0])
         while action["kind"] not in ("put", "remove"):
@@ -164,7 +167,7 @@ class RetrainTrial:
         collection.ledger.close()
 
     def attempt(self, key: str, part: str | None = None) -> bool:
-        """Run the retrain `key`, kill it in `part`, and compare.
+        """Run the retrain `key`, kill it in `part`, and check the project.
 
         Args:
             key: Key of the retrain.
@@ -221,8 +224,8 @@ class RetrainTrial:
     def _find_part(self, journal: worker.Journal) -> str:
         """Return the part that a retrain is in.
 
-        It is the stage whose output is being written, else the part in the last line of the
-        journal.
+        The journal names the parts outside of stages. A stage is recognised by the folder in which
+        it prepares its output.
         """
         lines = [line for line in journal.read() if "part" in line or "ended" in line]
         if not lines:
@@ -242,7 +245,7 @@ class RetrainTrial:
             raise FreshetError(f"a retrain failed by itself: {errors or log}")
 
     def _compare(self, finished: bool) -> None:
-        """Check search, versions and ledger, before and after the next writer."""
+        """Check search and versions after a retrain; apply pending changes, and check again."""
         collection = LiveIndex(Project(self.root))
         if self._search(collection) != self.state:
             self._note(BROKEN_SEARCH, "before a writer began")

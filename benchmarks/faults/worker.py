@@ -1,6 +1,6 @@
-"""Processes that are killed: one changes documents, the other retrains.
+"""The processes that `freshet bench faults` kills: one changes documents, the other retrains.
 
-They write a line before each step.
+They write a line to a journal before and after each step, which tells where a kill hit them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestration.freshness import retrain
 from orchestration.freshness.snapshot import live_documents
 from orchestration.registry import gate, release
 
-# Number of ids that are added, updated and deleted repeatedly.
+# Number of document ids that are added, updated and deleted repeatedly.
 DOCUMENTS = 12
 # Kinds of changes. A kind that is listed more often is drawn more often.
 ACTIONS = (
@@ -76,7 +76,7 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
         root: Folder of the project.
         journal: File of the journal.
         seed: Seed of the changes.
-        generations: Generations to revert to.
+        generations: Generations to revert to, by number.
     """
     log = Journal(journal)
     generator = random.Random(seed)
@@ -154,7 +154,7 @@ def perform(
     Args:
         collection: Live index that is changed.
         action: Change that `draw` returned.
-        acknowledge: Called with the receipt. From then on the documents may not be lost.
+        acknowledge: Called once the documents are recorded. From then on they may not be lost.
     """
     kind = action["kind"]
     if kind == "put":
@@ -176,7 +176,7 @@ def perform(
 
 
 def follow(other: LiveIndex, action: Mapping[str, Any]) -> None:
-    """Apply the events of `action` to another retriever, with the same maintenance."""
+    """Apply an action to another retriever: its events, or the same maintenance."""
     if action["kind"] in ("compact", "collect"):
         perform(other, action)
     else:
@@ -201,7 +201,7 @@ def _retrain(
     seed: int,
     acknowledge: Callable[[], None],
 ) -> None:
-    """Build from the live documents while others arrive, and promote it, like a retrain."""
+    """Build from the live documents while others arrive, and open the build, like a retrain."""
     searcher = collection.builder.searcher
     root = collection.project.root
     texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
@@ -221,7 +221,7 @@ def _retrain(
         open_build(collection.project, collection.retriever, artifacts, {}, rules, snapshot)
 
 
-# Parts of a retrain outside its stages, in order: their names and functions.
+# Parts of a retrain that are not stages, in order: their names, modules and functions.
 MARKED_FUNCTIONS = {
     "plan": (retrain, "_begin_retrain"),
     "snapshot": (retrain, "make_workspace"),
@@ -234,7 +234,7 @@ MARKED_FUNCTIONS = {
 
 
 def retrain_once(root: Path, journal: Path, key: str) -> None:
-    """Retrain the project under `root`, and promote the result without regard to the gate."""
+    """Retrain the project under `root`, and promote the result whatever the gate decides."""
     log = Journal(journal)
     for name, (module, function) in MARKED_FUNCTIONS.items():
         setattr(module, function, _mark_in_journal(log, name, getattr(module, function)))

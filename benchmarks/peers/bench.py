@@ -34,11 +34,11 @@ from model_code.retrieval.index_settings import IndexSettings
 
 WORDS_PER_TEXT = 40
 WORDS_PER_QUERY = 6
-# Size of the build whose cost is left out.
+# Number of documents of a small build. Its time is subtracted from that of the measured build.
 FEW_DOCUMENTS = 20
-# Documents that are added one by one.
+# Number of documents that are added one by one.
 ADDED = 10
-# Searches after the first one that follows an addition.
+# Number of further searches after the first one that follows an addition.
 REPEATED_SEARCHES = 3
 
 # Milliseconds of each measurement, by what was measured.
@@ -47,7 +47,7 @@ Samples = dict[str, list[float]]
 
 @dataclass
 class Inputs:
-    """What all engines are given.
+    """Documents and queries of the comparison, which are the same for all engines.
 
     Attributes:
         documents: The documents of the built index.
@@ -144,8 +144,8 @@ class OurIndex:
     """
 
     def __init__(self, folder: Path, inputs: Inputs, base: str | Path) -> None:
-        # What a build costs whatever its size, above all the encoder, is left out. The first build
-        # imports the libraries.
+        # Each build has a fixed cost, above all for loading the encoder. The time of a small build
+        # estimates it, and is subtracted. The very first build only imports the libraries.
         few = inputs.documents[:FEW_DOCUMENTS]
         _build(folder / "first", few, base)
         fixed = _milliseconds(lambda: _build(folder / "few", few, base))
@@ -244,7 +244,7 @@ def _add_and_search(engine: Engine, document: PeerDocument, query: PeerQuery) ->
 
 
 def _waiting(search: Callable[[], object]) -> float:
-    """Return the milliseconds by which a first search is slower than the fastest of the next."""
+    """Return by how many milliseconds the first search is slower than the fastest later one."""
     first = _milliseconds(search)
     fastest = min(_milliseconds(search) for _ in range(REPEATED_SEARCHES))
     return max(0.0, first - fastest)

@@ -1,8 +1,8 @@
-"""Peers: engines that people use for hybrid search, each with its own words, vectors and filters.
+"""Engines for hybrid search that Freshet is compared with.
 
-Every engine keeps texts, vectors and the field `percent`, and fuses words and vectors with its own
-means, or with reciprocal rank fusion where it has none. An engine is measured if its libraries are
-installed.
+Every engine stores texts, vectors and the field `percent`. It searches by words and by vectors, and
+filters by the field. It fuses the two rankings with its own method, or with reciprocal rank fusion
+if it has no method. An engine is measured if its libraries are installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 K = 10
-# Candidates of words and of vectors that are fused.
+# Number of candidates by words, and by vectors, that are fused.
 DEPTH = 100
 RRF_CONSTANT = 60
 # Neighbours of a node, and candidates while building and searching, of HNSW graphs.
@@ -243,7 +243,7 @@ class QdrantLocal(Engine):
 
 
 class LanceHybrid(Engine):
-    """LanceDB: a table with a full-text index, searched in its hybrid way."""
+    """LanceDB: a table with a full-text index, searched by its hybrid queries."""
 
     name = "LanceDB"
     modules = ("lancedb",)
@@ -282,7 +282,10 @@ class LanceHybrid(Engine):
 
 
 class TantivyWithUsearch(Engine):
-    """tantivy for words and usearch for vectors. usearch has no filter, so it returns more."""
+    """tantivy for words and usearch for vectors.
+
+    usearch has no filter. It therefore returns more candidates, which are filtered afterwards.
+    """
 
     name = "tantivy + usearch"
     modules = ("tantivy", "usearch")
