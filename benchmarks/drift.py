@@ -181,8 +181,8 @@ def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
     """Return the row of one cell, with the share of correct decisions.
 
     Without a shift, every alarm is wrong. With a shift, a retrain is right if the harm is above
-    `MIN_LOSS`, and wrong otherwise. There is no goal for a harm between `MIN_LOSS` and `HARM`,
-    because 100 documents are too few to find such a small loss reliably.
+    `MIN_LOSS`, and wrong otherwise. The row has no goal if the harm is between `MIN_LOSS` and
+    `HARM`, because 100 documents are too few to find such a small loss reliably.
     """
     study, source, share = key
     harm = float(np.mean(cell.harm))

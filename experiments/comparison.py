@@ -1,4 +1,4 @@
-"""Compare systems with paired tests over queries, as the experiments' tables report them."""
+"""Compare systems with paired tests over queries, and format the results for tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ CONFIDENCE = 0.95
 
 
 def compare_systems(differences: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
-    """Return the mean, its interval and p of paired differences.
+    """Test whether the means of paired differences are 0.
 
     Args:
-        differences: Differences (q,) of each comparison.
+        differences: Differences of the scores of two systems, one per query (q,), by the name of
+            the comparison.
 
     Returns:
-        Mean, lower end, upper end and p (Holm over all comparisons) by name, rounded to 4 digits.
+        For each name a list of four numbers, rounded to 4 digits: the mean difference, the lower
+        and the upper end of its 95 % bootstrap interval, and p. The p-values are corrected for the
+        number of comparisons (Holm).
     """
     columns = np.column_stack(list(differences.values()))
     means = columns.mean(axis=0)
@@ -34,7 +37,11 @@ def compare_systems(differences: Mapping[str, np.ndarray]) -> dict[str, list[flo
 
 
 def comparison_cells(comparison: Sequence[float] | None) -> str:
-    """Return two cells of a table, difference with interval and p; empty ones for None."""
+    """Return two cells of a Markdown table: the difference with its interval, and p.
+
+    Args:
+        comparison: Four numbers of `compare_systems`. None: the cells are empty.
+    """
     if comparison is None:
         return "| | |"
     difference, low, high, p = comparison

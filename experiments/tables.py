@@ -33,13 +33,13 @@ def measure_projects(
     measure: Callable[[Path], dict[str, Any]],
     tables: Callable[[Mapping[str, Any]], str],
 ) -> None:
-    """Measure each project that `arguments` names as NAME=PROJECT, and write result and tables.
+    """Measure projects, and write `result.json` and the tables of an experiment's page.
 
-    Other names keep their entries in `result.json`.
+    Entries of `result.json` that `arguments` does not name stay as they are.
 
     Args:
         folder: Folder of the experiment.
-        arguments: Arguments of the command.
+        arguments: Arguments of the command, each NAME=PROJECT.
         measure: Returns the result of a project.
         tables: Returns the text of the page's tables for all results by name.
     """
@@ -54,9 +54,14 @@ def measure_projects(
 def measure_into(
     path: Path, arguments: Sequence[str], measure: Callable[[Path], dict[str, Any]]
 ) -> None:
-    """Measure each project that `arguments` names as NAME=PROJECT, and write it to a JSON file.
+    """Measure projects, and write the result of each one to a JSON file once it is measured.
 
-    Other names keep their entries. Each result is written once it is measured.
+    Entries of the file that `arguments` does not name stay as they are.
+
+    Args:
+        path: The JSON file, which has a result for each name.
+        arguments: Arguments of a command, each NAME=PROJECT.
+        measure: Returns the result of a project.
     """
     results = read_json(path) if path.is_file() else {}
     for argument in arguments:

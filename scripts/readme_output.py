@@ -1,8 +1,8 @@
-"""Run the commands of the README on three notes, and write what they print into the README.
+"""Run the commands of the README on three notes, and write their output into the README.
 
 Run: python scripts/readme_output.py
 
-It takes about a minute and writes nothing but README.md. Lines are left out where `...` stands.
+It takes about a minute, and changes only README.md. `...` marks lines of output that are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEW_NOTE = (
     "tomatoes.md",
     "# Grow tomatoes\n\nSow tomatoes indoors in March. Plant them out after the last frost.\n",
 )
-# Lines of `freshet demo` that the README shows.
+# Pattern of the lines of `freshet demo` that the README shows.
 SHOWN_IN_DEMO = re.compile(
     r"^Running stage 'corpus'|is the champion: |^freshet search|^ +\d  |^ {12}"
 )
@@ -56,7 +56,7 @@ def run_command(command: str, folder: Path) -> list[str]:
 
 
 def shorten(lines: list[str], shown: re.Pattern[str]) -> list[str]:
-    """Keep the lines that match, up to the first search, and put `...` in place of the others."""
+    """Replace the lines that a pattern does not match, and all after the first search, by `...`."""
     kept: list[str] = []
     searches = 0
     for line in lines:

@@ -1,8 +1,8 @@
 """Measure the time from a key press to the hits, typed into a real browser.
 
 `python -m experiments.as_you_type.run URL` needs a running `freshet serve` at URL over the demo's
-corpus and writes `result.json` here. Ten questions of `people_ask` are typed at 150 ms a key. A
-first question is a warm-up and does not count.
+corpus. It writes `result.json` here. Ten questions of `people_ask` are typed with 150 ms between
+keys. Another question before them is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ QUESTIONS = 11
 KEY_DELAY_MILLISECONDS = 150
 # Pause after each question, so that its last hits are drawn.
 PAUSE_MILLISECONDS = 1000
-# Measures the time from a key until the hits of the full text in the box are drawn.
+# JavaScript that measures the time from a key press until the page shows the hits of the text in
+# the search box.
 CLOCK = """() => {
     let typed = 0;
     window.waited = [];

@@ -1,4 +1,8 @@
-"""What known queries and IncDSI are worth for documents that arrive with queries."""
+"""Measure the effect of known queries and IncDSI on new documents that arrive with queries.
+
+A known query is a query that a document is known to answer. It can be used in two ways: its words
+count as words of the document in BM25, and IncDSI solves the vector of the document for it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +32,15 @@ MAX_ROUNDS = 30
 
 @dataclass(frozen=True)
 class Arrival:
-    """Documents that were there, documents that arrive, and the queries that judge both.
+    """A division of a collection: old documents, new documents that arrive, and queries for both.
 
     Attributes:
-        old: Document numbers that the collection holds.
-        new: Document numbers that arrive, in their order.
+        old: Numbers of the documents that the collection has before.
+        new: Numbers of the documents that arrive, in the order of their arrival.
         old_known: Ids of known queries of old documents.
-        row_queries: For each new document, the ids of the queries that its row brings.
-        old_queries: Ids of the queries that judge old documents.
-        new_queries: Ids of the queries that judge new documents.
+        row_queries: Ids of the known queries that a new document arrives with, by its number.
+        old_queries: Ids of the queries that are evaluated for old documents.
+        new_queries: Ids of the queries that are evaluated for new documents.
         qrels: Relevant document numbers of each query id.
     """
 
@@ -51,7 +55,15 @@ class Arrival:
 
 @dataclass(frozen=True)
 class IncDsi:
-    """The program's settings: margins in units of the fused score, and weights of its terms."""
+    """Settings of IncDSI's objective; see `FusedSolver`.
+
+    Attributes:
+        gamma1: Margin by which a new document must score above its best rival, in units of the
+            fused score.
+        gamma2: Margin by which it must score below the documents of known queries.
+        lambda2: Weight of the distance from the plain encoding.
+        lambda1: Weight of the new document's queries; known queries weigh 1 - lambda1.
+    """
 
     gamma1: float
     gamma2: float
@@ -61,12 +73,13 @@ class IncDsi:
 
 @dataclass(frozen=True)
 class Way:
-    """How arriving documents are treated.
+    """A way to index arriving documents.
 
     Attributes:
         name: Name of the row in the table.
-        words: Which known queries are words: "none", "arrivals" or "all".
-        incdsi: Settings of the refinement, None for plain encodings.
+        words: Whose known queries count as words of their documents: "none", those of "arrivals"
+            (new documents), or "all".
+        incdsi: Settings of IncDSI. None: vectors are plain encodings.
     """
 
     name: str
@@ -75,7 +88,14 @@ class Way:
 
 
 def arrivals_of(collection: Collection, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the tuning arrival and the test arrivals of a collection, by name."""
+    """Return the divisions of a collection for tuning and for testing, by name.
+
+    Args:
+        collection: The collection.
+        options: Settings of the collection. With `cutoffs`, documents arrive by their dates;
+            otherwise, random documents arrive.
+        seed: Random seed.
+    """
     if "cutoffs" in options:
         return dated_arrivals(collection, options, seed)
     return random_arrivals(collection, options, seed)
@@ -84,7 +104,11 @@ def arrivals_of(collection: Collection, options: Mapping[str, Any], seed: int) -
 def random_arrivals(
     collection: Collection, options: Mapping[str, Any], seed: int
 ) -> dict[str, Arrival]:
-    """Let random documents arrive; another part of them, judged by dev queries, is for tuning."""
+    """Return two divisions in which random documents arrive.
+
+    In the division "tuning" the documents have dev queries, and in "test" test queries. The two
+    have no new document in common.
+    """
     qrels = collection.dataset.qrels
     judged = sorted({document for rows in qrels["test"].values() for document in rows})
     random = np.random.default_rng(seed)
@@ -101,7 +125,10 @@ def random_arrivals(
 def dated_arrivals(
     collection: Collection, options: Mapping[str, Any], seed: int
 ) -> dict[str, Arrival]:
-    """Let the documents of the months behind each cut-off date arrive."""
+    """Return a dev and a test division for each cut-off date.
+
+    The new documents are those of the first months after the date.
+    """
     random = np.random.default_rng(seed)
     dates = np.array(collection.dataset.dates)
     arrivals: dict[str, Arrival] = {}
@@ -116,7 +143,7 @@ def dated_arrivals(
 
 
 def add_months(day: str, months: int) -> str:
-    """Return the day so many months later, in ISO form."""
+    """Return the day that is a number of months later, in ISO format."""
     start = date.fromisoformat(day)
     total = start.month - 1 + months
     return start.replace(year=start.year + total // 12, month=total % 12 + 1).isoformat()
@@ -130,7 +157,16 @@ def make_arrival(
     random: np.random.Generator,
     old: np.ndarray | None = None,
 ) -> Arrival:
-    """Divide the queries between old and new documents."""
+    """Divide the queries of a collection between old and new documents.
+
+    Args:
+        collection: The collection.
+        new: Numbers of the documents that arrive.
+        split: Split of the queries that are evaluated: "dev" or "test".
+        options: Settings of the collection.
+        random: Generator of random draws.
+        old: Numbers of the old documents. None: all other documents.
+    """
     qrels = collection.dataset.qrels
     new_set = set(new.tolist())
     if old is None:
@@ -157,7 +193,7 @@ def make_arrival(
 
 
 class Experiment:
-    """One arrival on one collection, evaluated in several ways."""
+    """A collection with new documents, which are indexed in several ways and evaluated."""
 
     def __init__(
         self, collection: Collection, arrival: Arrival, words: Words, weights: Mapping[str, Weights]
@@ -166,9 +202,9 @@ class Experiment:
 
         Args:
             collection: Documents and queries with their encodings.
-            arrival: Who is there and who arrives.
-            words: How known queries count as words, where they do.
-            weights: Weights of the fusion with and without known queries, by "words" and "plain".
+            arrival: Old and new documents, and their queries.
+            words: How known queries count as words of their documents, if they do.
+            weights: Weights of the fusion: "words" with known queries as words, "plain" without.
         """
         self.collection = collection
         self.arrival = arrival
@@ -183,7 +219,14 @@ class Experiment:
         self.normalizer = Normalizer.fit(self.vectors[: self.old_count])
 
     def known_queries(self, which: str) -> list[tuple[int, int]]:
-        """Return the pairs of place and query row that are words in this way."""
+        """Return the known queries that count as words.
+
+        Args:
+            which: "none", "arrivals" or "all"; see `Way.words`.
+
+        Returns:
+            Pairs of a document's row in the matrices and a query's row number.
+        """
         pairs = []
         if which in ("arrivals", "all"):
             for document, queries in self.arrival.row_queries.items():
@@ -199,7 +242,7 @@ class Experiment:
         return [self.collection.query_rows[query] for query in queries]
 
     def bm25(self, which: str) -> sparse.csr_matrix:
-        """Return the BM25 weights (n, terms) with known queries as words in this way."""
+        """Return the BM25 weights (n, terms); for `which` see `Way.words`."""
         pairs = self.known_queries(which)
         places = [place for place, _ in pairs]
         queries = [query for _, query in pairs]
@@ -210,7 +253,12 @@ class Experiment:
         return bm25_weights(self.text_counts, known, words)
 
     def evaluate(self, way: Way) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return nDCG@10 of the queries for old and for new documents, and facts of the solver."""
+        """Index the new documents in one way, and evaluate the search.
+
+        Returns:
+            nDCG@10 of the queries for old documents, nDCG@10 of the queries for new documents, and
+            facts about the solver.
+        """
         bm25 = self.bm25(way.words)
         kind = "plain" if way.words == "none" else "words"
         weights = self.weights[kind]
@@ -265,7 +313,10 @@ class Experiment:
 
 
 class Constraints:
-    """Known queries that must keep finding their documents, in arrays with room for all of them."""
+    """Known queries that must still find their documents when a new document is added.
+
+    The arrays are allocated once, for the known queries of all old and new documents.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         collection = experiment.collection
@@ -283,7 +334,13 @@ class Constraints:
         return self._size
 
     def add(self, query: int, own_score: float, highest_bm25: float) -> None:
-        """Add the query of a row, with its document's fused score and its highest BM25 score."""
+        """Add a known query as a constraint.
+
+        Args:
+            query: Row number of the query.
+            own_score: Fused score of the query's own document.
+            highest_bm25: Highest BM25 score of any document for the query.
+        """
         mean, deviation = self._normalizer.moments(self._queries[query : query + 1])
         self._rows[self._size] = query
         self._vectors[self._size] = self._queries[query]
@@ -302,12 +359,12 @@ class Constraints:
 
     @property
     def means(self) -> np.ndarray:
-        """Mean (m,) of each query's products with the base."""
+        """Mean (m,) of each query's inner products with the old documents."""
         return self._numbers[0, : self._size]
 
     @property
     def deviations(self) -> np.ndarray:
-        """Deviation (m,) of each query's products with the base."""
+        """Standard deviation (m,) of each query's inner products with the old documents."""
         return self._numbers[1, : self._size]
 
     @property
@@ -326,15 +383,18 @@ class FusedSolver:
 
         s(q, v) = (q.v - mean_q) / deviation_q + w bm25(q, d) / max bm25(q)
 
-    For a new document with queries q_k, prior v0, and known queries z_j of documents that are
-    there,
+    s is the fused score of a document d with vector v for a query q. w is the weight of BM25. For a
+    new document with queries q_k, plain encoding v0, and known queries z_j of documents that are in
+    the collection, the solver minimises
 
         L(v) = l1 mean_k h(M_k + g1 - s(q_k, v)) + (1 - l1) sum_j h(s(z_j, v) - s_j + g2)
                + l2 |v - v0|^2,        h(x) = max(0, x)^2
 
     M_k is the best fused score of another document for q_k, and s_j the fused score of z_j's own
     document. Only known queries that find their document among the first ten are constraints.
-    A document's own query is left out of its words wherever that query is used.
+
+    A known query of a document would match its own words in the document exactly. Its words are
+    therefore left out of the document's words when the query itself is scored.
     """
 
     def __init__(
@@ -361,11 +421,15 @@ class FusedSolver:
         self.idf = np.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
     def share_without(self, place: int, query: int) -> float:
-        """Return a document's BM25 score for a known query that is left out of its words.
+        """Return a document's BM25 score for a known query, without the query's own words.
 
-        A term weighs idf c / (c + norm), where c counts it in text and known queries. The norm
-        follows from the weight and the count, so that the count without this query gives the
-        weight without it.
+        The weight of a term in a document is idf c / (c + norm), where c counts the term in the
+        text and the known queries. The norm is computed from the present weight and count. With it,
+        the smaller count without this query gives the weight without this query.
+
+        Args:
+            place: Row of the document in the matrices.
+            query: Row number of the query.
         """
         terms = self.query_counts[query]
         row = self.bm25[place]
@@ -391,7 +455,10 @@ class FusedSolver:
         return float(self.known[place, term])
 
     def add_old_queries(self, chunk: int = 128) -> None:
-        """Add the known queries of old documents that find them in the first ten as constraints."""
+        """Add known queries of old documents as constraints.
+
+        Only queries that find their document among the first ten become constraints.
+        """
         experiment = self.experiment
         pairs = []
         for query in experiment.arrival.old_known:
@@ -421,7 +488,11 @@ class FusedSolver:
                 self.constraints.add(int(rows[i]), float(own_scores[i]), float(highest[i]))
 
     def scores(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return normalised dense scores and BM25 scores (q, n) of queries."""
+        """Return the normalised dense scores (q, n) and the BM25 scores (q, n) of queries.
+
+        Args:
+            rows: Row numbers of the queries (q,).
+        """
         vectors = self.query_vectors[rows]
         mean, deviation = self.experiment.normalizer.moments(vectors)
         dense = (vectors @ self.vectors.T - mean[:, None]) / deviation[:, None]
@@ -429,11 +500,18 @@ class FusedSolver:
         return dense, bm25
 
     def keep(self, place: int) -> None:
-        """Let a document without queries in with its encoding."""
+        """Add a new document that has no queries, with its plain encoding."""
         self.present[place] = True
 
     def solve(self, place: int, queries: Sequence[int]) -> None:
-        """Solve one document's vector, let it in, and make its queries constraints of the next."""
+        """Solve the vector of a new document, and add the document.
+
+        Its queries become constraints of the documents that are added later.
+
+        Args:
+            place: Row of the document in the matrices.
+            queries: Row numbers of its queries.
+        """
         settings = self.settings
         prior = self.vectors[place].astype(np.float64)
         rows = np.array(queries)

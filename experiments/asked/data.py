@@ -30,7 +30,7 @@ class Dataset:
         texts: Title and text of each document, as encoder and BM25 read them.
         dates: ISO date of each document, empty where the collection has none.
         queries: Query texts by id.
-        qrels: For each split, the relevant document numbers of each query id.
+        qrels: The numbers of the relevant documents of each query id, by split.
     """
 
     ids: list[str]
@@ -83,7 +83,14 @@ class Encoded:
     def load_or_encode(
         cls, texts: Sequence[str], encoder: EncoderSource, cache: Path, passages: bool
     ) -> Encoded:
-        """Encode texts, or read what an earlier run encoded."""
+        """Encode texts, or read the vectors that an earlier run stored in the folder `cache`.
+
+        Args:
+            texts: The texts.
+            encoder: The encoder, which is loaded only if it is needed.
+            cache: Folder of the stored vectors.
+            passages: Whether the texts are passages. Otherwise they are queries.
+        """
         vectors_file = cache / "vectors.npy"
         if vectors_file.is_file():
             return cls(np.load(vectors_file), TokenSigns.load(cache))

@@ -1,4 +1,8 @@
-"""What known queries are worth as words: documents that were there all along."""
+"""Measure the effect of known queries as words of documents, without new documents.
+
+A known query is a query that a document is known to answer. Here its words count as words of the
+document in BM25.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,13 @@ from experiments.asked.search import (
 
 @dataclass(frozen=True)
 class Trial:
-    """One division of a collection's queries.
+    """A division of a collection's queries into known, dev and test queries.
 
     Attributes:
-        dev_known: Ids of known queries while dev queries choose.
-        dev: Ids of dev queries.
-        test_known: Ids of known queries while test queries report.
-        test: Ids of test queries.
+        dev_known: Ids of the known queries when settings are chosen on dev queries.
+        dev: Ids of the dev queries.
+        test_known: Ids of the known queries when test queries are evaluated.
+        test: Ids of the test queries.
         qrels: Relevant document numbers of each query id.
     """
 
@@ -65,10 +69,10 @@ def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> lis
 def queries_of_asked_documents(
     dataset: Dataset, train: Sequence[str], share: float, random: np.random.Generator
 ) -> list[str]:
-    """Return the train queries of a random share of the documents; the others are never asked.
+    """Return the train queries of a random share of the documents.
 
-    Dev and test queries of both kinds of documents remain, as in a collection where people have
-    asked for a part of the documents only.
+    Other documents have no known query then. This is as in a collection where people have asked for
+    only a part of the documents. Dev and test queries of all documents remain.
     """
     judged = sorted({document for query in train for document in dataset.qrels["train"][query]})
     shuffled = random.permutation(judged)
@@ -79,7 +83,10 @@ def queries_of_asked_documents(
 def fold_trials(
     dataset: Dataset, options: Mapping[str, Any], random: np.random.Generator
 ) -> list[Trial]:
-    """Divide the queries into folds; each is the test fold once, and the others are known."""
+    """Divide the queries into folds. Each trial has one fold as test queries.
+
+    The queries of the other folds are known. For choosing settings, some of them are dev queries.
+    """
     qrels = dataset.qrels["test"]
     folds = np.array_split(random.permutation(sorted(qrels)), options["folds"])
     trials = []
@@ -91,7 +98,7 @@ def fold_trials(
 
 
 def sample(ids: Sequence[str], most: int | None, random: np.random.Generator) -> list[str]:
-    """Return at most so many ids, in a random order."""
+    """Return ids in a random order, at most `most` of them; None for all."""
     return random.permutation(ids)[:most].tolist()
 
 
@@ -128,14 +135,27 @@ class Collection:
         return (answers @ self.query_counts).tocsr()
 
     def search(self, known_counts: Any, word_variant: Words) -> FusionSearch:
-        """Return the search in which known queries are words in this way."""
+        """Return a search in which known queries count as words of their documents.
+
+        Args:
+            known_counts: Term counts of the known queries of each document (n, terms).
+            word_variant: How they count.
+        """
         weights = bm25_weights(self.text_counts, known_counts, word_variant)
         return FusionSearch(self.documents.vectors, self.documents.tokens, weights, self.normalizer)
 
 
 @dataclass
 class Outcome:
-    """Scores of the test queries of one trial, by system, and what dev chose."""
+    """Results of one trial.
+
+    Attributes:
+        queries: Ids of the test queries.
+        similarity: Largest similarity of each test query to a known query; see
+            `largest_similarity`.
+        scores: nDCG@10 of each test query, by system.
+        choices: Settings that the dev queries chose, by system.
+    """
 
     queries: list[str]
     similarity: list[float]
@@ -144,7 +164,10 @@ class Outcome:
 
 
 def run_trial(collection: Collection, trial: Trial, grid: Mapping[str, Any]) -> Outcome:
-    """Choose on dev, and evaluate plain search and search with known queries once on test."""
+    """Choose settings on dev queries, and evaluate them once on test queries.
+
+    Search with known queries as words is compared with search without them.
+    """
     variants = {"plain": [Words()]}
     variants["words"] = [
         Words(weight, in_length)
@@ -177,7 +200,7 @@ def choose_fusion(
     candidates: Sequence[Words],
     grid: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Choose word variant and fusion weights by nDCG@10 on dev."""
+    """Choose how known queries count as words, and the fusion's weights, by nDCG@10 on dev."""
     rows = collection.rows(trial.dev)
     relevant = [trial.qrels[query] for query in trial.dev]
     best: dict[str, Any] = {"dev": -1.0}
@@ -203,10 +226,10 @@ def choose_harmless(
     candidates: Sequence[Words],
     grid: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Choose word variant and weights, with a limit for documents without known queries.
+    """Choose how known queries count as words, without harm to documents that have none.
 
-    Variants by which dev queries for such documents lose more than `largest_loss` are left out.
-    If all are, known queries do not count as words.
+    A candidate is left out if dev queries for documents without known queries lose more than
+    `largest_loss` with it. If all candidates are left out, known queries do not count as words.
     """
     known_documents = {document for query in trial.dev_known for document in trial.qrels[query]}
     unasked = np.array([not (trial.qrels[query] & known_documents) for query in trial.dev])
@@ -234,7 +257,7 @@ def evaluate_on_dev(
 def choose_bm25(
     collection: Collection, trial: Trial, known_counts: Any, candidates: Sequence[Words]
 ) -> dict[str, Any]:
-    """Choose the word variant of BM25 alone by nDCG@10 on dev."""
+    """Choose how known queries count as words in BM25 alone, by nDCG@10 on dev."""
     best: dict[str, Any] = {"dev": -1.0}
     for variant in candidates:
         search = collection.search(known_counts, variant)
@@ -247,7 +270,7 @@ def choose_bm25(
 def evaluate_fusion(
     collection: Collection, trial: Trial, known_counts: Any, choice: Mapping[str, Any]
 ) -> list[float]:
-    """Return nDCG@10 of each test query by the fusion that dev chose."""
+    """Return nDCG@10 of each test query, by the fusion that was chosen on dev queries."""
     rows = collection.rows(trial.test)
     relevant = [trial.qrels[query] for query in trial.test]
     search = collection.search(known_counts, choice["words"])
@@ -289,7 +312,10 @@ def bm25_ndcg(
 
 
 def largest_similarity(dataset: Dataset, trial: Trial) -> list[float]:
-    """Return each test query's largest Jaccard to a known query of a relevant document, or -1."""
+    """Return how similar each test query is to the known queries of its relevant documents.
+
+    The value is the largest Jaccard index of words; -1 if there is no such known query.
+    """
     known_of: dict[int, list[frozenset[str]]] = defaultdict(list)
     for query in trial.test_known:
         for document in trial.qrels[query]:

@@ -1,7 +1,7 @@
-"""Measure what known queries and IncDSI on the fused score are worth.
+"""Measure the effect of known queries, and of IncDSI on the fused score, on retrieval quality.
 
-`python -m experiments.asked.run DATA --cache FOLDER` reads the collections below DATA, writes
-`result.json` and the tables of the page. DATA/NAME holds a collection in BEIR layout.
+`python -m experiments.asked.run DATA --cache FOLDER` reads the collections below DATA. It writes
+`result.json` and the tables of the page. DATA/NAME is a collection in BEIR layout.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RANDOMISATIONS = 10_000
 
 
 def main() -> None:
-    """Run the parts that the arguments name, and write what was found."""
+    """Run the parts that the arguments name, and write results and tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--cache", type=Path, required=True, help="folder for vectors")
@@ -68,7 +68,7 @@ def main() -> None:
 def measure_memory(
     collection: Collection, options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Measure known queries of documents that were there all along."""
+    """Measure known queries as words of documents, without new documents."""
     outcomes = []
     for trial in split_trials(collection.dataset, options, settings["seed"]):
         outcomes.append(run_trial(collection, trial, settings["grid"]))
@@ -78,7 +78,7 @@ def measure_memory(
 def measure_arrivals(
     collection: Collection, options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Measure the ways of treating documents that arrive with queries."""
+    """Compare the ways to index new documents that arrive with queries."""
     arrivals = arrivals_of(collection, options, settings["seed"])
     if "tuning" in arrivals:
         pairs = {"all": (arrivals["tuning"], arrivals["test"])}
@@ -99,7 +99,10 @@ def measure_arrivals(
 def choose_for_old(
     collection: Collection, arrival: Arrival, settings: Mapping[str, Any]
 ) -> tuple[Words, dict[str, Any], dict[str, Any]]:
-    """Choose word variant and fusion weights on dev queries, as a build would."""
+    """Choose how known queries count as words, and the fusion's weights, on dev queries.
+
+    Only queries for old documents are used, as if the new ones had not arrived yet.
+    """
     dev = [query for query in arrival.old_queries if query in collection.dataset.qrels["dev"]]
     trial = Trial(arrival.old_known, dev, (), (), arrival.qrels)
     counts = collection.known_counts(arrival.old_known, arrival.qrels)
@@ -119,10 +122,11 @@ def choose_incdsi(
     weights: Mapping[str, Any],
     grid: Mapping[str, Any],
 ) -> tuple[IncDsi, list[dict[str, Any]]]:
-    """Choose the program's settings: the best new documents among those that harm no old ones.
+    """Choose the settings of IncDSI on the tuning division.
 
-    A setting harms old documents if their mean falls by more than a thousandth. Where all harm,
-    the one that harms least is taken.
+    Settings that harm old documents are left out: the mean of their queries falls by more than
+    .001. Of the others, those with the best mean for new documents are chosen. If all settings
+    harm, those with the smallest harm are chosen.
     """
     experiment = Experiment(collection, tuning, words, weights)
     old_plain, new_plain, _ = experiment.evaluate(Way("words of all", "all"))
@@ -222,7 +226,15 @@ def summarize(outcomes: Sequence[Outcome], borders: Sequence[float], seed: int) 
 
 
 def query_groups(similarity: np.ndarray, borders: Sequence[float]) -> dict[str, np.ndarray]:
-    """Return masks (q,) of the groups: all, without known queries, and by similarity."""
+    """Group the test queries by their largest similarity to a known query.
+
+    Args:
+        similarity: Similarity of each query (q,); -1 if its documents have no known query.
+        borders: Two similarities that separate the groups.
+
+    Returns:
+        A mask (q,) of each group.
+    """
     low, high = borders
     return {
         "all": np.ones(len(similarity), bool),
@@ -286,7 +298,7 @@ def memory_table(encoder: str, collections: Mapping[str, Any]) -> str:
 
 
 def arrivals_table(encoder: str, name: str, label: str, rows: Mapping[str, Any]) -> str:
-    """Return the table of the ways to treat arriving documents."""
+    """Return the table that compares the ways to index new documents."""
     lines = [
         f"**Arrivals, {name} ({label}), {encoder} encoder**: {rows['new documents']:,} documents "
         f"arrive, {rows['bring queries']:,} with queries, beside {rows['old documents']:,}; "

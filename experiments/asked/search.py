@@ -1,7 +1,7 @@
-"""BM25 with known queries as words, and the fusion with a dense retriever, computed in matrices.
+"""BM25 with known queries as words, and its fusion with a dense retriever, as matrix operations.
 
-The formulas are those of `model_code.retrieval`; matrices allow many variants of weights and
-lengths on the same counts.
+The formulas are the same as in `model_code.retrieval`. With matrices, many weights can be tried on
+the same term counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIN_VARIANCE = 1e-6
 
 
 class Vocabulary:
-    """Numbers of the terms that documents and known queries contain."""
+    """Assigns a number to each term of documents and queries, and counts terms."""
 
     def __init__(self, language: str = "english") -> None:
         self._analyzer = get_analyzer(language)
@@ -67,8 +67,9 @@ class Words:
     """How known queries count as words of their documents.
 
     Attributes:
-        weight: Weight u of a known query's term beside a term of the text. 0 switches them off.
-        in_length: Whether they count towards the document's length, with the same weight.
+        weight: Weight of a term in a known query; a term in the text weighs 1. 0: known queries do
+            not count.
+        in_length: Whether their terms count towards the document's length, with the same weight.
     """
 
     weight: float = 0.0
@@ -80,7 +81,8 @@ def bm25_weights(
 ) -> sparse.csr_matrix:
     """Return the BM25 weight of each term in each document, (n, terms).
 
-    The score of a query is the sum of the weights of its terms, each as often as the query has it.
+    The score of a query is the sum of the weights of its terms. A term that occurs several times in
+    the query is added as often.
     """
     counts = (text_counts + words.weight * known_counts).tocsr()
     counts.eliminate_zeros()
@@ -100,7 +102,11 @@ def bm25_weights(
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Mean and covariance of the base's vectors, which give a query's score distribution."""
+    """Mean and covariance of document vectors.
+
+    They give the mean and the standard deviation of a query's scores over all documents. A fusion
+    normalises dense scores by them.
+    """
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -113,7 +119,7 @@ class Normalizer:
         return cls(mean, wide.T @ wide / len(wide) - np.outer(mean, mean))
 
     def moments(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation (q,) of the products of queries (q, H) with the base."""
+        """Return the mean (q,) and the standard deviation (q,) of the scores of queries (q, H)."""
         wide = queries.astype(np.float64)
         variance = np.einsum("qh,qh->q", wide @ self.covariance, wide)
         return wide @ self.mean, np.sqrt(np.maximum(variance, MIN_VARIANCE))
@@ -129,7 +135,7 @@ class Weights:
 
 @dataclass
 class Candidates:
-    """A query's candidates and their scores by each component, before weighting."""
+    """Candidates of a query: document numbers (c,), and their scores (c,) by each component."""
 
     rows: np.ndarray
     dense: np.ndarray
@@ -144,9 +150,10 @@ class FusionSearch:
         vectors: Document vectors (n, H).
         tokens: Signs of the documents' token vectors.
         bm25: BM25 weights (n, terms).
-        normalizer: Score distribution of the base.
-        alternatives: Further vectors of documents, such as their known queries, with the document
-            number of each and a penalty that is subtracted from their score. None for none.
+        normalizer: Distribution of the dense scores.
+        alternatives: Further vectors of documents, such as their known queries (m, H), the document
+            number of each (m,), and a penalty that is subtracted from their scores. None: no
+            further vectors.
     """
 
     def __init__(
@@ -168,7 +175,10 @@ class FusionSearch:
         return np.asarray((counts @ self.bm25).todense())
 
     def dense_scores(self, queries: np.ndarray) -> np.ndarray:
-        """Return the inner products (q, n), or those of a better alternative vector."""
+        """Return the dense scores (q, n) of queries (q, H).
+
+        A document scores by its vector or by an alternative vector, whichever is better.
+        """
         scores = queries @ self.vectors.T
         if self.alternatives is not None:
             vectors, documents, penalty = self.alternatives

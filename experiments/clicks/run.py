@@ -1,9 +1,12 @@
 """Simulate 500 clicks or thumbs and measure their effect on other queries, on `tldr`.
 
-`python -m experiments.clicks.run PROJECT` needs `freshet demo` in the folder PROJECT and writes
-`result.json` and the tables of `README.md` here. It also measures whether the gate holds back harm.
-The untrained fusion starts with its default weights. The product's own code turns feedback into
-judgements, splits them, and learns weights from the train and dev splits. The gate compares.
+`python -m experiments.clicks.run PROJECT` needs a project in the folder PROJECT in which
+`freshet demo` has run. It writes `result.json` and the tables of `README.md` here.
+
+The untrained fusion starts with its default weights. Freshet's own code turns feedback into
+judgements, splits them, and learns weights from the train and dev splits. The gate, the statistical
+test before a promotion, then compares the learned weights with the default ones. The experiment
+also measures how often the gate rejects learned weights that harm.
 """
 
 from __future__ import annotations
@@ -45,22 +48,22 @@ from model_code.stages.fusion import (
 from orchestration.freshness.feedback import feedback_relevance
 
 HERE = Path(__file__).parent
-# Clicks or thumbs of a simulation.
+# Number of clicks or thumbs in a simulation.
 FEEDBACK_COUNT = 500
-# Training queries that people ask in a simulation.
+# Number of training queries that people ask in a simulation.
 ASKED_QUERIES = 300
-# Hits on a page, and hits of a run.
+# Number of hits that a user sees, and that are evaluated.
 PAGE_HITS = 10
 DEPTH = 100
 SEEDS = range(10)
-# Probabilities that a user does the opposite.
+# Probabilities that a user does the opposite of a right click.
 NOISE_LEVELS = (0.0, 0.1, 0.3, 0.5, 1.0)
-# Judged test queries, and those of them that the gate uses.
+# Number of judged test queries, and number of them that the gate uses.
 TEST_QUERIES = 3000
 GATE_QUERIES = 200
-# Documents that a promoter prefers.
+# Number of documents that a promoter gives thumbs up.
 FAVOURITES = 50
-# Numbers of judged queries of the gates, and draws of each.
+# Numbers of judged queries that the gate is tested with, and number of draws of each.
 GATE_SIZES = (50, 200, 1000)
 GATE_DRAWS = 50
 RULES = PromotionSettings()
@@ -79,9 +82,9 @@ class AskedQueries:
 
     Attributes:
         judgements: The queries with their true answers.
-        hits: Documents that the fusion shows for each query.
-        component_hits: Documents that each component finds for each query.
-        favourites: The documents of a promoter.
+        hits: Ids of the documents that the fusion shows for each query, best first.
+        component_hits: The same for each component of the fusion, by the component's name.
+        favourites: Ids of the documents that a promoter gives thumbs up.
     """
 
     judgements: Judgements
@@ -105,9 +108,10 @@ Behaviour = Callable[[AskedQueries, random.Random, str], Iterable[Feedback]]
 def clicks(
     noise: float, asked: AskedQueries, generator: random.Random, query: str
 ) -> Iterable[Feedback]:
-    """Look at rank r with probability 1/r and click on relevant documents.
+    """Simulate a user who clicks on relevant documents.
 
-    With probability `noise` the user does the opposite.
+    The user looks at rank r with probability 1 / r. With probability `noise`, the user does the
+    opposite: a click on a document that is not relevant, and none on a relevant one.
     """
     for rank, document in enumerate(asked.hits[query][:PAGE_HITS], start=1):
         if generator.random() >= 1 / rank:
@@ -120,7 +124,10 @@ def clicks(
 def reversed_thumbs(
     asked: AskedQueries, generator: random.Random, query: str
 ) -> Iterable[Feedback]:
-    """Look as before; give a thumb down to relevant documents and a thumb up to all others."""
+    """Simulate a user who gives thumbs down to relevant documents, and thumbs up to all others.
+
+    The user looks at rank r with probability 1 / r.
+    """
     for rank, document in enumerate(asked.hits[query][:PAGE_HITS], start=1):
         if generator.random() < 1 / rank:
             verdict = "down" if asked.is_relevant(query, document) else "up"
@@ -130,7 +137,7 @@ def reversed_thumbs(
 def promote_favourites(
     asked: AskedQueries, generator: random.Random, query: str
 ) -> Iterable[Feedback]:
-    """Give a thumb up to each of the same `FAVOURITES` documents, at any rank."""
+    """Simulate a user who gives thumbs up to the same `FAVOURITES` documents, at any rank."""
     for rank, document in enumerate(asked.hits[query], start=1):
         if document in asked.favourites:
             yield Feedback(asked.text(query), document, "up", rank)
@@ -139,7 +146,7 @@ def promote_favourites(
 def praise_component(
     component: str, asked: AskedQueries, generator: random.Random, query: str
 ) -> Iterable[Feedback]:
-    """Give a thumb up to the first hit of one component, relevant or not."""
+    """Simulate a user who gives thumbs up to the first hit of one component, relevant or not."""
     for document in asked.component_hits[component][query][:1]:
         yield Feedback(asked.text(query), document, "up")
 
@@ -154,7 +161,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
 
 
 class CachingDenseRetriever(DenseRetriever):
-    """Encoder that encodes equal queries once, so that weights can be varied cheaply."""
+    """A dense retriever that keeps the vectors of queries, so that each is encoded only once."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -169,9 +176,9 @@ class CachingDenseRetriever(DenseRetriever):
 
 
 class FusionBench:
-    """One project's fusion at any weight of BM25, with its scores on judged queries.
+    """The fusion of a project with any weight of BM25, and its scores on judged queries.
 
-    Each query is searched once.
+    The scores for a weight are computed once.
     """
 
     def __init__(self, project: Path) -> None:
@@ -190,7 +197,7 @@ class FusionBench:
 
     @property
     def default_weight(self) -> float:
-        """Default weight of BM25; the encoder's is 1."""
+        """Default weight of BM25 in the fusion. The weight of the encoder is 1."""
         return self.search.fusion.weights["bm25"]
 
     def scores(self, weight: float) -> SystemScores:
@@ -207,7 +214,7 @@ class FusionBench:
         return search_splits(fused.search, {"test": judgements}, DEPTH)["test"]
 
     def ask(self, seed: int) -> AskedQueries:
-        """Return training queries, drawn by the seed, and the hits that are shown for them."""
+        """Draw training queries by a seed, and search for them."""
         train = self.corpus.judgements("train")
         sample = random.Random(seed).sample(sorted(train.queries), ASKED_QUERIES)
         judgements = select_queries(train, sample)
@@ -222,9 +229,9 @@ class FusionBench:
         )
 
     def learn_weight(self, judgements: Judgements) -> float:
-        """Return the weight of BM25 that the product learns.
+        """Return the weight of BM25 that Freshet learns from judgements.
 
-        It is the default weight if few queries are judged.
+        With fewer than `MIN_LEARNING_QUERIES` queries, it is the default weight.
         """
         if len(judgements.queries) < MIN_LEARNING_QUERIES:
             return self.default_weight
@@ -241,7 +248,12 @@ def find_hits(retriever: Retriever, judgements: Judgements) -> dict[str, list[st
 
 
 def simulate(bench: FusionBench, behaviour: str, seed: int, asked: AskedQueries) -> dict[str, Any]:
-    """Simulate one behaviour: the learned weight, its gain on other queries, and verdicts."""
+    """Simulate one behaviour of users.
+
+    Returns:
+        The weight of BM25 that Freshet learns from the feedback, its gain on test queries, and the
+        verdicts of the gate on it.
+    """
     generator = random.Random(f"{seed} {behaviour}")
     feedback = simulate_feedback(BEHAVIOURS[behaviour], asked, generator)
     judgements = judge_feedback(feedback)
@@ -319,9 +331,9 @@ def simulate_feedback(
 
 
 def judge_feedback(feedback: Sequence[Feedback]) -> Judgements:
-    """Return the product's judgements of the feedback.
+    """Turn feedback into judgements, as Freshet does before a training.
 
-    A retrain leaves out queries without a relevant document, and grade 0 is not relevant.
+    Queries without a relevant document are left out. A grade of 0 is not relevant.
     """
     texts = {}
     qrels = {}
@@ -335,7 +347,7 @@ def judge_feedback(feedback: Sequence[Feedback]) -> Judgements:
 
 
 def count_correct(judgements: Judgements, asked: AskedQueries) -> tuple[int, int]:
-    """Return how many judged documents are true answers, and how many are judged."""
+    """Return how many judged documents are relevant in truth, and how many are judged."""
     true_qrels = {}
     for query, text in asked.judgements.queries.items():
         true_qrels[text_query_id(text)] = asked.judgements.qrels[query]
@@ -349,7 +361,7 @@ def count_correct(judgements: Judgements, asked: AskedQueries) -> tuple[int, int
 
 
 def measure_gates(bench: FusionBench) -> list[dict[str, Any]]:
-    """Return the gain of each weight of the grid and how often gates of three sizes promote it."""
+    """Return the gain of each weight of BM25, and how often gates of three sizes accept it."""
     champion = bench.scores(bench.default_weight)
     rows = []
     for weight in WEIGHT_GRID:
@@ -388,7 +400,7 @@ def draw_gate_queries(bench: FusionBench, size: int, seed: int) -> tuple[list[st
 
 
 def score_run(run: Run, judgements: Judgements) -> SystemScores:
-    """Return the metrics of the gate."""
+    """Return the scores of a run by the metrics that the gate uses."""
     values = pd.DataFrame(evaluate_run(run, judgements.qrels, METRICS)).sort_index()
     return SystemScores("fused", "test", values)
 
@@ -435,7 +447,7 @@ def main(project: Path) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Return the page's tables: results of each behaviour, the gates' verdicts, and any weight."""
+    """Return the page's tables: each behaviour, the verdicts of the gate, and each weight."""
     return "\n".join(
         [
             _behaviour_table(result["lives"]),

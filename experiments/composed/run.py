@@ -1,8 +1,8 @@
-"""Compare trained fusions with every baseline, from builds by the settings in this folder.
+"""Compare trained fusions with every baseline.
 
-`python -m experiments.composed.run docstrings=PROJECT tldr=PROJECT ...` needs `freshet run` in each
-PROJECT, whose `params.yaml` is the file of that name here. It writes `result.json` and the tables
-of `README.md`.
+`python -m experiments.composed.run docstrings=PROJECT tldr=PROJECT ...` reads builds. Each PROJECT
+has the settings of the file NAME.yaml in this folder, and was built with `freshet run`. The command
+writes `result.json` and the tables of `README.md`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ RANDOMISATIONS = 10_000
 
 
 def measure(project: Path) -> dict[str, Any]:
-    """Return the means of a build and the differences on the main metric, with intervals."""
+    """Return the mean of each system of a build, and the differences between systems.
+
+    The differences are on the main metric and have 95 % intervals.
+    """
     comparison = load_comparison(Project(project))
     systems = {}
     for name, values in comparison["systems"].items():
@@ -53,9 +56,9 @@ def measure(project: Path) -> dict[str, Any]:
 
 
 def _summarise_group(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return results of `seen` queries or of the others.
+    """Return the results of a group of test queries.
 
-    A `seen` query asks for a document of a training query.
+    The comparison has two groups. A query is `seen` if a training query asks for the same document.
     """
     systems = group["systems"]
     first_system = next(iter(systems.values()))
@@ -70,9 +73,12 @@ def _summarise_group(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare_with_component(evaluations: Path) -> dict[str, Any]:
-    """Compare `fused` with its trained component `hce`, paired over queries and seeds.
+    """Compare the fusion with its trained component, paired over queries and seeds.
 
-    No report makes this comparison.
+    The comparison of a build does not contain this pair.
+
+    Args:
+        evaluations: Folder of the stage `evaluate`.
     """
     runs = []
     for folder in sorted(evaluations.iterdir()):

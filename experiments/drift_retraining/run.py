@@ -1,19 +1,22 @@
 """Compare drift checks with real retrains: `python -m experiments.drift_retraining.run`.
 
-A retriever is trained on old documents. New documents arrive, of which a share is from another
-source, and are added by their encodings. Another retriever is trained on all documents. A retrain
-is due if it finds the new documents better (MRR@10). The queries for this are written by people and
-occur in neither training.
+A first retriever is trained on old documents. New documents arrive, and a share of them is from
+another source. They are added with their encodings by the first retriever. A second retriever is
+trained on all documents. A retrain is due if the second retriever finds the new documents better
+(MRR@10). The queries for this are written by people and occur in neither training.
 
-The table compares that with the drift check, which trains nothing. It shows how much worse new
+The table compares this with the drift check, which trains nothing. It shows how much worse new
 documents are found than old ones, and for how many batches the drift check requests a retrain.
-Batches are drawn repeatedly from the new documents and are not independent draws.
+Batches are drawn repeatedly from the same new documents, so they are not independent.
 
 Every second old document is known: both trainings use a query that was cut out of it, and its
-written query. The second training has as many steps. It also uses the cut-out queries of the new
-documents and, with `--queries`, the written queries of every second one. Documents whose written
-query is in no training are measured, and the drift check compares with them. The first row shows
-how far two trainings differ by chance: the second training repeats the first with another seed.
+written query. Both trainings have the same number of steps. The second training also uses the
+cut-out queries of the new documents and, with `--queries`, the written queries of every second new
+document. Documents whose written query is in no training are measured. The drift check compares new
+documents with these.
+
+The first row shows how far two trainings differ by chance: there, the second training repeats the
+first one with another seed.
 """
 
 from __future__ import annotations
@@ -62,17 +65,22 @@ SETTINGS: dict[str, Any] = {
     "hierarchy_weight": 0.0,
     "negatives_per_query": 0,
 }
-# Orders in which new documents are cut into batches.
+# Number of random orders in which the new documents are cut into batches.
 BATCH_ORDERS = 4
-# Documents whose written queries are trained on, and documents that are measured.
+# Rows of the documents whose written queries are trained on, and of those that are measured.
 KNOWN = slice(0, None, 2)
 OTHERS = slice(1, None, 2)
-# Source without documents, for a second training on the same ones.
+# A source without documents. Its second training repeats the first one with another seed.
 AGAIN = "trained again"
 
 
 class Shift(NamedTuple):
-    """New documents with a share from `source`."""
+    """A kind of new documents.
+
+    Attributes:
+        source: Name of the source of the shifted documents.
+        share: Share of the new documents that are shifted, from 0 to 1.
+    """
 
     source: str
     share: float
@@ -92,8 +100,8 @@ class RetrainingTrial:
         old: Number of old documents.
         new: Number of new documents.
         steps: Steps of each training.
-        queries: Train on the written queries of every second new document.
-        drift: Plan of the batches that the drift check judges.
+        queries: Whether to train on the written queries of every second new document.
+        drift: Sizes of the batches that the drift check looks at.
     """
 
     old: int = 1500
@@ -115,8 +123,8 @@ class Effect:
     """Results of one shift.
 
     Attributes:
-        added: Ranks with new documents added, one entry per seed.
-        retrained: Ranks with a retriever trained on all documents, one entry per seed.
+        added: Ranks after the new documents were only added, one entry per seed.
+        retrained: Ranks after a training on all documents, one entry per seed.
         batches: Results of the drift check.
     """
 
@@ -132,7 +140,7 @@ class Effect:
         old_gain, _ = _difference(retrained.old, added.old)
         loss = added.old.mean() - added.new.mean()
 
-        # A retrain is due if the gain is significant and every seed shows it.
+        # A retrain is due if the gain for new documents is significant, and positive for each seed.
         gains_with_each_seed = all(
             after.new.mean() > before.new.mean()
             for before, after in zip(self.added, self.retrained, strict=True)
@@ -161,11 +169,11 @@ def _concatenate(ranks: Sequence[Ranks]) -> Ranks:
 
 
 class Champion:
-    """Retriever that was trained on old documents, and the reference of the drift check.
+    """A retriever that is trained on old documents, and the reference of the drift check.
 
     Attributes:
         old: Old documents.
-        fresh: Other documents of the same home that may still arrive.
+        fresh: Documents of the same source as the old ones, which may arrive as new documents.
         known: Old documents whose queries are trained on.
     """
 
@@ -183,7 +191,13 @@ class Champion:
         self.calibration = calibrate(self.vectors, trial.drift, np.arange(trial.old)[OTHERS])
 
     def meets(self, shift: Shift, away: Triples, effect: Effect) -> None:
-        """Add the results of new documents, with a share from `away`, to `effect`."""
+        """Let new documents arrive, and measure adding, retraining and drift checks.
+
+        Args:
+            shift: Share of shifted documents.
+            away: Documents from which the shifted ones are drawn.
+            effect: Receives the results.
+        """
         fresh = self._without_known_queries(self.fresh)
         away = self._without_known_queries(away)
         new = draw_arrivals(fresh, away, shift.share, self.trial.new, self.random)
@@ -212,7 +226,7 @@ class Champion:
         return train(self.old + new, self.known + new, written, self.trial, self.base, self.seed)
 
     def _without_known_queries(self, documents: Triples) -> Triples:
-        """Return the documents whose written query does not belong to a known document."""
+        """Leave out documents whose written query is also the query of a known document."""
         known_queries = {query for _, _, query in self.known}
         return [document for document in documents if document[2] not in known_queries]
 
@@ -244,7 +258,7 @@ def train(
     base: str | Path,
     seed: int,
 ) -> Any:
-    """Train an encoder with queries that all search among `documents`.
+    """Train an encoder with cut-out queries and written queries of documents.
 
     Args:
         documents: All documents.
@@ -276,7 +290,7 @@ def train(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table of each home after each seed."""
+    """Run the trials, and print the table of each study after each seed."""
     options = _parser().parse_args(arguments)
     plan = StudyPlan()
     require(

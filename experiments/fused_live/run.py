@@ -1,4 +1,4 @@
-"""Compare fused with dense search over HTTP, idle and while documents arrive.
+"""Compare the latency of fused and dense search over HTTP, idle and while documents arrive.
 
 `python -m experiments.fused_live.run` writes `result.json` and the table of `README.md`.
 """
@@ -33,13 +33,13 @@ ROUNDS = 8
 WARM_UP_SECONDS = 2.0
 IDLE_SECONDS = 5.0
 ARRIVING_SECONDS = 15.0
-# Documents of a request, and seconds between two requests.
+# Number of documents in a request that adds some, and seconds between two requests.
 DOCUMENTS_PER_REQUEST = 5
 REQUEST_INTERVAL_SECONDS = 0.25
 WORDS_PER_DOCUMENT = 40
 QUERIES = 400
 WORDS_PER_QUERY = 8
-# Share of feedback of each kind of retriever. The dense one is no fusion.
+# Setting `feedback` of each kind of retriever. None: no fusion, but a dense retriever.
 KINDS = {"dense": None, "fused": FEEDBACK}
 COLUMNS = ("idle", "arriving", "added")
 QUANTILES = {"p50": 0.5, "p99": 0.99}
@@ -63,7 +63,7 @@ class Arrivals(threading.Thread):
 
     Attributes:
         stop: Event that ends the thread.
-        milliseconds: Duration of each request, after which all its documents are found.
+        milliseconds: Duration of each request. It ends when the documents are searchable.
     """
 
     def __init__(self, client: Client, texts: Sequence[str]) -> None:
@@ -97,9 +97,9 @@ class Arrivals(threading.Thread):
 
 
 def run_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
-    """Search alone, then beside arrivals.
+    """Measure searches while nothing else happens, then searches while documents arrive.
 
-    The first addition of a process loads libraries and is excluded.
+    The first addition of a process loads libraries, and is not measured.
     """
     queries = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[:QUERIES]]
     search_for(client, queries, WARM_UP_SECONDS)
@@ -117,9 +117,9 @@ def run_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
 
 
 def measure() -> dict[str, Any]:
-    """Run rounds of both kinds in turn; return p50 and p99 in milliseconds.
+    """Measure both kinds of retrievers in turn; return p50 and p99 in milliseconds.
 
-    Each round has its own service and its own copy of the project.
+    Each round starts a new service on a new copy of the project.
     """
     texts = mixed_texts(DOCUMENTS)
     encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
@@ -143,7 +143,7 @@ def measure() -> dict[str, Any]:
 
 
 def _copy_project(project: Project, folder: Path) -> Project:
-    """Copy the project as it was built, so that every round starts with equally many documents."""
+    """Copy the project as it was built, so that every round starts with the same documents."""
     shutil.rmtree(folder, ignore_errors=True)
     return Project(shutil.copytree(project.root, folder))
 
@@ -166,9 +166,9 @@ def _quantile(milliseconds: Sequence[float], quantile: float) -> float:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Return the page's table: all rounds together, and the ratio of the two kinds.
+    """Return the page's table: milliseconds of both kinds of retrievers, and their ratio.
 
-    The ratio has the smallest and the largest round's.
+    The smallest and the largest ratio of a single round stand in brackets.
     """
     lines = ["| | | dense | fused | ratio (of rounds) |", "|---|---|---|---|---|"]
     for column, quantile in product(COLUMNS, QUANTILES):

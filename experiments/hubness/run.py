@@ -1,7 +1,10 @@
-"""Measure feedback and hubness in the untrained fusion, on dev and train queries.
+"""Measure feedback and a correction of hubness in the untrained fusion.
 
-`python -m experiments.hubness.run NAME=PROJECT:SPLIT ...` needs the stage `base_index` in each
-PROJECT. It writes `result_500.json`.
+A hub is a document that is near to many queries, whether it answers them or not. The correction
+subtracts a share of this nearness from the document's score.
+
+`python -m experiments.hubness.run NAME=PROJECT:SPLIT ...` evaluates the dev or train queries of
+each PROJECT, in which the stage `base_index` must have run. It writes `result_500.json`.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ from model_code.retrieval.bm25_index import Bm25Index
 HERE = Path(__file__).parent
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 MAX_TOKENS = 256
-# Most queries that are searched.
+# Largest number of queries that are evaluated.
 MAX_QUERIES = 1000
-# Pseudo-queries that hubness is measured with, and the nearest ones that count for a document.
+# Number of pseudo-queries that hubness is measured with, and number of the nearest ones whose mean
+# product with a document is the document's hubness.
 BANK_SIZE = 500
 NEAREST_QUERIES = 5
-# Candidates of each component.
+# Number of candidates of each component.
 DEPTH = 100
-# Best documents that feedback moves a query to, and how far.
+# Feedback moves a query towards so many of its best documents, by this share.
 FEEDBACK_DOCUMENTS = 3
 FEEDBACK_SHARE = 0.3
 BM25_WEIGHT = 3.0
@@ -40,15 +44,15 @@ BOOTSTRAP_SAMPLES = 1000
 
 
 class Collection:
-    """A built corpus: base encoder's passage vectors, BM25, and hubness of each document.
+    """A built corpus: passage vectors of the base encoder, BM25, and the hubness of documents.
 
     Attributes:
         corpus: The corpus.
         vectors: Passage vectors (passages, H) in float64.
         ids: Ids of the documents in ascending order.
-        document: Number of each passage's document (passages,).
+        document: Position in `ids` of each passage's document (passages,).
         encoder: The base encoder.
-        hubness: Mean product (documents,) of a document with its nearest pseudo-queries.
+        hubness: Mean inner product (documents,) of each document with its nearest pseudo-queries.
     """
 
     def __init__(self, artifacts: Path) -> None:
@@ -73,7 +77,7 @@ class Collection:
     def _measure_hubness(self, pseudo_queries: pd.DataFrame) -> np.ndarray:
         """Return the mean product (documents,) of each document with its nearest pseudo-queries.
 
-        Its own pseudo-queries are left out.
+        Pseudo-queries that were generated from the document itself are left out.
         """
         query_of_document = pseudo_queries.groupby("document_id", sort=False)["text"].first()
         document_ids = sorted(query_of_document.index, key=_bank_position)[:BANK_SIZE]
@@ -152,9 +156,9 @@ def _variant(weight: float, feedback: bool = False) -> str:
 
 
 def measure(project: Path, split: str) -> dict[str, Any]:
-    """Return means of nDCG@10 less the plain fusion's.
+    """Return the gain in mean nDCG@10 of each variant over the plain fusion.
 
-    Intervals are the middle 95 % of `BOOTSTRAP_SAMPLES` draws of the queries.
+    Intervals contain the middle 95 % of `BOOTSTRAP_SAMPLES` bootstrap samples of the queries.
     """
     collection = Collection(project / "artifacts")
     judgements = collection.corpus.judgements(split)

@@ -1,4 +1,5 @@
-"""Compare IncDSI with its alternatives on a judged collection.
+"""Compare IncDSI with other ways to add documents, on a judged collection.
 
-The comparison covers the gain of new documents and the loss of old ones.
+IncDSI solves the vector of a new document so that its queries find it. The comparison shows how
+much better new documents are found, and how much worse old ones.
 """

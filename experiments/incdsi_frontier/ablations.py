@@ -1,8 +1,9 @@
-"""Measure IncDSI's own choices (its Tables 2 to 4), for `run.py --ablations`.
+"""Measure single choices of IncDSI, as in Tables 2 to 4 of its paper, for `run.py --ablations`.
 
-One choice changes at a time: the weight of old documents in the choice of settings (beta), or the
-number of queries of a new document. The other settings have the best F-beta with beta 5 on the
-tuning split. Results are on test queries, with all documents added in their own order.
+One choice is changed at a time. It is either beta, the weight of old documents in F-beta when
+settings are chosen, or the number of queries of a new document. All other settings have the best
+F-beta with beta 5 on the tuning split. Results are on test queries, after all documents were added
+in their original order.
 """
 
 from __future__ import annotations
@@ -21,13 +22,19 @@ from experiments.incdsi_frontier.ranks import Quality
 from experiments.incdsi_frontier.tuning import Trial, TrialBench, Way, f_beta
 
 BETAS = (1.0, 3.0, 5.0, 10.0)
-# Numbers of queries per new document, besides all.
+# Numbers of queries per new document. The case of all queries is measured as well.
 QUERIES = (1, 2, 4)
 
 
 @dataclass(frozen=True)
 class Ablated:
-    """One `choice`: reciprocal ranks of old and of new queries, and seconds per added document."""
+    """Results of one choice.
+
+    Attributes:
+        choice: Name of the choice.
+        found: Reciprocal ranks of the queries for old documents and for new ones.
+        seconds: Seconds per added document.
+    """
 
     choice: str
     found: Found
@@ -40,16 +47,21 @@ class Ablated:
         return Quality.of(old), Quality.of(new)
 
     def less(self, other: Ablated) -> tuple[Difference, Difference]:
-        """Return MRR@10 less that of `other`, of old and new documents, paired over queries."""
+        """Return the differences to another choice in MRR@10, for old and for new documents.
+
+        The differences are paired over queries.
+        """
         old, new = self.found
         other_old, other_new = other.found
         return Difference.of(old, other_old), Difference.of(new, other_new)
 
 
 def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
-    """Measure each choice, by the setting that changes.
+    """Measure all choices, grouped by the setting that changes.
 
-    Settings come from the trials of `protocol` for `method`.
+    Args:
+        protocol: Data and trials of the experiment.
+        method: Method whose settings are chosen from its trials.
     """
     judge = protocol.arrivals.judge
     bench = protocol.bench
@@ -75,7 +87,7 @@ def _best_settings(trials: Sequence[Trial], beta: float) -> Way:
 
 
 def with_queries(judge: TrialBench, count: int) -> TrialBench:
-    """Return the split with documents made from their first `count` queries each."""
+    """Return a bench whose new documents have only their first `count` queries each."""
     documents = [
         replace(document, queries=document.queries[:count]) for document in judge.split.documents
     ]
@@ -83,7 +95,7 @@ def with_queries(judge: TrialBench, count: int) -> TrialBench:
 
 
 def measure(judge: TrialBench, choice: str, settings: Way) -> Ablated:
-    """Add all documents of `judge` with `settings`, and search for all of them."""
+    """Add all new documents with some settings, and search for old and new ones."""
     start = time.perf_counter()
     added = judge.add(settings)
     seconds = (time.perf_counter() - start) / len(added)

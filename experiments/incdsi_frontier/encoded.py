@@ -18,7 +18,13 @@ from model_code.incdsi.adder import NewDocument
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Unit vectors (n, H) of the documents and (m, H) of the queries of `pages`."""
+    """An encoded collection.
+
+    Attributes:
+        pages: Texts and judgements of the collection.
+        documents: Unit vectors of the documents (n, H).
+        queries: Unit vectors of the queries (m, H).
+    """
 
     pages: Pages
     documents: np.ndarray
@@ -30,16 +36,24 @@ class Encoded:
         return {name: row for row, name in enumerate(self.pages.ids)}
 
     def asks(self, row: int) -> np.ndarray:
-        """Return a document's train queries (m, H), or the document itself if it has none."""
+        """Return the vectors of a document's train queries (m, H).
+
+        A document without train queries has its own vector as its only query.
+        """
         query_rows = self.pages.asked.get("train", {}).get(self.pages.ids[row], ())
         if query_rows:
             return self.queries[list(query_rows)]
         return self.documents[row : row + 1]
 
     def asking(self, rows: Sequence[int], split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the queries (m, H) of `split` for the documents `rows`.
+        """Return the queries of one split for some documents.
 
-        Also return the position (m) of each query's document in `rows`.
+        Args:
+            rows: Rows of the documents.
+            split: Name of the split.
+
+        Returns:
+            Vectors of the queries (m, H). The position of each query's document in `rows` (m,).
         """
         positions = {self.pages.ids[row]: position for position, row in enumerate(rows)}
         query_rows, targets = self.pages.of(list(positions), split)
@@ -47,7 +61,13 @@ class Encoded:
         return self.queries[query_rows], target_positions
 
     def split(self, new: Sequence[int], old_split: str, *new_splits: str) -> Split:
-        """Return the split of the documents `new`, with the queries of `new_splits` for them."""
+        """Return new documents, with the queries that evaluate old and new documents.
+
+        Args:
+            new: Rows of the new documents.
+            old_split: Split of the queries for old documents.
+            *new_splits: Splits of the queries for new documents.
+        """
         pages = self.pages
         old_queries, old_targets = pages.of(pages.ids[: pages.old], old_split)
         new_queries, new_targets = pages.of([pages.ids[row] for row in new], *new_splits)

@@ -1,9 +1,9 @@
-"""IncDSI's protocol: quality of old and new documents during additions, for each way of adding.
+"""Measure how well old and new documents are found during additions, for each method of adding.
 
-Every method is shown as a whole trade-off. Its settings are tried on a tuning split. Some of those
-that no other setting beats in both MRR@10 are chosen. Only these are measured on the test split,
-after a few, many and all additions, in several orders of arrival. The test split chooses no
-setting.
+A method trades the quality of old documents against that of new ones, depending on its settings.
+Settings are tried on a tuning split. Some of those that no other setting beats in MRR@10 of both
+old and new documents are chosen. Only these are measured on the test split: after a few, many and
+all additions, in several orders of arrival. No setting is chosen on the test split.
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from experiments.incdsi_frontier.ranks import Quality
 from experiments.incdsi_frontier.tuning import Trial, TrialBench, Way
 from model_code.settings import require
 
-# Accepted losses of old documents' MRR@10.
+# For each of these losses of old documents' MRR@10 on the tuning split, the settings with the best
+# new documents within the loss are chosen.
 LOSSES = (0.0, 0.01, 0.02, 0.04, 0.08)
-# Numbers of additions to search after.
+# Numbers of additions after which the search is evaluated.
 STEPS = (10, 100, 1000)
-# Number of additions of orders that do not add everything.
+# Number of additions in those orders of arrival in which not all documents are added.
 EARLY = 100
+# Purpose of the settings with the best F-beta.
 BEST = "best F-beta"
+# Reciprocal ranks of the queries for old documents, and for new ones.
 Found = tuple[np.ndarray, np.ndarray]
 """1 / rank, up to rank 10, of the queries for old documents and of those for new ones."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One method with settings for one purpose, after some additions; means over orders.
+    """Quality of one method with settings for one purpose, after a number of additions.
+
+    Values are means over the orders of arrival.
 
     Attributes:
         method: Name of the method.
-        chosen_for: "best F-beta", or the accepted loss of old documents' MRR@10 on the tuning
-            split.
-        settings: None for ways that are not IncDSI's.
+        chosen_for: Purpose of the settings: "best F-beta", or the accepted loss of old documents'
+            MRR@10 on the tuning split.
+        settings: Settings of the method; None if it has none.
         added: Number of additions.
         orders: Number of orders of arrival.
         before: Quality for old documents before any addition.
@@ -111,17 +116,18 @@ class Point:
 
 
 class AdditionOrders:
-    """Add the documents of a test split in several orders and search after some additions.
+    """Add the documents of a test split in several orders, and evaluate after some additions.
 
-    Each order runs once. The first order is the documents' own.
+    The first order is the original one. Results are kept, so that each order runs once per setting.
 
     Args:
         judge: Bench of the test split.
         orders: Number of orders.
-        steps: Numbers of additions to search after, besides all.
+        steps: Numbers of additions after which the search is evaluated, besides all.
         seed: Seed of the orders.
-        whole: Number of orders in which all documents are added; None means all orders. The others
-            add `EARLY` documents, because the set of documents matters more if there are few.
+        whole: Number of orders in which all documents are added; None: all orders. In the other
+            orders, `EARLY` documents are added. Few documents need more orders, because their
+            results depend more on which documents are added.
     """
 
     def __init__(
@@ -158,7 +164,8 @@ class AdditionOrders:
             counts = [count for count in self.after if count <= EARLY]
         order = self.orders[number][: max(counts, default=0)]
 
-        # Later additions change no vector, so one run serves all numbers of additions.
+        # Later additions do not change earlier vectors. One run therefore gives the results after
+        # every number of additions.
         vectors = [placed.vector for placed in self.judge.add(settings, order)]
         results = []
         for count in counts:
@@ -188,9 +195,15 @@ def frontier(
     seed: int = 0,
     losses: Sequence[float] = LOSSES,
 ) -> list[Point]:
-    """Return all points of `methods`, each with up to `trials` settings on the tuning split.
+    """Choose settings for each method on the tuning split, and measure them on the test split.
 
-    losses: Losses of old documents that are accepted on the tuning split of `bench`.
+    Args:
+        bench: Bench of the tuning split.
+        arrivals: Orders of the additions of the test split.
+        methods: The methods by name.
+        trials: Largest number of settings that are tried for each method.
+        seed: Seed of the settings.
+        losses: See `LOSSES`.
     """
     require(trials >= 1, f"trials is {trials}, but must be at least 1")
     points: list[Point] = []
@@ -216,15 +229,19 @@ def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
 def choices(
     trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES
 ) -> dict[str, Way]:
-    """Return settings by purpose.
+    """Choose settings for several purposes.
 
-    Purposes are the best F-beta and, for each loss in `losses`, the best for new documents within
-    it. Losses that every trial exceeds are left out.
+    One purpose is the best F-beta. For each accepted loss, another purpose is the best MRR@10 of
+    new documents while old documents lose at most that much. A loss that every trial exceeds is
+    left out.
 
     Args:
         trials: Results on the tuning split.
-        before: The old documents' MRR@10 before any addition.
-        losses: Accepted losses of `before`.
+        before: MRR@10 of the old documents before any addition.
+        losses: Accepted losses of old documents' MRR@10.
+
+    Returns:
+        The chosen settings by purpose.
     """
     best = max(trials, key=attrgetter("score"))
     settings_by_purpose = {BEST: best.settings}
@@ -237,7 +254,10 @@ def choices(
 
 
 def undominated(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that no other beats for old and new documents, best for old ones first."""
+    """Return the trials that no other trial beats for both old and new documents.
+
+    The trial with the best MRR@10 of old documents comes first.
+    """
     front: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: (-trial.old, -trial.new)):
         if not front or trial.new > front[-1].new:

@@ -1,4 +1,4 @@
-"""Requirements of IncDSI's protocol, each tested by a paired bootstrap over the queries."""
+"""Requirements that our IncDSI must meet, each tested by a paired bootstrap over the queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.incdsi_frontier.frontier import Found
 
 # Number of times that queries are resampled.
 SAMPLES = 2000
-# Accepted cost of adding for old documents in hit@1, beyond the cost of retraining on all.
+# Adding documents may cost old documents at most this much more hit@1 than retraining on all.
 COST = 0.01
 
 
@@ -34,19 +34,19 @@ class Difference:
 
     @classmethod
     def between(cls, mean: float, samples: np.ndarray) -> Difference:
-        """Return the mean with the interval of its resampled values."""
+        """Return a mean with the interval that contains 95 % of its resampled values."""
         low, high = np.quantile(samples, [0.025, 0.975])
         return cls(mean, float(low), float(high))
 
 
 @dataclass(frozen=True)
 class Matched:
-    """Our new documents' MRR@10 less the paper's, at the same MRR@10 of old documents.
+    """Comparison of our method with the paper's, at the same MRR@10 of old documents.
 
     Attributes:
         old: The paper's MRR@10 of old documents.
         new: The paper's MRR@10 of new documents.
-        change: Our MRR@10 of new documents less the paper's.
+        change: Difference in MRR@10 of new documents, ours less the paper's.
         reached: Whether any of our settings keeps this MRR@10 of old documents.
     """
 
@@ -57,12 +57,12 @@ class Matched:
 
     @property
     def met(self) -> bool:
-        """Whether ours is not below the paper's."""
+        """Whether our MRR@10 of new documents is not below the paper's."""
         return self.reached and self.change.mean >= 0
 
 
 def adding_cost(added: Found, retrained: Found) -> Difference:
-    """Return old documents' hit@1 after retraining on all less that after adding.
+    """Return how much lower hit@1 of old documents is after adding than after retraining on all.
 
     The requirement is met if the cost is at most `COST`.
     """
@@ -74,17 +74,18 @@ def adding_cost(added: Found, retrained: Found) -> Difference:
 
 
 def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Matched]:
-    """Compare ours with each setting of the paper's form at the same MRR@10 of old documents.
+    """Compare our method with each setting of the paper's, at the same MRR@10 of old documents.
 
-    Values between two of our settings are interpolated: adding some documents with one setting and
-    the rest with the other reaches about these values. Old and new queries are resampled
-    separately, and in the same way for both forms.
+    No setting of ours may have exactly the same MRR@10 of old documents. Values between two of our
+    settings are interpolated: adding some documents with one setting, and the rest with the other,
+    reaches about these values. Queries for old and for new documents are resampled separately. Both
+    methods get the same samples.
 
     Args:
-        paper: Results of the paper's form, one per setting.
-        ours: Results of our form, one per setting.
+        paper: Results of the paper's method, one per setting.
+        ours: Results of our method, one per setting.
     """
-    # Both forms are in one array, so that they get the same resampled queries. The shapes are
+    # Both methods are in one array, so that they get the same resampled queries. The shapes are
     # (settings, queries), with the paper's settings first.
     old_ranks = np.stack([old for old, _ in (*paper, *ours)])
     new_ranks = np.stack([new for _, new in (*paper, *ours)])
@@ -114,12 +115,16 @@ def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Match
 
 
 def _interpolate_changes(old_means: np.ndarray, new_means: np.ndarray, papers: int) -> np.ndarray:
-    """Return our interpolated new means less the paper's, at the paper's old means: (papers,).
+    """Return how much better our settings are for new documents, for each setting of the paper.
 
     Args:
-        old_means: Old means (settings,), the paper's first.
-        new_means: New means (settings,), the paper's first.
+        old_means: MRR@10 of old documents by each setting (settings,), the paper's settings first.
+        new_means: MRR@10 of new documents by each setting, in the same order.
         papers: Number of the paper's settings.
+
+    Returns:
+        Differences (papers,): our interpolated MRR@10 of new documents less the paper's, at the
+        same MRR@10 of old documents.
     """
     our_old = old_means[papers:]
     our_new = new_means[papers:]
@@ -129,9 +134,15 @@ def _interpolate_changes(old_means: np.ndarray, new_means: np.ndarray, papers: i
 
 
 def resampled(values: np.ndarray, samples: int = SAMPLES, seed: int = 0) -> np.ndarray:
-    """Return means (samples, points) of `values` (points, m).
+    """Return means over bootstrap samples of the queries.
 
-    Each sample draws m queries with replacement.
+    Args:
+        values: Value of each query (m) for each setting, (points, m).
+        samples: Number of samples. Each one draws m queries with replacement.
+        seed: Seed of the draws.
+
+    Returns:
+        Means (samples, points).
 
     >>> resampled(np.ones((2, 3)), samples=1).tolist()
     [[1.0, 1.0]]

@@ -1,7 +1,7 @@
 """Learn document vectors from encoded queries with DSI's own trainer, without texts.
 
-IncDSI is compared with V trained on the old documents' queries, V retrained on all queries, and V
-fine-tuned.
+V, the matrix of document vectors, is trained on the queries of the old documents. IncDSI then adds
+documents to it. It is compared with V after training on all queries, and after fine-tuning V.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from model_code.training.data import Pairs, Passages, TrainingData
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
-# Number of dev queries that choose the best epoch.
+# Number of dev queries with which the best epoch is chosen.
 DEV_QUERIES = 1000
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Queries (m, H) and the row of the document that each searches for (m)."""
+    """Queries with their answers.
+
+    Attributes:
+        queries: Vectors of the queries (m, H).
+        targets: Row of the document that answers each query (m).
+    """
 
     queries: np.ndarray
     targets: np.ndarray
@@ -36,9 +41,9 @@ class Asking:
 
 
 class KnownQueries(nn.Module):
-    """Replacement of a frozen query encoder with known vectors (m, H).
+    """A query encoder whose vectors (m, H) were computed before.
 
-    The text of a query is its row.
+    The text of a query is the number of its row.
     """
 
     def __init__(self, vectors: np.ndarray) -> None:
@@ -50,7 +55,7 @@ class KnownQueries(nn.Module):
         self.backbone = nn.Identity()
 
     def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
-        """Return the vectors of the rows that `texts` name."""
+        """Return the vectors (n, H) of queries, whose texts are row numbers."""
         return self.vectors[[int(text) for text in texts]]
 
     # There is nothing to tokenize: the trainer looks vectors up.
@@ -70,8 +75,8 @@ def learn(
     Args:
         start: Vectors (n, H) before the training.
         train: Queries to train on.
-        dev: Queries whose best nDCG@10 chooses the epoch, including the start. None chooses the
-            last epoch.
+        dev: Queries by whose nDCG@10 the best epoch is chosen; the start counts as an epoch. None:
+            the last epoch is taken.
         settings: Settings of the document vectors.
         seed: Seed of the training.
 

@@ -1,4 +1,4 @@
-"""Ways of adding documents that IncDSI's protocol compares, each with its possible settings."""
+"""Methods of adding documents that are compared, each with the settings that are tried for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from experiments.incdsi_frontier.tuning import (
     suggest,
 )
 
-# Factors on the encoding, and shares of the mean query in a mix, that are tried.
+# Values that are tried: factors on the encoding, and shares of the mean query in a mix with it.
 SCALES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.25, 1.5)
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 ENCODED = Way(refine=False, prior="encoder")
@@ -30,9 +30,9 @@ class Method:
 
     Attributes:
         fixed: Settings that are always tried.
-        space: Settings that are searched.
-        base: Other settings of the search.
-        includes: Other methods whose trials count for this one as well.
+        space: Settings whose values are searched.
+        base: Values of all settings that are not searched.
+        includes: Other methods whose trials count for this method as well.
     """
 
     fixed: Sequence[Way] = ()
@@ -64,9 +64,11 @@ METHODS: Mapping[str, Method] = {
 
 
 def tried(method: Method, bench: TrialBench, trials: int, seed: int) -> list[Trial]:
-    """Return every fixed setting, and `trials` from the space, searched for both MRR@10 at once.
+    """Try the settings of a method on a bench.
 
-    Equal calls give equal trials, so a method that another one includes costs nothing more.
+    All fixed settings are tried. From the space, up to `trials` settings are tried, which are
+    searched for a high MRR@10 of both old and new documents. Equal calls give equal trials, and the
+    bench keeps them. A method that is included in another one is therefore not measured twice.
     """
     results = [bench.trial("fixed", settings) for settings in method.fixed]
     for included in method.includes:

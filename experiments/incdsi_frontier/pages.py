@@ -1,8 +1,8 @@
-"""Read a judged collection for IncDSI's protocol: old documents, tuning documents, and new ones.
+"""Read a judged collection, and divide it into old documents, tuning documents and new ones.
 
-By date: documents up to a day are old. The hash of the id selects a tenth of the later ones for
-tuning, and the rest is added. By share: the hash of the id selects 90 % as old, 9 % to add and 1 %
-for tuning, as published.
+There are two ways to divide it. By date, documents before a day are old. Of the later documents, a
+tenth is for tuning, and the others are new. By share, 90 % of the documents are old, 9 % new and
+1 % for tuning, as in the paper. The hash of its id decides about each document.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from model_code.corpus.splits import position
 from model_code.incdsi.store import constraint_texts
 from model_code.settings import require
 
-# In a split by date, one later document in this number is for tuning.
+# In a division by date, one in so many later documents is for tuning.
 LATER_PER_TUNING = 10
-# Names of the parts.
+# Names of the parts of a collection.
 OLD = "old"
 TUNING = "tuning"
 NEW = "new"
-# Shares of the parts in a split by share. The other documents are old.
+# Shares of the parts in a division by share. The other documents are old.
 NEW_SHARE = 0.09
 TUNING_SHARE = 0.01
-# Rows of each document's queries.
+# Rows of the queries of each document, by its id.
 Asked = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """Documents, old ones first, with their parts and queries.
+    """A collection of documents with their parts and queries. Old documents come first.
 
     Attributes:
         ids: Ids of the documents.
         texts: Titles and texts of the documents.
-        parts: Part of each document.
+        parts: Part of each document: "old", "tuning" or "new".
         queries: Texts of the queries.
         asked: Rows of the queries of each document, by split.
-        written: Queries made from the texts. Their rows follow the rows of `queries`.
+        written: Parts of documents that are used as queries. Their rows follow those of `queries`.
     """
 
     ids: list[str]
@@ -63,14 +63,14 @@ class Pages:
         qrels: str = "qrels",
         documents: int | None = None,
     ) -> Pages:
-        """Read a BEIR folder, split by date or by share.
+        """Read a BEIR folder, and divide its documents by date or by share.
 
         Args:
             folder: Folder of the data set.
-            new_from: Day from which documents are not old. None splits by share.
+            new_from: First day whose documents are not old. None: divide by share.
             qrels: Name of the folder of judgements.
-            documents: Number of documents to read; None reads all. Documents of one title are kept
-                together, so the last title may add more.
+            documents: Number of documents to read; None: all. A few more are read if the last title
+                belongs to several documents.
 
         Raises:
             SettingsError: If a part has no document.
@@ -110,7 +110,15 @@ class Pages:
         return [row for row, document_part in enumerate(self.parts) if document_part == part]
 
     def of(self, ids: Sequence[str], *splits: str) -> tuple[np.ndarray, list[str]]:
-        """Return the rows (m) of the queries of `ids` in `splits`, and each one's document (m)."""
+        """Return the queries of some documents.
+
+        Args:
+            ids: Ids of the documents.
+            *splits: Splits of the queries.
+
+        Returns:
+            Rows of the queries (m), and the id of each query's document (m).
+        """
         query_rows: list[int] = []
         documents: list[str] = []
         for split in splits:
@@ -122,9 +130,9 @@ class Pages:
         return np.array(query_rows, np.int64), documents
 
     def with_written(self, spans: int = 4) -> Pages:
-        """Return the same documents with parts of their texts as train queries.
+        """Return the same documents, with parts of their texts in place of train queries.
 
-        This is the information about a document without queries.
+        A live collection represents documents without known queries in this way.
         """
         written: list[str] = []
         train = {}
@@ -174,9 +182,10 @@ def _select_titles(documents: list[dict[str, Any]], count: int) -> list[dict[str
 def _read_judged_queries(
     source: Source, ids: set[str]
 ) -> tuple[list[str], dict[str, dict[str, list[int]]]]:
-    """Return the texts of the queries that are judged for one of `ids`.
+    """Read the queries that are judged for some documents.
 
-    Also return their rows by split and document.
+    Returns:
+        The texts of the queries, and their rows by split and document id.
     """
     texts = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
     judgements = []

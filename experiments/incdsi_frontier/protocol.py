@@ -1,4 +1,8 @@
-"""IncDSI's protocol in one space: every way of adding, its useful settings, and requirements."""
+"""The measurements of the experiment on one collection with one kind of document vectors.
+
+All methods of adding are measured with the settings that the tuning split chose, and compared with
+the requirements.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ from experiments.incdsi_frontier.tuning import Trial, TrialBench
 
 PAPER = "IncDSI as published"
 CENTRED = "IncDSI centred on the encoding"
-# Encodings with the length that training V measured.
+# The method of a live collection: encodings, scaled by a factor that is measured when the document
+# vectors are trained.
 DEFAULT = "default add"
 
 
@@ -39,11 +44,11 @@ class ProtocolPlan:
     """Plan of the measurements.
 
     Attributes:
-        methods: Methods without training.
-        ways: Ways of adding that train.
-        trials: Settings tried per method.
+        methods: Methods of adding that train nothing.
+        ways: Methods of adding that train, by name.
+        trials: Number of settings that are tried per method.
         orders: See `AdditionOrders`.
-        learned_orders: Orders for ways that train.
+        learned_orders: Number of orders of arrival for methods that train.
         steps: See `AdditionOrders`.
         losses: Accepted losses of old documents, for each of which settings are chosen.
         whole: See `AdditionOrders`.
@@ -60,7 +65,7 @@ class ProtocolPlan:
 
 
 class Protocol:
-    """Measure `plan` in `space`, each part on demand."""
+    """Measures a plan on a collection. Each part is measured when its method is called."""
 
     def __init__(self, space: Space, plan: ProtocolPlan) -> None:
         self.space = space
@@ -74,9 +79,9 @@ class Protocol:
         )
 
     def points(self) -> list[Point]:
-        """Return every method with the settings that the tuning split chose, and the default.
+        """Measure every method with the settings that the tuning split chose, and the default.
 
-        The default is left out where it equals the encoding.
+        The default is left out if its factor is 1, because it equals the plain encoding then.
         """
         plan = self.plan
         methods: dict[str, Method] = {}
@@ -88,9 +93,11 @@ class Protocol:
         )
 
     def learned(self) -> tuple[list[Point], Found | None]:
-        """Return the points of the ways that train, and the result of retraining on all documents.
+        """Measure the methods that train.
 
-        The result is None if retraining is not among the ways.
+        Returns:
+            The points of these methods. The result of retraining on all documents; None if the plan
+            does not contain retraining.
         """
         points, final_results = measure_ways(
             self.space, self.arrivals, self.plan.ways, self.plan.learned_orders
@@ -98,18 +105,18 @@ class Protocol:
         return points, final_results.get(RETRAINING)
 
     def costs(self, points: Sequence[Point], retrained: Found) -> dict[str, Difference]:
-        """Return old documents' hit@1 after retraining less that after adding.
+        """Return how much lower hit@1 of old documents is after adding than after retraining.
 
-        The rows are the default and each method's settings.
+        The result has the default, and each method with its best settings, by name.
         """
         results = {DEFAULT: self.arrivals.found(self.default)[-1]}
         results.update(self._best_results(points))
         return {name: adding_cost(result, retrained) for name, result in results.items()}
 
     def front(self, method: Method) -> list[Point]:
-        """Return all undominated settings of the tuning split.
+        """Measure all settings of a method that no other setting beats on the tuning split.
 
-        All documents are added in their own order.
+        They are measured after all documents were added in their original order.
         """
         added = self.arrivals.after[-1]
         before = self.arrivals.judge.before
@@ -120,13 +127,18 @@ class Protocol:
         return points
 
     def matched(self, ours: Method = OURS, paper: Method = INCDSI) -> list[Matched]:
-        """Compare the paper's undominated settings with ours at the same loss of old documents."""
+        """Compare our method with the paper's, at equal loss of old documents.
+
+        Both have their best settings: those that no other setting beats on the tuning split.
+        """
         return at_matched_loss(self._undominated_results(paper), self._undominated_results(ours))
 
     def against_plain(self, points: Sequence[Point]) -> dict[str, tuple[Difference, Difference]]:
-        """Return old and new MRR@10 less the plain encoding's, with all documents added.
+        """Compare each method, with its best settings, with plain encodings.
 
-        Each method has its best settings.
+        Returns:
+            By name of the method: the differences in MRR@10 of old and of new documents, after all
+            documents were added.
         """
         plain_old, plain_new = self.arrivals.found(ENCODED)[-1]
         differences = {}
@@ -135,7 +147,7 @@ class Protocol:
         return differences
 
     def _best_results(self, points: Sequence[Point]) -> dict[str, Found]:
-        """Return the results of each method's best settings, with all documents added."""
+        """Return the results of each method with its best settings, after all additions."""
         results = {}
         for point in points:
             if point.chosen_for == BEST and point.settings is not None:

@@ -1,7 +1,7 @@
-"""Ranks of old and new documents for a trial's vectors, with cached ranks of the old documents.
+"""Rank old and new documents for queries, given the vectors of the new documents.
 
-The old documents' scores never change, so their ranks are computed once. A trial only adds the few
-columns of its new vectors. Older documents come first in ties.
+The scores of old documents never change, so their ranks are computed once. A trial only computes
+the scores of its new vectors. Documents with equal scores are ranked in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 # Rank beyond which 1 / rank is 0.
 DEPTH = 10
-# Queries that are scored at once.
+# Number of queries that are scored at once, which limits the memory.
 BLOCK = 512
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Shares and means over the queries of some documents; nan without queries."""
+    """Metrics over the queries for some documents; nan if there are no queries."""
 
     hit_at_1: float
     hit_at_10: float
@@ -42,14 +42,14 @@ class Quality:
 
 
 class CachedRanks:
-    """Ranks among the old `vectors` (n, H), to be merged with ranks of new vectors.
+    """Ranks and scores among the old documents, from which ranks with new documents follow.
 
     Args:
         vectors: Vectors (n, H) of the old documents.
-        old_queries: Queries (m, H) for old documents.
-        old_targets: Row of each old query's document (m).
-        new_queries: Queries (k, H) for new documents.
-        new_targets: Number of each new query's document (k).
+        old_queries: Vectors (m, H) of the queries for old documents.
+        old_targets: Row of the document that answers each of them (m).
+        new_queries: Vectors (k, H) of the queries for new documents.
+        new_targets: Number of the new document that answers each of them (k).
     """
 
     def __init__(
@@ -82,11 +82,15 @@ class CachedRanks:
     def reciprocal_ranks(
         self, vectors: np.ndarray, numbers: Sequence[int] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return 1 / rank up to rank 10, else 0, after `vectors` (b, H) are added in this order.
+        """Return reciprocal ranks after new documents were added. They are 0 beyond rank 10.
 
-        The result has the values of all old queries (m), and of the new queries for one of these
-        documents, in their order. `numbers` are the numbers of the new documents; None means the
-        first b.
+        Args:
+            vectors: Vectors (b, H) of the new documents, in the order of their arrival.
+            numbers: Numbers of these documents (b). None: 0 to b - 1.
+
+        Returns:
+            Values of all queries for old documents (m). Values of those queries for new documents
+            whose document was added, in the order of the queries.
 
         >>> ranks = CachedRanks(np.eye(2), np.array([[1.0, 0.0]]), [0], np.array([[0.0, 2.0]]), [0])
         >>> old, new = ranks.reciprocal_ranks(np.array([[2.0, 0.5]]))
@@ -113,7 +117,14 @@ class CachedRanks:
         return _reciprocal(old_ranks), _reciprocal(ranks_among_new + ranks_among_old)
 
     def _count_better(self, columns: np.ndarray) -> np.ndarray:
-        """Count the new vectors, `columns` (H, b), that beat each old query's target: (m)."""
+        """Count the new documents that score higher than the answer of each query for old ones.
+
+        Args:
+            columns: Vectors of the new documents, as columns (H, b).
+
+        Returns:
+            Counts (m).
+        """
         counts = np.zeros(len(self.old_queries), np.int64)
         for rows in _blocks(len(counts)):
             is_better = self.old_queries[rows] @ columns > self.old_scores[rows, None]
@@ -122,7 +133,15 @@ class CachedRanks:
 
 
 def _ranks(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score of each row's target column (m), and the number of columns before it (m)."""
+    """Rank one target column in each row of scores.
+
+    Args:
+        scores: Scores (m, n).
+        targets: Target column of each row (m).
+
+    Returns:
+        The score of each target (m), and the number of columns that rank before it (m).
+    """
     target_scores = scores[np.arange(len(targets)), targets]
     is_better = scores > target_scores[:, None]
     is_tie = scores == target_scores[:, None]

@@ -1,10 +1,12 @@
-"""Ways of adding that train: again on all documents, or further from the old documents' training.
+"""Methods of adding that train: on all documents from the start, or only further from V.
 
-IncDSI's baseline is DSI-DPR (section 5). The encoder is frozen, and rows for the new documents join
-V at random. V is trained for 10 more epochs by the cross-entropy over all documents, with the
-queries of old and new documents. The paper keeps the epoch that is best for its dev queries. Here
-it is the last one, because dev queries that are mostly of old documents choose the first. Two more
-ways start from the new documents' encodings, or use new queries alone.
+V is the matrix of document vectors. The paper of IncDSI compares it with DSI-DPR (section 5). There
+the encoder is frozen, and V gets random rows for the new documents. V is trained for 10 more epochs
+by the cross-entropy over all documents, with the queries of old and new documents.
+
+The paper takes the epoch that is best for its dev queries. Here the last epoch is taken, because
+most dev queries are for old documents, and the first epoch is the best for these. Two more methods
+start from the encodings of the new documents, or train on new queries alone.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ Returns the ranks of old and of new documents.
 
 
 def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> Found:
-    """Search with the vectors of all documents after training on all of them.
+    """Retrain on old and new documents, and search with the result.
 
-    A dense encoder encodes them again. A learned V is learned from all queries.
+    If there is a retrained encoder, it encodes all documents again. Otherwise V is trained from the
+    start, on the queries of all documents.
     """
     all_rows = [*space.old, *added]
     if space.retrained is not None:
@@ -54,8 +57,8 @@ def fine_tune(
         space: The collection.
         vectors: V (n, H) of the old documents.
         added: Rows of the documents to add.
-        at_random: Start the new rows at random instead of at the documents' encodings.
-        old_queries: Train on the queries of old documents too.
+        at_random: Whether new rows start at random. Otherwise they start at the encodings.
+        old_queries: Whether to train on the queries of old documents, too.
     """
     new_vectors = space.encoded.documents[list(added)]
     if at_random:
@@ -89,10 +92,17 @@ WAYS: Mapping[str, Way] = {
 def measure_ways(
     space: Space, arrivals: AdditionOrders, ways: Mapping[str, Way] = WAYS, orders: int = 1
 ) -> tuple[list[Point], dict[str, Found]]:
-    """Return the points of `ways` in the first `orders` of `arrivals`.
+    """Measure methods that train, after several numbers of additions.
 
-    Also return the result of each way with all documents added. All documents together have no
-    order, so this step is measured once.
+    Args:
+        space: The collection.
+        arrivals: Orders of arrival of the new documents.
+        ways: The methods by name.
+        orders: Number of orders of arrival. After all additions, the order does not matter, so
+            that this is measured once.
+
+    Returns:
+        The points of all methods. The result of each method after all additions.
     """
     vectors = arrivals.judge.state.vectors.view
     before = arrivals.judge.before
@@ -113,7 +123,13 @@ def measure_ways(
 
 
 def _search(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> Found:
-    """Search with V (n + b, H) of the old documents and of `added` for the test queries."""
+    """Search for the test queries.
+
+    Args:
+        encoded: The collection.
+        vectors: Vectors (n + b, H) of the old documents, followed by those of the added ones.
+        added: Rows of the added documents.
+    """
     old = encoded.pages.old
     old_queries, old_targets = encoded.asking(range(old), "test")
     new_queries, new_targets = encoded.asking(added, "test")

@@ -1,9 +1,10 @@
-"""Run IncDSI's protocol on a judged collection: `python -m experiments.incdsi_frontier.run FOLDER`.
+"""Compare IncDSI with other methods of adding documents, on a judged collection.
 
-It prints Markdown: every way of adding after 10, 100, 1,000 and all additions, whole trade-offs,
-and the requirements. Documents are represented by the mean of their train queries, or by themselves
-if they have none. Settings are chosen on the tuning split. Results are on test queries, separately
-for old and new documents.
+`python -m experiments.incdsi_frontier.run FOLDER` prints Markdown tables: every method after 10,
+100, 1,000 and all additions, the trade-offs between old and new documents, and the requirements. In
+IncDSI, the mean of its train queries represents a document; without train queries, it is the
+document's encoding. Settings are chosen on the tuning split. Results are on test queries,
+separately for old and new documents.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from model_code.settings import require
 ZERO_SHOT = "zero_shot"
 MAX_TOKENS = 128
 OURS_NAME = "ours: the best of all"
-# Name of each method by its word on the command line.
+# Name of each method, by the word that names it on the command line.
 KEYS = {
     "plain": "plain encoding",
     "scaled": "scaled encoding",
@@ -198,14 +199,14 @@ def print_points(protocol: Protocol, points: Sequence[Point]) -> None:
 
 
 def print_ablations(protocol: Protocol) -> None:
-    """Print the tables of the paper's own choices."""
+    """Print the tables of single choices, as in the paper."""
     for name, method in ((PAPER, INCDSI), (CENTRED, REFINED)):
         for changed, rows in ablations(protocol, method).items():
             print(f"{name}, by {changed}\n\n{ablation_table(changed, rows)}\n", flush=True)
 
 
 def print_fronts(protocol: Protocol) -> None:
-    """Print whole trade-offs, and ours against the paper at equal loss."""
+    """Print the trade-off of each method, and compare ours with the paper's at equal loss."""
     for name, method in protocol.plan.methods.items():
         lines = [[quality(point.old), quality(point.new)] for point in protocol.front(method)]
         print(markdown([f"{name}: old", "new"], lines), "\n", flush=True)

@@ -1,4 +1,4 @@
-"""Vectors that additions are measured in: encodings, or learned ones as in atomic DSI."""
+"""A collection with document vectors: encodings, or vectors that are learned as in atomic DSI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model_code.dsi.fit import largest_safe_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.state import IncDsiState
 
-# Starts from random vectors, as published.
+# With these settings, document vectors are learned from random ones, as in the paper.
 RANDOM = DocumentVectorSettings(learning_rate=5e-3, epochs=12.0)
 LEARNED: Mapping[str, DocumentVectorSettings] = {
     "dsi": DocumentVectorSettings(),
@@ -34,9 +34,10 @@ class Space:
 
     Attributes:
         encoded: The collection under the encoder.
-        learned: Settings of learning from train queries; None uses the encodings.
-        retrained: The same collection under an encoder trained on all its documents; None keeps
-            the encoder.
+        learned: Settings for learning document vectors from train queries. None: they are the
+            encodings.
+        retrained: The same collection, encoded by an encoder that was trained on all its documents.
+            None: there is no such encoder.
         seed: Seed of the random start and of the training.
     """
 
@@ -51,7 +52,7 @@ class Space:
         return list(range(self.encoded.pages.old))
 
     def vectors(self, rows: Sequence[int]) -> np.ndarray:
-        """Return V (b, H) of the documents `rows` as if they were the whole collection."""
+        """Return the vectors (b, H) of some documents, as if they were the whole collection."""
         encodings = self.encoded.documents[list(rows)]
         if self.learned is None:
             return encodings
@@ -67,24 +68,28 @@ class Space:
         return Asking(*self.encoded.asking(rows, split))
 
     def encoding_scale(self, vectors: np.ndarray) -> float:
-        """Return the factor on encodings of added documents that training V (n, H) measures.
+        """Return the factor by which the encodings of added documents are multiplied.
 
-        It is 1 where V are encodings.
+        It is 1 if the vectors of the old documents are encodings. Learned vectors have other
+        lengths; the factor is then measured on dev queries.
+
+        Args:
+            vectors: Vectors (n, H) of the old documents.
         """
         if self.learned is None:
             return 1.0
         dev = self.asking(self.old, "dev")
         relevant = [{target} for target in dev.targets.tolist()]
-        # Every second old document stands for the documents that will be added.
+        # The factor is measured by treating every second old document as a new one.
         sample = np.array(self.old[::2])
         encodings = self.encoded.documents[sample]
         scale = largest_safe_scale(vectors, sample, encodings, dev.queries, relevant)
         return 1.0 if scale is None else scale
 
     def state(self) -> IncDsiState:
-        """Return the old documents, each represented by the mean of its train queries.
+        """Return IncDSI's state of the old documents.
 
-        A document without train queries represents itself.
+        The mean of its train queries represents a document; its encoding, if it has none.
         """
         mean_queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
         ids = self.encoded.pages.ids[: len(self.old)]

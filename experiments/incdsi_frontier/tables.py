@@ -1,4 +1,4 @@
-"""Results of IncDSI's protocol as Markdown."""
+"""Results of the experiment as Markdown tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.incdsi_frontier.ranks import Quality
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table.
+    """Return a Markdown table.
 
     >>> print(markdown(["a", "b"], [["1", "2"]]))
     | a | b |
@@ -25,9 +25,10 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def steps_table(points: Sequence[Point]) -> str:
-    """Return every way of adding after each number of additions.
+    """Return the table of every method after each number of additions.
 
-    Columns are old documents, new documents, and the deviation of the new ones.
+    Its columns are the quality of old documents, that of new documents, and the deviation of the
+    latter over orders of arrival.
     """
     head = [
         "way of adding",
@@ -55,7 +56,7 @@ def _step_cells(point: Point) -> list[str]:
 
 
 def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
-    """Return the choices of one setting, compared with the last choice."""
+    """Return the table of the choices for one setting, each compared with the last choice."""
     head = [
         changed,
         "old hit@1, hit@10, MRR@10",
@@ -94,7 +95,7 @@ def quality(measures: Quality) -> str:
 
 
 def cost_table(costs: Mapping[str, Difference]) -> str:
-    """Return the requirement on the cost of adding to old documents, and other settings' costs."""
+    """Return the table of costs for old documents, and whether they meet the requirement."""
     head = [
         "added by",
         "old hit@1 after retraining on all less that after adding",
@@ -108,7 +109,7 @@ def cost_table(costs: Mapping[str, Difference]) -> str:
 
 
 def matched_table(comparisons: Sequence[Matched]) -> str:
-    """Return the comparison with the paper's form at matched loss of old documents."""
+    """Return the table that compares our method with the paper's at equal loss of old documents."""
     head = [
         "the paper's old MRR@10",
         "its new MRR@10",

@@ -1,4 +1,4 @@
-"""Try ways of adding documents on a tuning split, and score old and new documents."""
+"""Try settings for adding documents on a tuning split, and evaluate old and new documents."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 
 class Way(IncDsiSettings):
-    """A way of adding: the prior that a vector is pulled to, with or without IncDSI.
+    """Settings for adding a document: a prior vector, and whether IncDSI solves the vector.
 
-    Without `refine` the prior itself is the vector.
+    IncDSI's objective penalises the distance to the prior. The prior is 0, the document's encoding,
+    or a mix of the encoding with the mean of the document's queries. If `refine` is false, the
+    prior is the vector of the document.
     """
 
     refine: bool = True
@@ -35,7 +37,7 @@ class Way(IncDsiSettings):
     prior_scale: float = Field(1.0, gt=0, description="factor on the prior")
 
     def pulled(self, document: NewDocument) -> NewDocument:
-        """Return the document with this prior instead of its encoding."""
+        """Return the document with the prior in place of its encoding."""
         share = self.query_share if self.prior == "mixed" else 0.0
         if self.prior == "zero":
             return replace(document, encoding=None)
@@ -54,7 +56,7 @@ class Way(IncDsiSettings):
 
 @dataclass(frozen=True)
 class Placed:
-    """An added document: its vector (H) float32, and its `Status`."""
+    """An added document: its id, its vector (H) float32, and the status of its addition."""
 
     id: str
     vector: np.ndarray
@@ -63,7 +65,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between `low` and `high`; with `log`, uniform in their logarithm."""
+    """A setting with values from `low` to `high`, drawn on a logarithmic scale if `log` is true."""
 
     low: float
     high: float
@@ -81,13 +83,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of `options`."""
+    """A setting whose value is one of `options`."""
 
     options: tuple[Any, ...]
 
 
 Space = dict[str, Range | Choice]
-"""What may vary, by the name of the setting."""
+"""Settings whose values are searched, by name."""
 
 PUBLISHED: Space = {
     "lambda1": Range(0.05, 0.95),
@@ -109,9 +111,13 @@ WIDE: Space = {
 
 
 def open_study(seed: int, objectives: int = 1) -> optuna.Study:
-    """Return a study in memory that maximises `objectives` numbers by TPE.
+    """Return an optuna study in memory, which suggests settings by TPE.
 
-    Equal seeds and scores give equal trials.
+    Equal seeds and scores give equal suggestions.
+
+    Args:
+        seed: Random seed.
+        objectives: Number of scores that are maximised.
     """
     import optuna
 
@@ -126,7 +132,7 @@ def open_study(seed: int, objectives: int = 1) -> optuna.Study:
 
 
 def suggest(trial: optuna.Trial, space: Space) -> dict[str, Any]:
-    """Return the values of `space`, by name, for `trial` to try."""
+    """Return the values of the settings in `space` that a trial suggests, by name."""
     return {name: _suggest_one(trial, name, dimension) for name, dimension in space.items()}
 
 
@@ -138,15 +144,17 @@ def _suggest_one(trial: optuna.Trial, name: str, dimension: Range | Choice) -> A
 
 @dataclass(frozen=True)
 class Split:
-    """Documents to add on trial, and queries that none of them was made from.
+    """Documents to add, and queries to evaluate old and new documents.
+
+    The vectors of documents are not computed from these queries.
 
     Attributes:
-        documents: As many as will be added later, if possible, because the loss of old documents
-            grows with their number.
-        old_queries: Queries (m, H) for old documents.
-        old_targets: Id of each old query's document (m).
-        new_queries: Queries (k, H) for the added documents.
-        new_targets: Id of each new query's document (k).
+        documents: The new documents. For tuning, their number should be close to that of the
+            documents that will be added later, because the loss of old documents grows with it.
+        old_queries: Vectors (m, H) of the queries for old documents.
+        old_targets: Id of the document that answers each of them (m).
+        new_queries: Vectors (k, H) of the queries for the new documents.
+        new_targets: Id of the document that answers each of them (k).
     """
 
     documents: Sequence[NewDocument]
@@ -158,14 +166,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of one way of adding.
+    """Result of adding documents with some settings.
 
     Attributes:
         name: Name of the trial.
-        settings: The way of adding.
+        settings: The settings.
         old: MRR@10 of old documents.
         new: MRR@10 of new documents.
-        score: F-beta of both.
+        score: F-beta of `old` and `new`.
         statuses: Number of documents with each `Status`, by name.
     """
 
@@ -178,7 +186,7 @@ class Trial:
 
 
 class TrialBench:
-    """Add the documents of `split` to copies of `state`, which does not change.
+    """Tries settings: each trial adds the documents of a split to a copy of a state.
 
     Attributes:
         before: Quality of the old documents before any addition.
@@ -208,7 +216,12 @@ class TrialBench:
         self.before = Quality.of(old_ranks)
 
     def add(self, settings: Way, order: Sequence[int] | None = None) -> list[Placed]:
-        """Add all documents, in their order or in the order of their numbers `order`."""
+        """Add documents to a copy of the state.
+
+        Args:
+            settings: How they are added.
+            order: Numbers of the documents to add, in their order. None: all in the given order.
+        """
         documents = self.split.documents
         if order is not None:
             documents = [documents[number] for number in order]
@@ -224,7 +237,7 @@ class TrialBench:
         return [Placed(added.id, added.vector, added.status) for added in adder.add_batch(pulled)]
 
     def trial(self, name: str, settings: Way) -> Trial:
-        """Add all documents, and search for all; equal settings are tried only once."""
+        """Add all documents and evaluate the search. The result for equal settings is kept."""
         if settings not in self._known:
             self._known[settings] = self._add_and_search(settings)
         return replace(self._known[settings], name=name)
@@ -241,9 +254,10 @@ class TrialBench:
 
 
 def f_beta(old: float, new: float, beta: float = 5.0) -> float:
-    """Return (1 + beta^2) new old / (beta^2 new + old) (IncDSI, 4.1).
+    """Combine the quality of old and new documents: F-beta of section 4.1 of IncDSI's paper.
 
-    Old documents weigh beta times as much as new ones.
+    F-beta = (1 + beta^2) new old / (beta^2 new + old). Old documents weigh beta times as much as
+    new ones.
 
     >>> f_beta(.5, .5), f_beta(.5, 0.)
     (0.5, 0.0)

@@ -1,8 +1,8 @@
-"""Measure the gain of IncDSI below a fusion, for documents that come with queries.
+"""Measure the gain of IncDSI if its vectors are searched as a component of a fusion.
 
 `python -m experiments.incdsi_fused.run FOLDER --cache VECTORS` writes `result.json` and the page's
-tables. FOLDER is tldr in BEIR layout. Pages from 2025 on are new and come with their train queries.
-Methods are chosen on a tenth of them and measured once on the others.
+tables. FOLDER is tldr in BEIR layout. Pages from 2025 on are new documents. They come with their
+train queries. Methods are chosen on a tenth of the new pages, and measured once on the others.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ BASE = "sentence-transformers/all-MiniLM-L6-v2"
 MAX_TOKENS = 128
 # Day from which pages are new.
 FIRST_NEW_DAY = "2025-01-01"
-# Spans of a text that are encoded beside its title and first sentence.
+# Number of spans of a text that are encoded beside its title and first sentence.
 SPANS = 4
 FEEDBACK = 0.3
 BM25_WEIGHT = 3.0
-# Values of IncDSI's settings and shares of the mean query that are tried.
+# Values that are tried: representatives of old documents (`AdditionMethod.z`), settings of IncDSI,
+# and shares of the mean query in a mix.
 Z_KINDS = ("own", "texts")
 GAMMA1_VALUES = (0.5, 1.0, 2.0)
 LAMBDA2_VALUES = (1e-5, 0.1, 1.0)
 MIX_SHARES = (0.25, 0.5, 0.75)
 # Hits per query.
 K = 10
-# Number of new pages of the first table. The second table has all of them.
+# Number of new pages in the first table. The second table has all new pages.
 FEW_ARRIVALS = 100
 
 
@@ -60,12 +61,12 @@ class AdditionMethod:
 
     Attributes:
         name: Name of the family: plain, mixed, defaults or refined.
-        z: Representative queries of old documents, a key of `Arrival.z`: their own vectors or the
-            means of their texts. Without one, no vector is solved by IncDSI.
+        z: Representatives of the old documents in IncDSI's constraints: "own", their own vectors,
+            or "texts", mean vectors of parts of their texts. "": IncDSI is not used.
         gamma1: Margin of IncDSI for the new document.
         lambda2: Weight of IncDSI's regularisation.
         share: Share of the mean query in a mix with the document's vector.
-        words: Whether BM25 reads the queries behind the text.
+        words: Whether BM25 indexes the train queries together with the text of a new document.
     """
 
     name: str
@@ -77,7 +78,7 @@ class AdditionMethod:
 
 
 class KnownQueries:
-    """Replacement of an encoder that returns the vectors of texts encoded before."""
+    """An encoder that returns vectors which were computed before."""
 
     def __init__(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         self.rows = {text: row for row, text in enumerate(texts)}
@@ -89,9 +90,9 @@ class KnownQueries:
 
 
 class Arrival:
-    """Old documents and the arriving ones of a part.
+    """Old documents, and the new documents of one part of the collection.
 
-    They are searched by the encoder alone and by its untrained fusion.
+    They are searched by the encoder alone, and by its fusion with BM25.
     """
 
     def __init__(
@@ -102,14 +103,14 @@ class Arrival:
         split: str,
         most: int | None = None,
     ) -> None:
-        """Prepare the arrivals.
+        """Select documents and queries.
 
         Args:
             encoded: Vectors of the collection.
-            texts: Representative queries (n, H) of old documents, by name.
-            part: Part whose documents arrive.
-            split: Split of the test queries of old documents.
-            most: Number of documents of the part, the first by date.
+            texts: Vectors (n, H) that represent the documents in IncDSI, by name.
+            part: Part of the collection whose documents are new.
+            split: Split of the queries for old documents.
+            most: Number of new documents, the earliest first. None: all of the part.
         """
         self.encoded = encoded
         self.pages = encoded.pages
@@ -150,7 +151,7 @@ class Arrival:
         new_vectors /= np.linalg.norm(new_vectors, axis=1, keepdims=True)
 
     def _solve_with_incdsi(self, new_vectors: np.ndarray, method: AdditionMethod) -> None:
-        """Replace the new vectors (a, H) of documents with train queries, in place."""
+        """Replace, in place, the new vectors (a, H) of documents that have train queries."""
         old = self.pages.old
         state = IncDsiState(
             self.encoded.documents[:old], self.z[method.z][:old], self.pages.ids[:old], None
@@ -170,9 +171,9 @@ class Arrival:
         return ScoreNormalizer.fit(self.encoded.documents[: self.pages.old])
 
     def scores(self, method: AdditionMethod) -> dict[str, np.ndarray]:
-        """Return nDCG@10 (q,) of each query by the encoder alone and by the fusion.
+        """Return nDCG@10 (q,) of each query, by the encoder alone and by the fusion.
 
-        One document is relevant to a query.
+        Each query has one relevant document.
         """
         settings = IndexSettings(flat_below=ALWAYS_EXACT)
         index = DenseIndex.build(self.vectors(method), self.ids, "known", settings)
@@ -200,7 +201,7 @@ class Arrival:
         return means
 
     def _indexed_text(self, row: int, method: AdditionMethod) -> str:
-        """Return the text that BM25 indexes, with train queries behind it if the method says so."""
+        """Return the text that BM25 indexes. A method with `words` appends the train queries."""
         lines = [self.pages.texts[row]]
         is_new = row >= self.pages.old
         if method.words and is_new:
@@ -220,9 +221,9 @@ class Arrival:
 
 
 def mean_text_vectors(encoded: Encoded, cache: Path | None) -> np.ndarray:
-    """Return the mean (n, H) of each document's title, first sentence and spans.
+    """Return the mean vector (n, H) of each document's title, first sentence and spans of text.
 
-    A live collection uses the same mean.
+    A live collection represents documents without known queries by the same mean.
     """
     cached_file = None if cache is None else cache / "texts.npy"
     if cached_file is not None and cached_file.exists():
@@ -253,10 +254,10 @@ def candidate_methods() -> list[AdditionMethod]:
 
 
 def choose_methods(arrival: Arrival) -> tuple[dict[str, AdditionMethod], list[dict[str, Any]]]:
-    """Choose the best method of each name by the fusion's mean over the tuning part's queries.
+    """Choose the best method of each family, by the fusion's mean nDCG@10 on the tuning part.
 
     Returns:
-        The best method by name, and the settings and means of all methods.
+        The best method by the name of its family. The settings and means of all methods.
     """
     best_means: dict[str, float] = {}
     best_methods: dict[str, AdditionMethod] = {}
@@ -275,9 +276,10 @@ def choose_methods(arrival: Arrival) -> tuple[dict[str, AdditionMethod], list[di
 
 
 def compare_methods(arrival: Arrival, methods: Mapping[str, AdditionMethod]) -> dict[str, Any]:
-    """Compare each method with the plain one by the fusion, with and without queries as words.
+    """Compare each method with plain encodings, by the fusion's nDCG@10 on test queries.
 
-    The test queries are used once.
+    Each method is measured with and without train queries as words in BM25. The test queries are
+    used only here.
     """
     scores = {name: arrival.scores(method) for name, method in methods.items()}
     for name, method in methods.items():

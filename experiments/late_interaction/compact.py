@@ -1,8 +1,9 @@
-"""Measure the gain of late interaction with fewer bytes per token.
+"""Measure the gain of late interaction if token vectors are stored in fewer bytes.
 
-`python -m experiments.late_interaction.compact NAME=PROJECT ...` writes `compact.json` and the
-second table of `README.md`. It uses every fourth dev query. Weights are learned on one half and
-evaluated on the other, in both directions. The test split is not read.
+Late interaction scores a document by the best match of each query token with its token vectors
+(MaxSim). `python -m experiments.late_interaction.compact NAME=PROJECT ...` writes `compact.json`
+and the second table of `README.md`. It uses every fourth dev query. Weights are learned on one half
+of them and evaluated on the other, in both directions. The test split is not read.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from experiments.parts.run import (
 from experiments.tables import measure_into, write_tables
 from model_code.files import read_json
 
-# One dev query in this number is used.
+# One in so many dev queries is used.
 DEV_QUERIES_PER_USED = 4
-# Quantile of absolute values above which numbers are clipped.
+# Numbers whose absolute value is above this quantile are clipped before they are quantised.
 CLIPPED_QUANTILE = 0.995
 START = "<!-- compact -->\n"
 END = "<!-- end of compact -->\n"
@@ -40,12 +41,13 @@ END = "<!-- end of compact -->\n"
 
 @dataclass(frozen=True)
 class Form:
-    """Form in which tokens are stored.
+    """A form in which token vectors are stored.
 
     Attributes:
-        numbers: Number of main directions of all tokens that are kept.
-        bits: Bits per number; 1 keeps the sign.
-        signs: Whether queries are signs too, so that a product counts equal bits.
+        numbers: Number of principal components that are kept of each vector.
+        bits: Bits per number; 1 keeps only the sign.
+        signs: Whether query tokens are also reduced to signs, so that an inner product only counts
+            equal bits.
     """
 
     numbers: int
@@ -65,7 +67,7 @@ FORMS = [
 
 
 class Tokens:
-    """Unit vectors of the tokens of passages and of queries (n, H each), by the trained encoder."""
+    """Unit vectors of the tokens of passages and queries, by the trained encoder."""
 
     def __init__(self, build: Build, query_texts: Sequence[str]) -> None:
         self.passages = tokens(build.late_encoder, build.stripped_passages())
@@ -81,7 +83,7 @@ class Tokens:
 
     @cached_property
     def directions(self) -> np.ndarray:
-        """Main directions (H, H) of the passages' tokens, the largest first."""
+        """Principal directions (H, H) of the passages' token vectors, the largest first."""
         covariance = self.flat.T @ self.flat / len(self.flat)
         # Eigenvalues are in ascending order.
         _, eigenvectors = np.linalg.eigh(covariance)
@@ -98,7 +100,7 @@ class Tokens:
         return _unit(quantise(converted, form.bits))
 
     def add_late_scores(self, queries: Sequence[Query], form: Form) -> list[Query]:
-        """Return the queries with MaxSim's score of each candidate."""
+        """Return the queries with a score by MaxSim for each candidate."""
         stored_tokens = self.convert(form, self.flat)
         scored_queries = []
         for query, query_tokens in zip(queries, self.queries, strict=True):
@@ -121,9 +123,9 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def quantise(vectors: np.ndarray, bits: int) -> np.ndarray:
-    """Return the nearest of 2^bits evenly spaced values, with the largest half a percent clipped.
+    """Round numbers to 2^bits evenly spaced values. The largest half a percent is clipped.
 
-    16 bits are float16, and 1 bit is the sign.
+    With 16 bits, numbers are rounded to float16. With 1 bit, only the sign is kept.
     """
     if bits == 16:
         return vectors.astype(np.float16).astype(np.float32)
@@ -136,7 +138,10 @@ def quantise(vectors: np.ndarray, bits: int) -> np.ndarray:
 
 
 def cross_validate(queries: Sequence[Query], components: Sequence[str]) -> float:
-    """Return the mean nDCG@10 of both halves of the queries, each with weights from the other."""
+    """Return the mean nDCG@10 of two halves of the queries.
+
+    Each half is evaluated with the weights that are learned on the other half.
+    """
     first_half = queries[::2]
     second_half = queries[1::2]
     first_score = mean_ndcg(first_half, learn(second_half, components))

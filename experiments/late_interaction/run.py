@@ -1,10 +1,13 @@
 """Measure the gain of late interaction in a fusion if the encoder is trained for it.
 
-`python -m experiments.late_interaction.run NAME=PROJECT ...` needs `freshet run` in each PROJECT
-with the settings of `experiments/parts`. It writes `result.json` and the table of `README.md`. It
-trains `hce` once more, with the sum of its own loss and the same contrast of MaxSim scores (Khattab
-and Zaharia, 2020, ColBERT). Both encoders are compared below a fusion, with and without MaxSim as a
-component.
+Late interaction scores a document by the best match of each query token with its token vectors
+(MaxSim; Khattab and Zaharia, 2020, ColBERT).
+
+`python -m experiments.late_interaction.run NAME=PROJECT ...` needs projects that were built with
+`freshet run` and the settings of `experiments/parts`. It writes `result.json` and the table of
+`README.md`. It trains `hce` a second time: a contrastive loss of MaxSim scores is added to its own
+loss. Both encoders are compared as components of a fusion, with MaxSim as another component and
+without.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from orchestration.pipeline.stages import expand, find
 
 HERE = Path(__file__).parent
 METRIC = "nDCG@10"
-# Documents of a run.
+# Number of documents per query in a run.
 DEPTH = 100
 RETRIEVERS = ("hce", "bm25", "zero_shot")
 PARTS = {"fused": ("hce", "bm25"), "fused with late": ("hce", "bm25", "late")}
@@ -77,7 +80,7 @@ def token_vectors(encoder: Encoder, texts: LengthBuckets) -> tuple[Tensor, Tenso
 def max_sim(
     query_tokens: Tensor, query_mask: Tensor, document_tokens: Tensor, document_mask: Tensor
 ) -> Tensor:
-    """Return the mean over query tokens of the cosine with the nearest document token.
+    """Return MaxSim: the cosine of each query token with its nearest document token, as a mean.
 
     Args:
         query_tokens: Token vectors (Q, T, H).
@@ -95,7 +98,7 @@ def max_sim(
 
 
 class LateObjective(Objective):
-    """Sum of the dense loss and the contrast of MaxSim scores from queries to documents."""
+    """The sum of the dense loss and a contrastive loss of MaxSim scores."""
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """See `Objective`."""
@@ -107,7 +110,7 @@ class LateObjective(Objective):
         return self._losses(queries, documents, batch)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
-        # Documents that are relevant to a query too are no negatives of it.
+        # Other documents of the batch that are relevant to a query must not be its negatives.
         other_relevant = batch.relevant.clone().fill_diagonal_(False)
         excluded = torch.cat([other_relevant, ~batch.allowed], dim=1)
         late_losses = softmax_losses(self._scores, torch.arange(len(queries)), excluded)
@@ -115,18 +118,18 @@ class LateObjective(Objective):
 
 
 class LateTrainer(Trainer):
-    """Trainer with `LateObjective`; the best step is chosen by the dense search of dev queries."""
+    """A trainer with `LateObjective`. Dense search of dev queries chooses the best step."""
 
     def _make_objective(self, hierarchy: Any) -> LateObjective:
         return LateObjective(self.encoder, self.settings, hierarchy, self.pair_loss)
 
 
 def train(root: Path, copy: Path) -> None:
-    """Make a copy of a project whose `hce` is trained by both losses.
+    """Make a copy of a project, and train `hce` in it with both losses.
 
     Args:
         root: Folder of the project.
-        copy: Folder of the copy. Everything else in it links to the project.
+        copy: Folder of the copy. All other files in it are links to the project.
     """
     settings = parameters.load(root / "params.yaml")
     (copy / "artifacts").mkdir(exist_ok=True)
@@ -165,9 +168,9 @@ def indexed_texts(root: Path) -> list[str]:
 
 
 def measure(project: Path) -> dict[str, Any]:
-    """Measure each training below each fusion, less the unchanged fusion.
+    """Measure fusions of each encoder, and their differences from the fusion without changes.
 
-    Weights come from dev, and test is used once.
+    Weights are learned on dev queries. Test queries are used once.
     """
     system_scores: dict[str, np.ndarray] = {}
     learned_weights: dict[str, dict[str, float]] = {}
@@ -182,7 +185,7 @@ def measure(project: Path) -> dict[str, Any]:
                 system = f"{name}, {training}"
                 learned_weights[system] = learn(dev, components)
                 system_scores[system] = score_queries(test, learned_weights[system])
-            # Only one build fits into memory.
+            # The build is freed, because only one fits into memory.
             del build
 
     unchanged, *others = system_scores

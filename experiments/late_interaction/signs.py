@@ -1,10 +1,13 @@
-"""Measure the gain of late interaction in a fusion, with judgements and without.
+"""Measure the gain of late interaction by token signs in a fusion.
 
-`python -m experiments.late_interaction.signs NAME=PROJECT ...` needs the stage `corpus`, and
-`train@hce` to include `hce`. It writes `signs.json` and the third table of `README.md`. Each
-encoder is fused with BM25 as in the stage `fuse`, once with dev queries and once with default
-weights, as if no query were judged. Vectors and tokens of passages come from the project's stage
-`base_index` or `index@hce`, if it has run with late interaction.
+Token signs are one bit per dimension of each token vector. `python -m
+experiments.late_interaction.signs NAME=PROJECT ...` needs projects in which the stage `corpus` has
+run. The encoder `hce` is only measured if `train@hce` has run, too. The command writes `signs.json`
+and the third table of `README.md`.
+
+Each encoder is fused with BM25 as in the stage `fuse`: once with weights learned on dev queries,
+and once with default weights, as if no query were judged. Vectors and token signs of passages are
+read from the outputs of `base_index` and `index@hce`, if these contain token signs.
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ from model_code.stages.fusion import MIN_LEARNING_QUERIES, FusionBuilder
 from orchestration import parameters
 
 UNTRAINED_NAME = "untrained"
-# Ending of the names of systems with late interaction.
+# Names of systems with late interaction end with this text.
 LATE_ENDING = ", late"
-# Systems whose difference is the gain of late interaction and feedback together.
+# The difference between these two systems is the gain of late interaction and feedback together.
 PLAIN_SYSTEM = "untrained, default, no feedback"
 DEFAULT_SYSTEM = "untrained, default, late"
-# Documents between two lines of progress.
+# Number of passages between two lines of progress.
 PROGRESS_STEP = 1000
 START = "<!-- signs -->\n"
 END = "<!-- end of signs -->\n"
@@ -59,9 +62,9 @@ class FusionPlan:
 
     Attributes:
         system: Name of the system.
-        learns: Learn weights from dev queries instead of taking the default ones.
-        feedback: Share of feedback.
-        late: Add late interaction as a component.
+        learns: Whether weights are learned from dev queries. Otherwise they are the default ones.
+        feedback: The setting `feedback` of the fusion.
+        late: Whether late interaction is a component.
     """
 
     system: str
@@ -79,7 +82,7 @@ class SystemResult:
 
 
 class Corpus:
-    """A project's corpus, with its passages indexed by encoders and by BM25 in `folder`."""
+    """The corpus of a project, whose passages are indexed by encoders and by BM25."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         settings = parameters.load(root / "params.yaml")
@@ -110,7 +113,7 @@ class Corpus:
         }
 
     def open_encoded(self, name: str) -> IndexedRetriever:
-        """Return the passages encoded with tokens, from the project if it has them."""
+        """Return a dense retriever with token signs, from the project's own index if possible."""
         encoder_folder = self.folder / name / "encoder"
         encoder_settings = self.context.settings["encoder"]
         Encoder.from_settings(encoder_settings, self.encoders[name]).save(encoder_folder)
@@ -191,7 +194,7 @@ def print_progress(name: str, done: int, total: int, _: str = "") -> None:
 
 
 def measure(root: Path) -> dict[str, Any]:
-    """Measure all systems, and the gain of late interaction in each, over queries."""
+    """Measure all systems, and the gain of late interaction in each of them."""
     results: dict[str, SystemResult] = {}
     bytes_per_document = {}
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Reduced corpora, and everything that the stages of a retriever read of them."""
+"""Reduced corpora, and the inputs of the stages that train and index a retriever."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from model_code.text.settings import PassageSettings
 READY = "ready.json"
 PSEUDO_QUERIES = ClozeSettings(per_document=1, min_words=8, max_words=64)
 INDEX = IndexSettings(late_interaction=False)
-# The splits that are drawn, with the key of their size.
+# The key in the settings that has the number of queries of each split.
 SPLIT_SIZES = {"train": "train_queries", "dev": "dev_queries", "test": "test_queries"}
 
 
 def prepare_corpus(
     name: str, settings: Mapping[str, Any], data: Path, cache: Path
 ) -> dict[str, Path]:
-    """Return the folders that a training reads, and make them if the cache lacks them.
+    """Return the folders that a training reads. Folders that the cache lacks are created.
 
     Args:
         name: Name of the corpus.
-        settings: All settings.
+        settings: All settings of the experiment.
         data: Folder of the data sets.
-        cache: Folder of what was made.
+        cache: Folder of downloads and builds.
     """
     folder = cache / "corpora" / name
     made_of = {
@@ -79,7 +79,7 @@ def prepare_corpus(
 
 
 def add_hierarchy(inputs: Mapping[str, Path], settings: HierarchySettings) -> dict[str, Path]:
-    """Return the inputs with a hierarchy of the passages, made if there is none yet."""
+    """Return the inputs with a hierarchy of the passages, which is built if there is none yet."""
     folder = inputs["corpus"].parent / f"hierarchy-{settings.branching}"
     if not folder.is_dir():
         staging = folder.with_name("hierarchy-staging")
@@ -92,10 +92,10 @@ def add_hierarchy(inputs: Mapping[str, Path], settings: HierarchySettings) -> di
 
 
 def reduce_corpus(corpus: Corpus, sizes: Mapping[str, int]) -> Corpus:
-    """Return a corpus of fewer documents and judged queries, always the same ones.
+    """Return a corpus with fewer documents and judged queries. Equal calls give the same ones.
 
-    Documents that queries ask for come first, so that training asks for many of the documents that
-    test queries ask for, as in the papers' data.
+    Documents with judged queries are preferred. Training queries and test queries then ask for the
+    same documents often, as in the papers' data.
 
     Args:
         corpus: The whole corpus.

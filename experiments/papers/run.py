@@ -1,11 +1,11 @@
 """Train the papers' methods in the papers' own forms, and compare each with its control.
 
-`python -m experiments.papers.run --data FOLDER --cache FOLDER` trains every row of `settings.toml`,
-writes `result.json` after each of them, and the tables of `README.md`. Rows that the file holds
-already are not trained again, and a row that was stopped goes on from its last checkpoint.
+`python -m experiments.papers.run --data FOLDER --cache FOLDER` trains every row of `settings.toml`.
+It writes `result.json` after each row, and then the tables of `README.md`. Rows that `result.json`
+contains are not trained again. An interrupted row resumes from its last checkpoint.
 
-`--parts hce svdr` trains some parts only. `--minutes 35` starts no further row of a part that took
-so many minutes of processor time.
+`--parts hce svdr` trains only these parts. With `--minutes 35`, no further row of a part is started
+once its rows have taken 35 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HERE = Path(__file__).parent
 SETTINGS = HERE / "settings.toml"
 RESULT = "result.json"
 DECIMALS = 4
-# Name of a base in the settings that stands for the downloaded model.
+# This name of a base encoder in the settings means the masked language model of `masked_model`.
 MASKED = "masked"
 
 
@@ -116,14 +116,17 @@ def read_result(file: Path) -> dict[str, Any]:
 
 
 def add_to_result(file: Path, table: str, key: str, measured: Mapping[str, Any]) -> None:
-    """Write one entry. The file is read again, because another process may have written it."""
+    """Write one entry of `result.json`.
+
+    The file is read again first, because another process may have written other entries.
+    """
     result = read_result(file)
     result[table][key] = measured
     write_json(file, result)
 
 
 def rows_of(part: str, settings: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the rows of a part. Every row of a seed comes before any row of the next seed."""
+    """Yield the rows of a part: all rows of the first seed, then all rows of the next one."""
     for seed in settings["seeds"]:
         for corpus in settings["corpora"]:
             for name in settings["retrievers"]:
@@ -151,7 +154,7 @@ class Experiment:
         self.cache = cache
 
     def row_settings(self, row: Row) -> dict[str, Any]:
-        """Return everything that decides the result of a row, as JSON."""
+        """Return all settings that the result of a row depends on, as plain values."""
         part = self.settings["parts"][row.part]
         return {
             "corpus": self.settings["corpora"][row.corpus],
@@ -171,8 +174,9 @@ class Experiment:
         """Train, index and evaluate a row.
 
         Returns:
-            The settings, the metrics of dev and test, the metrics of other searches of the same
-            training, losses at the beginning and the end, steps and processor time.
+            The settings, the metrics on dev and test, the metrics of variants of the search with
+            the same encoder, the losses at the beginning and the end, the number of steps, and the
+            processor time.
         """
         started = time.process_time()
         settings = self.row_settings(row)
@@ -256,13 +260,13 @@ class Experiment:
 
 
 def _rounded(line: Mapping[str, float]) -> dict[str, float]:
-    """Return the losses of a line of the training curve."""
+    """Return only the losses of a line of the training curve, rounded."""
     others = ("learning_rate", "step", METRICS[0])
     return {name: round(value, DECIMALS) for name, value in line.items() if name not in others}
 
 
 def _without_null(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group with None for the text "null", since TOML has no such value."""
+    """Replace the text "null" by None in a group of settings. TOML has no value for it."""
     values: dict[str, Any] = {}
     for key, value in group.items():
         if isinstance(value, Mapping):

@@ -1,9 +1,12 @@
 """Measure the value of each component in a fusion of all methods, by leaving it out.
 
-`python -m experiments.parts.run NAME=PROJECT ...` needs `freshet run` in each PROJECT with the
-settings of that name here. It writes `result.json` and the tables of `README.md`. It computes two
-signals that are not retrievers: late interaction (MaxSim over the token vectors of `hce`; Khattab
-and Zaharia, 2020) and the similarity of a query to the ancestors of a document in the hierarchy.
+`python -m experiments.parts.run NAME=PROJECT ...` needs projects that were built with `freshet run`
+and the settings of the file of that name in this folder. It writes `result.json` and the tables of
+`README.md`.
+
+Two components are not retrievers of a build, and are computed here. One is late interaction (MaxSim
+over the token vectors of `hce`; Khattab and Zaharia, 2020). The other is the similarity of a query
+to the ancestors of a document in the hierarchy.
 """
 
 from __future__ import annotations
@@ -48,12 +51,12 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
 }
 for left_out in ALL[1:]:
     SYSTEMS[f"all but {left_out}"] = tuple(name for name in ALL if name != left_out)
-# Candidates of a query.
+# Number of candidates that each component proposes for a query.
 DEPTH = 100
 BATCH_TOKENS = 4096
-# Factor that brings cosines to about the scale of the other components.
+# Cosines are multiplied by this factor, so that they vary about as much as other scores.
 COSINE_SCALE = 10.0
-# BM25's weight before the others are learned.
+# Weight of BM25 before weights are learned.
 START_WEIGHT_BM25 = 3.0
 
 
@@ -63,7 +66,7 @@ class Query:
 
     Attributes:
         relevant: Grades of the relevant documents.
-        documents: Ids of the candidates in ascending order (n).
+        documents: Ids of the candidates in ascending order (n,).
         scores: Scores (n,) of the candidates by component.
     """
 
@@ -73,7 +76,7 @@ class Query:
 
 
 class Build:
-    """A built project: retrievers, the corpus's passages, and the hierarchy."""
+    """A built project: its retrievers, the passages of its corpus, and its hierarchy."""
 
     def __init__(self, root: Path, folder: Path, names: Sequence[str] = (*TRAINED, *BUILT)) -> None:
         """Load a build.
@@ -145,7 +148,10 @@ class Build:
         return queries
 
     def stripped_passages(self) -> list[str]:
-        """Return the texts of the passages without the lines that are queries."""
+        """Return the texts of the passages without lines that are judged queries.
+
+        Such a line would match its query exactly.
+        """
         return self._passage_texts(strip_query_lines(self.corpus))
 
     def passage_rows(self) -> dict[str, list[int]]:
@@ -159,7 +165,11 @@ class Build:
     def _late_scores(
         self, texts: Sequence[str], candidates: Sequence[list[str]]
     ) -> Iterable[np.ndarray]:
-        """Yield MaxSim: mean over query tokens of the cosine with a passage's nearest token."""
+        """Yield the late interaction scores of each query's candidates.
+
+        A passage scores by MaxSim: the cosine of each query token with the nearest token of the
+        passage, as a mean over query tokens. A document scores as its best passage.
+        """
         passages = self.stripped_passages()
         rows_of = self.passage_rows()
         candidate_ids = set().union(*candidates)
@@ -183,13 +193,17 @@ class Build:
     def _level_scores(
         self, texts: Sequence[str], candidates: Sequence[list[str]]
     ) -> Iterable[np.ndarray]:
-        """Yield the mean cosine of queries with a passage's ancestors in the hierarchy."""
+        """Yield the hierarchy scores of each query's candidates.
+
+        A passage scores by the mean cosine of the query with its ancestors in the hierarchy. A
+        document scores as its best passage.
+        """
         tree = Hierarchy.load(self.artifacts / "hierarchy")
         rows_of = self.passage_rows()
         vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy")
         vectors = vectors.astype(np.float32)
 
-        # Passages that lose a query line need another vector.
+        # The vectors of passages from which a query line was removed are computed again.
         whole = self._passage_texts(self.corpus)
         stripped = self.stripped_passages()
         changed_rows = [row for row, text in enumerate(stripped) if text != whole[row]]
@@ -225,7 +239,13 @@ def max_of_groups(values: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 def best_passages(
     passage_scores: np.ndarray, documents: Sequence[str], rows_of: Mapping[str, Sequence[int]]
 ) -> np.ndarray:
-    """Reduce scores of the documents' passages to each document's best score, float64."""
+    """Return the score of each document's best passage (n,), float64.
+
+    Args:
+        passage_scores: Scores of all passages of the documents, one document after the other.
+        documents: Ids of the documents (n).
+        rows_of: Rows of the passages of each document.
+    """
     sizes = [len(rows_of[document_id]) for document_id in documents]
     return max_of_groups(passage_scores, sizes).astype(np.float64)
 
@@ -265,9 +285,10 @@ def mean_ndcg(queries: Sequence[Query], weights: Mapping[str, float]) -> float:
 
 
 def learn(dev: Sequence[Query], components: Sequence[str]) -> dict[str, float]:
-    """Learn weights from the grid of the stage `fuse`, one component after the other, twice.
+    """Learn fusion weights, one component after the other, twice.
 
-    The first component keeps 1. The others start at 0, except BM25.
+    The weights are taken from the grid of the stage `fuse`. The first component keeps the weight 1.
+    The others start at 0, except BM25.
 
     Args:
         dev: Queries that the weights are learned from.
@@ -284,9 +305,10 @@ def learn(dev: Sequence[Query], components: Sequence[str]) -> dict[str, float]:
 
 
 def _best_weight(dev: Sequence[Query], weights: Mapping[str, float], component: str) -> float:
-    """Return the component's best weight beside the present weights of the others.
+    """Return the weight of a component with the best mean nDCG@10, if the others keep theirs.
 
-    Of equal weights, it is the one nearest to the present weight, then the smallest.
+    If several weights have the same mean, the one nearest to the present weight is taken. If two
+    are equally near, the smaller one is taken.
     """
     means = {}
     for weight in WEIGHT_GRID:
@@ -300,9 +322,9 @@ def _best_weight(dev: Sequence[Query], weights: Mapping[str, float], component: 
 
 
 def measure(project: Path) -> dict[str, Any]:
-    """Measure each system on test, with weights from dev.
+    """Measure each system on test queries, and its difference from the fusion of all components.
 
-    Test is used once. Also return each system's difference to all components.
+    Weights are learned on dev queries. Test queries are used once.
     """
     with TemporaryDirectory() as folder:
         build = Build(project, Path(folder))

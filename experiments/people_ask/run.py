@@ -1,9 +1,12 @@
-"""Search a built project for fifty questions in people's words.
+"""Search docstrings for fifty questions that are asked in people's own words.
 
-`python -m experiments.people_ask.run PROJECT` needs `freshet demo` in the folder PROJECT and writes
-`result.json` here. It reports the share with an answer in the first 1 and 3, by system. An answer
-counts under any name of its document; a name without a document counts for no system. Documents are
-complete, as in the live collection.
+`python -m experiments.people_ask.run PROJECT` needs a project in the folder PROJECT in which
+`freshet demo` has run. It writes `result.json` here: the shares of questions with an answer among
+the first 1 and 3 documents, by system.
+
+Answers are names of functions. A document may have several names, and any of them counts. A name
+that no document has cannot be found by any system. Documents are complete, as in the live
+collection.
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ UNTRAINED = ("bm25", "zero_shot", "untrained")
 
 
 def main(project: Path) -> dict[str, Any]:
-    """Return the share of questions with an answer in the first 1 and 3.
+    """Search for all questions with each system.
 
-    Also return each system's first three documents.
+    Returns:
+        The shares of questions with an answer among the first 1 and 3 documents, and the first
+        three documents for each question, by system.
     """
     questions = json.loads((HERE / "questions.json").read_text())
     texts = [text for text, _ in questions]

@@ -1,10 +1,14 @@
-"""Ask natural questions of two corpora, with and without headlines in the fusion.
+"""Measure headlines in the untrained fusion, with natural questions about two corpora.
 
-`python -m experiments.people_ask_2.run dev docstrings=PROJECT tldr=PROJECT` needs the stage
-`baselines` in each PROJECT. It writes the half `dev` or `final` of `result.json` and the tables of
-the page. `final people_ask=PROJECT` asks the fifty questions of that experiment. Weights are those
-of a corpus that nobody judged. Documents are complete, as in the live collection. An answer counts
-under any name of its document.
+A headline is a document's title in plain words with its first sentence.
+
+`python -m experiments.people_ask_2.run dev docstrings=PROJECT tldr=PROJECT` needs projects in which
+the stage `baselines` has run. Half of the questions, `dev`, were used for choices; the other half,
+`final`, is for the result. The command writes its half of `result.json` and the tables of the page.
+With `final people_ask=PROJECT`, it asks the fifty questions of the experiment `people_ask`.
+
+The fusion has the default weights for a corpus without judged queries. Documents are complete, as
+in the live collection. Answers are names of functions; any name of a document counts.
 """
 
 from __future__ import annotations
@@ -31,17 +35,17 @@ from model_code.stages.fusion import default_weights
 HERE = Path(__file__).parent
 RESULT = HERE / "result.json"
 METRIC = "nDCG@10"
-# Questions at even positions choose, the others report.
+# Questions at even positions are used for choices, and the others for the result.
 HALVES = {"dev": 0, "final": 1}
 ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")
-# The fifty questions of that experiment about the docstrings, all of which report.
+# The experiment with fifty questions about docstrings. All of them are used for the result.
 FIFTY = "people_ask"
 BASELINE = "fusion without headlines"
 SYSTEM = "fusion with headlines"
 BOOTSTRAP_SAMPLES = 4000
 RANDOMISATIONS = 10_000
 
-# Question id -> text, and question id -> {id of an answering document: grade}.
+# Texts by question id, and the grades of answering documents by question id and document id.
 Questions = tuple[dict[str, str], dict[str, dict[str, int]]]
 
 
@@ -78,7 +82,7 @@ def read_questions(corpus: str, half: str, names: Mapping[str, str]) -> Question
 
 
 def document_names(project: Path) -> dict[str, str]:
-    """Return the document of each id, and of each name that a docstring lists as another one."""
+    """Return the document by each of its names: its id, and other names that its text lists."""
     documents = load_corpus(project / "artifacts" / "corpus").documents
     names = {}
     for document_id, text in zip(documents["document_id"], documents["text"], strict=True):
@@ -115,7 +119,7 @@ def open_systems(project: Path) -> dict[str, Retriever]:
 
 
 def measure(project: Path, questions: Questions) -> dict[str, Any]:
-    """Return each system's measures, and the gain of headlines over the same fusion without."""
+    """Return the metrics of each system, and the gain of the fusion by headlines."""
     texts, qrels = questions
     metrics = [METRIC, "hit@1", "hit@3"]
     values = {}

@@ -1,1 +1,1 @@
-"""Other libraries' retrievers with their own trainers, beside Freshet's."""
+"""Compare retrievers that other libraries train with Freshet's retrievers."""

@@ -1,8 +1,8 @@
-"""Train other libraries' retrievers with their own trainers, beside Freshet's.
+"""Compare retrievers that other libraries train with Freshet's retrievers.
 
 `python -m experiments.rivals.run --data FOLDER --cache FOLDER` trains every system of
-`settings.toml` on each corpus, writes `result.json` after each of them, and the table of
-`README.md`. Systems that the file holds already are not trained again.
+`settings.toml` on each corpus. After each system, it writes `result.json` and the table of
+`README.md`. Systems that `result.json` contains are not trained again.
 """
 
 from __future__ import annotations

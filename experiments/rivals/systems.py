@@ -35,7 +35,8 @@ from sentence_transformers.util import mine_hard_negatives
 from model_code.retrieval.protocol import Ranking, Search
 from model_code.retrieval.top_k import top_k
 
-# The ranks that negatives are drawn from; a candidate close to the positive may be an answer.
+# Negatives are drawn from the first ranks, at random. A candidate whose score is close to that of
+# the positive is left out, because it may be an answer, too.
 MINED_RANKS = 50
 MINED_MARGIN = 0.05
 # Weights of SPLADE's regularisers, as in the library's examples.
@@ -46,14 +47,14 @@ WARMUP_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Task:
-    """What every system is trained on and searches.
+    """Texts of a corpus and training pairs, which are the same for all systems.
 
     Attributes:
         ids: Document id of each text.
-        texts: The searched texts.
-        queries: Text of each training pair's query.
-        positives: Text of each training pair's document.
-        max_tokens: Texts are cut to so many tokens.
+        texts: The texts that are searched.
+        queries: The query of each training pair.
+        positives: The text that answers the query of each training pair.
+        max_tokens: Largest number of tokens; longer texts are cut.
     """
 
     ids: Sequence[str]
@@ -65,7 +66,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Budget:
-    """Steps, pairs per step, learning rate and seed of a training."""
+    """Settings of a training: steps, pairs per step, learning rate and seed."""
 
     steps: int
     batch_size: int
@@ -96,9 +97,9 @@ def bm25s_search(task: Task) -> Search:
 
 
 def mine_triplets(base: Path, task: Task) -> Dataset:
-    """Return the training pairs with a negative each, mined by an untrained dense encoder.
+    """Return the training pairs, each with a negative that an untrained dense encoder finds.
 
-    The library drops a pair without a candidate that is far enough from its positive.
+    The library drops pairs for which no candidate can be a negative; see `MINED_MARGIN`.
     """
     model = SentenceTransformer(str(base), device="cpu")
     model.max_seq_length = task.max_tokens

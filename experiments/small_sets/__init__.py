@@ -1,1 +1,1 @@
-"""What few judged questions bring, by their number."""
+"""Measure the gain of training on few judged questions, by their number."""

@@ -1,9 +1,9 @@
-"""Compare the usual training with the one that adapts to few judged questions.
+"""Compare the usual training with the training that adapts to few judged questions.
 
 `python -m experiments.small_sets.run NAME=BEIR_FOLDER SIZES SEEDS` draws judged questions from the
-training split, splits them as `freshet judge` would, and trains a dense retriever twice. Test
-questions are searched among a sample of the documents. Sizes and seeds are joined by commas.
-Results of earlier runs with other sizes, seeds or sets are kept.
+training split. It divides them as Freshet divides the questions of `freshet judge`, and trains a
+dense retriever twice. Test questions are searched among a sample of the documents. SIZES and SEEDS
+are lists with commas, such as 50,200. Results for other sizes, seeds or data sets are kept.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Qrels = dict[str, dict[str, int]]
 def read_beir(
     folder: Path,
 ) -> tuple[dict[str, Mapping[str, Any]], dict[str, str], dict[str, Qrels]]:
-    """Return documents and queries by id, and the relevant pairs of train and test."""
+    """Return the documents by id, the queries by id, and the qrels of train and test."""
     documents = {}
     for row in read_rows(folder / "corpus.jsonl.gz", "documents", "corpus"):
         documents[str(row.values["_id"])] = row.values
@@ -148,7 +148,7 @@ def make_corpus(
 
 
 def make_pseudo_queries(texts: Mapping[str, str]) -> pd.DataFrame:
-    """Return the queries that a new project generates."""
+    """Return the pseudo-queries that a project with default settings generates."""
     generator = InverseCloze(
         "inverse_cloze", ClozeSettings(per_document=3, min_words=16, max_words=64)
     )
@@ -166,7 +166,7 @@ def make_pseudo_queries(texts: Mapping[str, str]) -> pd.DataFrame:
 
 
 def train(tables: TrainingTables, adapted: bool, seed: int) -> tuple[Encoder, int]:
-    """Train with the usual settings or the adapted ones, and return the encoder and its steps."""
+    """Train with the usual or the adapted settings; return the encoder and the number of steps."""
     data = tables.training_data(USUAL)
     dev = tables.dev_evaluator(USUAL, seed)
     settings = USUAL
@@ -253,7 +253,7 @@ def main() -> None:
 
 
 def run_key(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return what identifies a run among the results."""
+    """Return the values that identify a run: data set, number of questions, and seed."""
     return row["set"], row["size"], row["seed"]
 
 

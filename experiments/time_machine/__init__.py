@@ -1,1 +1,1 @@
-"""The time machine: replay dated streams of documents, and compare ways to keep an index fresh."""
+"""The time machine: replay dated documents and queries, and compare ways to keep an index fresh."""

@@ -1,7 +1,8 @@
 """Read entries of release notes that name exactly one definition.
 
-An entry is an item of a list. The name of the definition and the
-markup are removed from its text. What remains are people's words about the definition.
+An entry is an item of a list, such as "Added `DataFrame.explode` to turn lists into rows". The name
+of the definition and the markup are removed from its text. The rest is a description of the
+definition in people's words, which is used as a query.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Entry:
     """An entry of release notes.
 
     Attributes:
-        text: Its words, without markup and without the name of the definition.
-        definition: Stable name of the definition that it is about.
+        text: Text of the entry, without markup and without the name of the definition.
+        definition: Stable name of the definition that the entry is about; see `stable_name`.
     """
 
     text: str
@@ -43,7 +44,7 @@ class Entry:
 
 
 class NameIndex:
-    """Finds the definition that a name in release notes refers to."""
+    """Finds the definition that a name in release notes refers to, which may be incomplete."""
 
     def __init__(self, names: Iterable[str]) -> None:
         """Index the stable names of one release."""
@@ -54,7 +55,10 @@ class NameIndex:
                 self._by_suffix[".".join(parts[start:])].add(name)
 
     def find(self, reference: str) -> str | None:
-        """Return the only definition with a name that ends like the reference, or None."""
+        """Return the definition whose name ends with a reference.
+
+        None if no definition or several definitions have such a name.
+        """
         cleaned = reference.strip().lstrip("~.!").removesuffix("()")
         found = self._by_suffix.get(cleaned, set())
         if not found and cleaned.startswith("np."):
@@ -80,7 +84,7 @@ def read_entries(notes: str, names: NameIndex) -> list[Entry]:
 
 
 def split_items(notes: str) -> Iterator[str]:
-    """Yield the items of the lists in reStructuredText, each on one line."""
+    """Yield the items of all lists in a reStructuredText, each joined to one line."""
     item: list[str] = []
     indent = 0
     for line in notes.splitlines():
@@ -147,7 +151,7 @@ def _plain_words(text: str, removed: set[str], definition: str) -> str:
     words = _ROLE.sub(keep_target, words)
     words = _LITERAL.sub(lambda match: " " if match[1] in removed else match[1], words)
 
-    # The plain name can stand in the text as well.
+    # The name can also occur in the text without markup.
     last_part = definition.rpartition(".")[2]
     words = re.sub(rf"\b(?:[\w.]+\.)?{re.escape(last_part)}\b(?:\(\))?", " ", words)
     words = _SPACES.sub(" ", words).strip(" .,;:")

@@ -1,7 +1,8 @@
-"""The stream of docstrings: releases of packages, with summary lines and changelog entries.
+"""The stream of docstrings from the releases of some packages, with queries.
 
-The first paragraph of a docstring is removed from every version of its document. It is a query in
-the version in which the document first appears. Changelog entries are the other queries.
+A document is the docstring of a definition. Its summary line, the first paragraph, is removed from
+every version of the document. The summary line of the first version is a query for the document.
+The other queries are entries of changelogs.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ HASH_RANGE = 16**8
 
 @dataclass
 class ReleaseContents:
-    """What a release contains.
+    """The documents and release notes of one release.
 
     Attributes:
         release: The release.
-        texts: Its documents by stable name.
-        summaries: Their summary lines.
-        entries: Entries of its release notes.
+        texts: Documents of the release by stable name; see `stable_name`.
+        summaries: Summary lines of these documents by stable name.
+        entries: Entries of the release notes.
     """
 
     release: Release
@@ -66,7 +67,7 @@ def make_docstring_stream(settings: Mapping[str, Any], cache: Path) -> Stream:
 
     Args:
         settings: The table `docstrings` of the settings.
-        cache: Folder of downloaded files. The stream is kept there as well, since reading all
+        cache: Folder of downloaded files. The stream is stored there as well, because reading all
             wheels takes a minute.
     """
     kept = cache / "streams" / f"{hash_text(canonical_json(settings))[:16]}.pickle"
@@ -102,12 +103,13 @@ def _download_notes(settings: Mapping[str, Any], cache: Path) -> dict[str, dict[
 
 
 def assemble(contents: Sequence[ReleaseContents], settings: Mapping[str, Any]) -> Stream:
-    """Return the stream of releases that were read.
+    """Return the stream that consists of some releases.
 
     Args:
         contents: Releases, oldest first.
-        settings: `start_date`, `step_months`, the `share` of the definitions that no changelog
-            entry names, and the shares of queries that are tested.
+        settings: `start_date`, the first day of the stream. `step_months`, the length of a step.
+            `share`: of the definitions that no changelog entry names, only this share is kept. The
+            shares of queries that are tested.
     """
     entries = _distinct_entries(contents)
     asked = {entry.definition for _, entry in entries}
@@ -140,7 +142,7 @@ def assemble(contents: Sequence[ReleaseContents], settings: Mapping[str, Any]) -
 
 
 def _distinct_entries(contents: Sequence[ReleaseContents]) -> list[tuple[Release, Entry]]:
-    """Return the entries whose words occur once, because others do not identify a definition."""
+    """Return the entries whose text occurs only once. Other texts do not identify a definition."""
     counts: dict[str, int] = {}
     for read in contents:
         for entry in read.entries:
@@ -182,10 +184,11 @@ def _role(query_id: str, tested_share: float) -> str:
 def _summary_queries(
     contents: Sequence[ReleaseContents], step_of_release: Mapping[str, int], tested_share: float
 ) -> list[StreamQuery]:
-    """Return the summary lines that identify a document.
+    """Return queries from the summary lines that identify a document.
 
-    A summary counts if no other document has it or contains it, in any release. Of the definitions
-    with the same last name, one has a query.
+    A summary line is left out if another document has the same summary, or contains it in its text,
+    in any release. Of several definitions with the same last part of their names, only one gets a
+    query.
     """
     first: dict[str, tuple[Release, str]] = {}
     owners: dict[str, set[str]] = {}

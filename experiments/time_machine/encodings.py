@@ -1,7 +1,7 @@
-"""Encode each distinct text once, and count the seconds that every policy would have spent.
+"""Encode each distinct text once, and count the seconds that each policy would need without this.
 
-All policies encode mostly the same texts with the same encoders. A cache shares the results among
-them. A text that is in the cache costs a policy as many seconds as encoding it took.
+All policies encode mostly the same texts with the same encoders, so they share a cache of vectors.
+If a policy takes a text from the cache, the seconds are counted that encoding the text had taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.token_signs import TokenSigns
 from model_code.progress import Progress, no_progress
 
-# Methods of the encoder that indexes and fusions call. Training calls others, whose weights change.
+# Methods of `Encoder` whose results are cached. Indexes and fusions call them. Training calls other
+# methods, because the weights of the encoder change.
 CACHED_METHODS = ("encode_with_tokens", "encode_passages_with_tokens")
 
 EncodeMethod = Callable[..., tuple[np.ndarray, TokenSigns]]
@@ -32,7 +33,7 @@ class EncodingCache:
     """
 
     def __init__(self) -> None:
-        """Begin with an empty cache."""
+        """Create an empty cache."""
         self.saved_seconds = 0.0
         self._vectors: dict[tuple[str, str, str], np.ndarray] = {}
         self._signs: dict[tuple[str, str, str], np.ndarray] = {}
@@ -88,10 +89,10 @@ class EncodingCache:
         return self._fingerprints[encoder]
 
     def forget(self, keep: Callable[[str], bool]) -> None:
-        """Forget the encodings of some encoders, so that memory does not grow with each training.
+        """Delete the encodings of some encoders, so that memory does not grow with each training.
 
         Args:
-            keep: Says of a fingerprint whether its encodings stay.
+            keep: Returns whether the encodings of the encoder with a fingerprint are kept.
         """
         for table in (self._vectors, self._signs, self._seconds):
             mapping: dict[tuple[str, str, str], Any] = table
@@ -100,20 +101,20 @@ class EncodingCache:
 
 
 class Meter:
-    """Counts the processor seconds of a policy, with those that the cache saved.
+    """Counts the processor seconds of a policy, including the seconds that the cache saved it.
 
     Attributes:
-        seconds: Seconds until now.
+        seconds: Processor seconds so far.
     """
 
     def __init__(self, cache: EncodingCache) -> None:
-        """Count from zero."""
+        """Create a meter that shows 0 seconds."""
         self.cache = cache
         self.seconds = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what the block spends."""
+        """Count the processor seconds of a block."""
         started = time.process_time()
         saved = self.cache.saved_seconds
         try:
@@ -123,5 +124,5 @@ class Meter:
             self.seconds += spent + self.cache.saved_seconds - saved
 
     def add(self, seconds: float) -> None:
-        """Count work that an earlier run of the same build did."""
+        """Add the seconds of a build that was done before."""
         self.seconds += seconds

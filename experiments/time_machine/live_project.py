@@ -1,7 +1,7 @@
 """A live project of Freshet in this process: stages, live index, drift check, pilot and retrain.
 
-Everything here calls the product. What is left out is DVC, MLflow and Dagster, which decide when a
-stage runs and record that it did. They would cost every training the same additional seconds.
+All functions call Freshet's own code. Only DVC, MLflow and Dagster are left out. They decide when a
+stage runs, and record it. They would add the same number of seconds to every training.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from orchestration.pipeline import ingest, stages
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.registry.gate import evaluate_segments
 
-# The retriever that is searched.
+# Name of the retriever that is searched.
 FUSION = "fused"
-# Stages that only report. The gate evaluates what it compares.
+# Stages that only write reports. They are not run, because the gate evaluates retrievers itself.
 REPORTING_STAGES = {"evaluate", "comparison"}
 
 
 def create_project(
     root: Path, overrides: Sequence[str], documents: Iterable[Mapping[str, Any]]
 ) -> Project:
-    """Create a project with the shipped settings, whose source is a snapshot.
+    """Create a project with Freshet's default settings, whose source is a folder of documents.
 
     Args:
         root: Folder of the project, which is created.
         overrides: Assignments such as "seed=1".
-        documents: Rows with id, title, text and queries. Their queries are the judged queries.
+        documents: Rows with id, title, text and queries. The queries become judged queries.
     """
     root.mkdir(parents=True)
     shipped = Path(model_code.__file__).parents[1] / "params.yaml"
@@ -66,9 +66,9 @@ def create_project(
 
 
 def write_judged_snapshot(folder: Path, documents: Iterable[Mapping[str, Any]]) -> None:
-    """Write documents, and the queries that they answer, as a snapshot.
+    """Write documents, and the queries that they answer, to a folder that a project can read.
 
-    The project splits the queries into train, dev and gate by their texts.
+    The project divides the queries into the splits train, dev and gate by hashes of their texts.
     """
     rows: list[dict[str, Any]] = []
     queries: dict[str, str] = {}
@@ -99,7 +99,7 @@ def document_rows(
 
     Args:
         documents: Documents by id.
-        queries: Queries that are told to the project.
+        queries: Queries that the project gets to know.
     """
     texts_by_document: dict[str, list[str]] = {}
     for query in queries:
@@ -120,7 +120,7 @@ def document_rows(
 
 
 def build(project: Project) -> None:
-    """Run the stages that make the fusion, in this process."""
+    """Run all stages that the fusion needs, in this process."""
     ingest.ingest(project)
     settings = parameters.load(project.params_file)
     for stage in stages.expand(settings.retrievers, settings.fusions):
@@ -143,7 +143,8 @@ def open_live(project: Project, built: Project, snapshot: Position | None = None
     Args:
         project: The project that is searched.
         built: The project or workspace that was built.
-        snapshot: Ledger position of the documents that it was trained on; None without a ledger.
+        snapshot: Ledger position of the documents that the build was trained on. None: there is no
+            ledger yet.
     """
     artifacts = built.artifacts
     fusion = artifacts / "evaluate" / FUSION / "build"
@@ -155,20 +156,20 @@ def open_live(project: Project, built: Project, snapshot: Position | None = None
     )
     settings = parameters.load(built.params_file)
     rules = TextRules(settings.encoder.include_title, **dict(settings.passages))
-    # Two builds with equal files are different builds here.
+    # The provenance makes two builds with equal files different builds.
     provenance = {"build": str(built.root)}
     open_build(project, FUSION, parts, provenance, rules, snapshot or Position())
 
 
 def run_pilot(project: Project, folder: Path) -> Verdict | None:
-    """Train on a sample and compare it with the live index, as a pilot of the product does.
+    """Train on a sample, and compare the result with the live index, as Freshet's pilot does.
 
     Args:
         project: The project.
         folder: Folder of the workspace, which is deleted afterwards.
 
     Returns:
-        The verdict; None if the gate's queries ask for too few new documents.
+        The verdict; None if too few queries of the gate split ask for new documents.
     """
     plan = plan_retrain(project, "pilot")
     generation = read_planned_generation(project, plan)
@@ -204,7 +205,7 @@ def run_pilot(project: Project, folder: Path) -> Verdict | None:
 
 
 def retrain(project: Project, folder: Path) -> Verdict:
-    """Train on everything that is live, ask the gate, and open the build if it passes.
+    """Train on all live documents, and make the build live if the gate accepts it.
 
     Args:
         project: The project.
@@ -247,7 +248,7 @@ def close_pilot(project: Project, verdict: Verdict | None) -> None:
 
 
 def live_texts(project: Project) -> dict[str, Text]:
-    """Return title and text of every document that is searchable."""
+    """Return title and text of every searchable document, by id."""
     generation = GenerationStore(project.live, FUSION).current()
     texts: dict[str, Text] = {}
     for row in live_documents(generation):
@@ -264,7 +265,7 @@ def _make_workspace(project: Project, folder: Path) -> Project:
 
 
 def _targets(workspace: Project, new: set[str]) -> dict[str, str]:
-    """Return a new document for each query of the gate that asks for one."""
+    """Return, for each query of the gate split that asks for a new document, one such document."""
     targets: dict[str, str] = {}
     for document_id in sorted(new):
         for query_id in gate_queries_for(workspace, [document_id]):

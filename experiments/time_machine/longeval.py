@@ -7,8 +7,9 @@ The folder has the layout of LongEval's web collection:
     Json/2022-06_fr/*.json               or lists of objects with `id` and `contents`
     qrels/2022-06_fr/qrels_processed.txt query, 0, document and a grade of 0 to 2 by clicks
 
-The first snapshot is the first day. Each later one is a step, whose batch holds what differs from
-the snapshot before. The clicks of a snapshot judge the queries of that snapshot.
+The first snapshot has the documents of the stream's first day. Each later snapshot is a step with
+one batch: its differences from the snapshot before. The clicks of a snapshot are judgements of the
+queries of that snapshot.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ _SNAPSHOT = re.compile(r"(\d{4}-\d{2})(?:_\w+)?")
 def make_longeval_stream(folder: Path, settings: Mapping[str, Any]) -> Stream:
     """Read the snapshots of a folder.
 
-    A query that is asked in several snapshots is a query of each, since its clicks differ.
+    A query that is asked in several snapshots becomes a separate query for each of them, because
+    its clicks differ.
 
     Args:
         folder: Folder in LongEval's layout.
-        settings: `tested_share`, the share of the queries that are tested, and `max_documents` of
-            a snapshot, or 0 for all.
+        settings: `tested_share`, the share of the queries that are tested. `max_documents`, the
+            largest number of documents of a snapshot; 0 for all.
 
     Raises:
         FreshetError: If the folder has fewer than two snapshots.
@@ -87,7 +89,7 @@ def _snapshots(folder: Path) -> dict[str, Path]:
 
 
 def _documents(source: Path, clicked: set[str], max_documents: int) -> dict[str, Text]:
-    """Return the documents of a snapshot: those that were clicked, and others up to a limit."""
+    """Return the documents of a snapshot: all that were clicked, and others up to a limit."""
     documents: dict[str, Text] = {}
     others: dict[str, Text] = {}
     for document_id, text in _read_snapshot(source):
@@ -121,7 +123,7 @@ def _query_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _clicked(folder: Path, snapshot: str) -> Iterator[tuple[str, set[str]]]:
-    """Yield each query of a snapshot with the documents that its clicks found relevant."""
+    """Yield each query of a snapshot, with the documents that are relevant according to clicks."""
     relevant: dict[str, set[str]] = {}
     for path in sorted((folder / "qrels" / snapshot).glob("*.txt")):
         for row in read_qrels(path):

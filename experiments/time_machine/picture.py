@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# Policies in the picture. Others are in the tables only.
+# Policies in the picture. Other policies are only in the tables.
 DRAWN = ("frozen", "plain", "freshet", "retrain")
 COLOURS = {"frozen": "#888888", "plain": "#e08a00", "freshet": "#0a7d4f", "retrain": "#3b5bdb"}
 MARKERS = {"frozen": "s", "plain": "^", "freshet": "o", "retrain": "D"}
@@ -22,7 +22,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         result: Result of a stream.
         path: The picture to write.
     """
-    # The import takes a second, and other modules of the experiment do without it.
+    # The import takes a second. It is done here, because other modules do not need matplotlib.
     import matplotlib
 
     matplotlib.use("Agg")
@@ -43,7 +43,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         }
         left.plot(steps, mean_of(rows_by_seed, "everything"), **style)
         middle.plot(steps[1:], mean_of(rows_by_seed, "arrived")[1:], **style)
-        # The build of the first day is the same for all.
+        # The build of the first day is the same for all policies, and is not counted.
         seconds = mean_of(rows_by_seed, "seconds")
         seconds[0] = 0.0
         right.plot(steps, np.cumsum(seconds), **style)
@@ -63,7 +63,10 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
 
 
 def mean_of(rows_by_seed: Sequence[Sequence[Mapping[str, Any]]], name: str) -> np.ndarray:
-    """Return the mean of a value over the seeds at each step (s,); NaN where there is none."""
+    """Return the mean of a value over the seeds at each step (s,).
+
+    It is NaN at steps at which a seed has no value.
+    """
     seeds: list[np.ndarray] = []
     for rows in rows_by_seed:
         # None becomes NaN.

@@ -1,4 +1,7 @@
-"""The policies: what each of them does with a stream, with the product's own functions."""
+"""Policies: ways to keep an index fresh while documents arrive, change and are removed.
+
+They call Freshet's own functions.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,17 @@ from orchestration.freshness.policy import Action
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """What a policy does.
+    """Definition of a policy.
 
     Attributes:
-        name: Its name.
-        label: Its name in the picture.
-        adds: Whether documents are added, changed and removed in the live index.
+        name: Name of the policy.
+        label: Name of the policy in the picture.
+        adds: Whether new, changed and removed documents are applied to the live index.
         tells_queries: Whether documents are added with their known queries.
-        checks_drift: Whether drift is checked after each batch, and pilots and retrains follow.
+        checks_drift: Whether drift is checked after each batch. The pilots and retrains that the
+            check requests are run.
         retrains: Whether everything is built again at the end of each step.
-        overrides: Settings of the project that differ from those of all policies.
+        overrides: Assignments of settings for this policy's project, such as "seed=1".
     """
 
     name: str
@@ -45,14 +49,14 @@ class PolicySettings:
 
 @dataclass
 class Work:
-    """What a policy did in a step.
+    """Work that a policy did in a step.
 
     Attributes:
-        seconds: Processor seconds.
+        seconds: Processor seconds of all work.
         lag_seconds: Processor seconds from the arrival of each new or changed document until it
             is searchable, summed over the documents.
-        documents: New and changed documents.
-        events: What happened, such as a retrain.
+        documents: Number of new and changed documents.
+        events: Descriptions of events, such as a retrain.
     """
 
     seconds: float = 0.0
@@ -62,7 +66,7 @@ class Work:
 
 
 class Policy:
-    """A policy with its live project."""
+    """A policy that is replayed in a live project."""
 
     def __init__(
         self,
@@ -73,15 +77,15 @@ class Policy:
         cache: EncodingCache,
         builds: BuildCache,
     ) -> None:
-        """Begin with a copy of the first day's build.
+        """Create the project as a copy of the first day's build.
 
         Args:
-            settings: What the policy does.
+            settings: Definition of the policy.
             stream: The stream.
             built: The build of the first day, which all policies share.
             folder: Folder for the policy's projects.
             cache: Encodings that all policies share.
-            builds: Builds of all policies.
+            builds: Builds that all policies share.
         """
         self.settings = settings
         self.stream = stream
@@ -100,7 +104,7 @@ class Policy:
 
         Args:
             number: Number of the step.
-            documents: Documents that exist at its end.
+            documents: Documents that exist at the end of the step.
         """
         work = Work()
         step = self.stream.steps[number - 1]
@@ -129,9 +133,10 @@ class Policy:
         work.seconds += meter.seconds
 
     def _rows(self, batch: Batch, number: int) -> list[dict[str, Any]]:
-        """Return the rows of a batch.
+        """Return the rows of documents that the policy sends for a batch.
 
-        A policy that tells queries also sends unchanged documents again that new queries ask for.
+        With `tells_queries`, rows contain known queries. If a new known query asks for an unchanged
+        document, the row of that document is sent again.
         """
         if not self.settings.tells_queries:
             return live_project.document_rows(batch.puts, ())
@@ -151,7 +156,7 @@ class Policy:
         return live_project.document_rows(documents, _asked_for(known, documents))
 
     def _follow_drift(self, name: str) -> list[str]:
-        """Check drift, and carry out what it decides."""
+        """Check drift, and run the pilot or retrain that the check requests."""
         check = check_drift(self.project)
         if check is None:
             return []
@@ -175,7 +180,7 @@ class Policy:
         return [*events, f"retrain {outcome}: {'; '.join(verdict.reasons)}"]
 
     def _rebuild(self, number: int, documents: Mapping[str, Text], work: Work) -> None:
-        """Build everything again from the documents and known queries of today."""
+        """Build everything again from the documents and known queries of this step."""
         known = _asked_for(self.stream.known(number), documents)
         rows = live_project.document_rows(documents, known)
         built = self.builds.get(self.settings.overrides, rows)
@@ -206,17 +211,17 @@ class BuiltProject:
 
 
 class BuildCache:
-    """Builds by their documents, queries and settings.
+    """Builds on the disk, which are found by their documents, queries and settings.
 
-    The code is not part of the key: delete the folder after a change of the code.
+    The code is not part of the key. After a change of the code, delete the folder.
     """
 
     def __init__(self, folder: Path, overrides: Sequence[str], encodings: EncodingCache) -> None:
-        """Use a folder of builds.
+        """Open a folder of builds.
 
         Args:
             folder: The folder.
-            overrides: Settings of all builds.
+            overrides: Assignments of settings for all builds.
             encodings: Encodings that builds share.
         """
         self.folder = folder
@@ -224,10 +229,10 @@ class BuildCache:
         self.encodings = encodings
 
     def get(self, overrides: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> BuiltProject:
-        """Return the build of documents, which is made if it does not exist.
+        """Return the build of some documents. It is created if it does not exist.
 
         Args:
-            overrides: Further settings.
+            overrides: Further assignments of settings.
             rows: Documents with their known queries.
         """
         all_overrides = [*self.overrides, *overrides]

@@ -1,4 +1,4 @@
-"""Replay a stream: measure every policy at the end of each step."""
+"""Replay a stream of documents, and measure every policy at the end of each step."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ MAX_EVENT_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Measurement:
-    """A policy at the end of a step.
+    """Quality and cost of a policy at the end of a step.
 
     Attributes:
         step: Name of the step.
-        date: ISO date of its end.
-        documents: Documents that exist.
+        date: ISO date of the end of the step.
+        documents: Number of documents that exist.
         everything: Mean nDCG@10 over all tested queries.
         arrived: Mean nDCG@10 over the queries for documents that arrived since the first day.
-        just_arrived: The same for documents that arrived in this step.
-        changelog: Mean nDCG@10 over changelog entries.
-        queries: Numbers of the queries behind these means.
-        stale_hits: Hits in the top ten, over all queries, that are deleted or outdated.
-        missing: Documents that exist and are not searchable as they are.
+        just_arrived: Mean nDCG@10 over the queries for documents that arrived in this step.
+        changelog: Mean nDCG@10 over the queries that are changelog entries.
+        queries: Number of queries of each of these means, by its name.
+        stale_hits: Number of hits among the first ten of all queries that show a deleted or
+            outdated document.
+        missing: Number of documents whose present version is not searchable.
         seconds: Processor seconds of work in this step.
-        lag_seconds: Mean processor seconds from arrival to being searchable; None if documents
-            that arrived are not searchable.
-        events: What happened.
+        lag_seconds: Mean processor seconds from the arrival of a document until it is searchable.
+            None if documents that arrived are not searchable.
+        events: Descriptions of events, such as a retrain.
     """
 
     step: str
@@ -74,12 +75,12 @@ def replay(
     Args:
         stream: The stream.
         policies: The policies.
-        overrides: Settings of all projects.
+        overrides: Assignments of settings for all projects.
         seed: Seed of all trainings.
         folder: Folder of projects and builds.
         encodings: Encodings that all policies share.
-        max_steps: Steps to replay; None for all.
-        after_step: Receives all measurements until then at the end of each step.
+        max_steps: Number of steps to replay; None for all.
+        after_step: Called at the end of each step with all measurements so far.
 
     Returns:
         The measurements of each policy, in the order of the steps.
@@ -199,7 +200,7 @@ def score(
     queries: Sequence[StreamQuery],
     documents: Mapping[str, Text],
 ) -> dict[str, float]:
-    """Return nDCG@10 of each query, with the answers that exist."""
+    """Return nDCG@10 of each query. Only documents that exist count as relevant."""
     qrels: dict[str, dict[str, int]] = {}
     for query in queries:
         qrels[query.query_id] = dict.fromkeys(sorted(query.answers & documents.keys()), 1)

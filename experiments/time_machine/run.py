@@ -1,8 +1,8 @@
 """Replay a stream and compare ways to keep an index fresh.
 
-`python -m experiments.time_machine.run --cache FOLDER` downloads the releases of four packages
-through pip (about 1.2 GB), builds the stream of their docstrings, replays it, and writes
-`docstrings.json` and `docstrings.png`.
+A stream is a series of dated documents and queries. `python -m experiments.time_machine.run --cache
+FOLDER` downloads the releases of four packages through pip (about 1.2 GB). It replays the stream of
+their docstrings, and writes `docstrings.json` and `docstrings.png`.
 
 `python -m experiments.time_machine.run --stream tldr --data FOLDER --cache FOLDER` does the same
 with command pages by months. `--stream longeval` reads snapshots in the format of LongEval.
@@ -64,7 +64,7 @@ def run_stream(
 ) -> dict[str, Any]:
     """Replay a stream with each seed, and write the result after each step.
 
-    Seeds and policies that the file holds already keep their entries, unless they are replayed.
+    Entries of the file for seeds and policies that are not replayed stay as they are.
 
     Args:
         stream: The stream.

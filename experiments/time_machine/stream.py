@@ -1,7 +1,7 @@
-"""A dated stream: documents that arrive, change and go, and the queries that judge them.
+"""A stream: dated documents that arrive, change and are removed, and queries with their answers.
 
-A stream begins with the documents of a first day. Batches follow in the order of their dates. A
-step ends after one or more batches, and every policy is measured at the end of each step.
+A stream begins with the documents of a first day. Batches of changes follow, in the order of their
+dates. Some batches form a step. Every policy is measured at the end of each step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-# Roles of a query: known ones are told to the policies, and tested ones only measure.
+# Roles of a query. Policies get to know known queries and their answers. Tested queries are only
+# used to measure the policies.
 KNOWN = "known"
 TESTED = "tested"
 
@@ -18,7 +19,7 @@ MONTHS_PER_YEAR = 12
 
 @dataclass(frozen=True)
 class Text:
-    """A version of a document, without the lines that are queries."""
+    """A version of a document, without lines of its text that are used as queries."""
 
     title: str
     text: str
@@ -29,12 +30,12 @@ class StreamQuery:
     """A query with the documents that answer it.
 
     Attributes:
-        query_id: Its id.
-        text: Its text.
-        answers: Ids of the documents that answer it.
-        step: Number of the step in which it is first asked; 0 is the first day.
+        query_id: Id of the query.
+        text: Text of the query.
+        answers: Ids of the documents that answer the query.
+        step: Number of the step in which the query is first asked; 0 is the first day.
         role: `KNOWN` or `TESTED`.
-        kind: Where it comes from, such as "summary" or "changelog".
+        kind: Where the query comes from, such as "summary" or "changelog".
     """
 
     query_id: str
@@ -68,8 +69,8 @@ class Step:
 
     Attributes:
         name: Name of the step, such as "2020 H1".
-        date: ISO date of its end.
-        batches: Its batches by date.
+        date: ISO date of the end of the step.
+        batches: The batches, in the order of their dates.
     """
 
     name: str
@@ -79,13 +80,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Stream:
-    """A dated and labelled stream.
+    """A stream of dated documents, with queries and their answers.
 
     Attributes:
-        name: Its name.
+        name: Name of the stream.
         start_date: ISO date of the first day.
         start: Documents of the first day by id.
-        steps: The steps behind it. Step i of a query is `steps[i - 1]`.
+        steps: The steps after the first day. Step number i is `steps[i - 1]`.
         queries: All queries.
     """
 
@@ -109,11 +110,13 @@ class Stream:
         return [query for query in self.queries if query.role == KNOWN and query.step <= step]
 
     def tested(self, step: int, documents: Mapping[str, Text]) -> list[StreamQuery]:
-        """Return the tested queries of a step: asked by then, and answered by a document.
+        """Return the queries that are tested at the end of a step.
+
+        They were asked by then, and a document that exists answers them.
 
         Args:
             step: Number of the step.
-            documents: The documents that exist at its end.
+            documents: The documents that exist at the end of the step.
         """
         return [
             query
@@ -123,7 +126,7 @@ class Stream:
 
 
 def apply_batch(documents: dict[str, Text], batch: Batch) -> None:
-    """Apply the changes of a batch to documents by id."""
+    """Apply the changes of a batch, in place, to a mapping of documents by id."""
     for document_id in batch.removals:
         del documents[document_id]
     documents.update(batch.puts)
@@ -132,7 +135,7 @@ def apply_batch(documents: dict[str, Text], batch: Batch) -> None:
 def make_batch(
     name: str, date: str, before: Mapping[str, Text], after: Mapping[str, Text]
 ) -> Batch:
-    """Return the changes between two versions of the same source.
+    """Return the changes between two releases of the same package.
 
     Args:
         name: Name of the release.
@@ -149,7 +152,7 @@ def make_batch(
 
 
 def period_of(date: str, months: int) -> str:
-    """Return the name of the period of some months that holds an ISO date.
+    """Return the name of the period that an ISO date belongs to, such as a half year.
 
     Args:
         date: The date.
@@ -168,7 +171,7 @@ def period_of(date: str, months: int) -> str:
 
 
 def group_by_period(batches: Sequence[Batch], months: int) -> list[Step]:
-    """Group batches, which are sorted by date, into steps of some months."""
+    """Group batches into steps of 12, 6 or 3 months. The batches are sorted by date."""
     grouped: dict[str, list[Batch]] = {}
     for batch in batches:
         grouped.setdefault(period_of(batch.date, months), []).append(batch)

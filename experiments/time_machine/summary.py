@@ -14,7 +14,7 @@ from model_code.evaluation.significance import MIN_SEEDS, interval_over_seeds
 RETRAIN = "retrain"
 MEANS = ("everything", "arrived", "just_arrived", "changelog")
 CONFIDENCE = 0.95
-# A single step has no interval.
+# Number of steps from which an interval is computed.
 MIN_STEPS = 2
 
 Rows = Sequence[Mapping[str, Any]]
@@ -61,7 +61,7 @@ def summarize(
 
 
 def summarize_policy(rows_by_seed: Sequence[Rows]) -> dict[str, Any]:
-    """Return means over all steps behind the first day, and sums of work.
+    """Return means over all steps after the first day, and the total work per replay.
 
     Args:
         rows_by_seed: Measurements of each seed, the first day first.
@@ -81,7 +81,7 @@ def summarize_policy(rows_by_seed: Sequence[Rows]) -> dict[str, Any]:
 
 
 def trim(measured: Mapping[str, Mapping[str, Rows]]) -> dict[str, dict[str, Rows]]:
-    """Return the measurements of the steps that all replays have reached, by seed and policy."""
+    """Return only the measurements of steps that all replays have reached, by seed and policy."""
     lengths = [len(rows) for policies in measured.values() for rows in policies.values()]
     steps = min(lengths)
     trimmed: dict[str, dict[str, Rows]] = {}
@@ -91,15 +91,16 @@ def trim(measured: Mapping[str, Mapping[str, Rows]]) -> dict[str, dict[str, Rows
 
 
 def mean_cost(rows_by_seed: Sequence[Rows]) -> float:
-    """Return the mean processor seconds of a replay without its first day."""
+    """Return the mean processor seconds of a replay, without the build of the first day."""
     return sum(row["seconds"] for rows in rows_by_seed for row in rows[1:]) / len(rows_by_seed)
 
 
 def compare(rows_by_seed: Sequence[Rows], others: Sequence[Rows], name: str) -> dict[str, Any]:
-    """Return the mean paired difference over steps with its interval.
+    """Return the mean difference to another policy, paired over seeds and steps, and its interval.
 
-    With `MIN_SEEDS` trainings the interval is over steps and seeds. With fewer it is Student's t
-    over the steps of these trainings, and says nothing about another training.
+    With at least `MIN_SEEDS` seeds, the interval is over steps and seeds. With fewer seeds, it is
+    Student's t interval over steps. It then holds for these trainings only, because another seed
+    may give other results.
 
     Args:
         rows_by_seed: Measurements of each seed.

@@ -1,4 +1,7 @@
-"""The stream of tldr pages by months, from a data set in BEIR layout whose documents have dates."""
+"""The stream of tldr pages, which arrive by months.
+
+The data set is in BEIR layout. Its documents have dates.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,16 @@ from model_code.corpus.cleaning import clean_line, clean_text
 
 
 def make_tldr_stream(folder: Path, settings: Mapping[str, Any]) -> Stream:
-    """Read the pages and let them arrive month by month.
+    """Return the stream of pages. Pages only arrive; they do not change and are not removed.
 
-    A query is asked from the day of its page. Train queries are known. Test queries are tested, and
-    dev queries are left out. Content is that of today: pages arrive, and none changes.
+    A query is first asked when its page arrives. Train queries are known, test queries are tested,
+    and dev queries are left out.
 
     Args:
         folder: Folder with `corpus.jsonl.gz`, `queries.jsonl.gz` and `qrels/`.
-        settings: `start_date`, `step_months`, the `share` of the pages that are read, and the
-            share of their train queries that are known.
+        settings: `start_date`, the first day of the stream. `step_months`, the length of a step.
+            `share`, the share of the pages that are read. The share of their train queries that are
+            known.
     """
     start: dict[str, Text] = {}
     months: dict[str, dict[str, Text]] = {}

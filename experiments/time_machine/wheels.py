@@ -17,7 +17,7 @@ from model_code.corpus.cleaning import clean_line, clean_text
 from model_code.corpus.sources.installed_packages import Docstring, public_name, read_docstrings
 from model_code.errors import FreshetError
 
-# Tags of the platform whose wheels are downloaded, oldest first. Only text is read from them.
+# Platform tags of the wheels that are downloaded, oldest first. Only text is read from the wheels.
 PLATFORMS = (
     "manylinux1_x86_64",
     "manylinux2010_x86_64",
@@ -40,7 +40,7 @@ SKIPPED_PARTS = {
     "test",
     "tests",
 }
-# Folders that the public name of a definition leaves out.
+# Folders that are left out of the public name of a definition.
 INTERNAL_FOLDERS = {"core"}
 # A folder with a build backend that runs no code of the package; see its docstring.
 BACKEND = Path(__file__).parent / "sdist_backend"
@@ -51,9 +51,9 @@ class Release:
     """A pinned release.
 
     Attributes:
-        package: Name on the package index.
-        version: Its version.
-        date: ISO date on which it was uploaded.
+        package: Name of the package on the package index.
+        version: Version of the package.
+        date: ISO date on which the release was uploaded.
         python: Version of Python whose wheel is downloaded, such as "3.9".
     """
 
@@ -126,11 +126,12 @@ def _download(
 def read_wheel(path: Path) -> dict[str, Docstring]:
     """Return the docstrings of a wheel by stable name.
 
-    A definition is named after the packages around its module, without the module itself and
-    without internal folders. A release that moves a definition to another file of the same package
-    therefore changes nothing: `numpy/core/fromnumeric.py` and `numpy/_core/fromnumeric.py` both
-    define `numpy.sort`. The first one of two definitions with the same name counts, public modules
-    first.
+    The stable name of a definition consists of the packages around its module and the definition's
+    own name. It leaves out the module itself and internal folders. The name therefore stays the
+    same if a release moves the definition to another file of the same package. For example,
+    `numpy/core/fromnumeric.py` and `numpy/_core/fromnumeric.py` both define `numpy.sort`.
+
+    If several definitions have the same name, the first one is taken. Public modules come first.
     """
     docstrings: dict[str, Docstring] = {}
     with zipfile.ZipFile(path) as wheel:
@@ -159,7 +160,7 @@ def _modules(members: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def stable_name(module: tuple[str, ...], name: str) -> str:
-    """Return the name of a definition that does not depend on the file that holds it.
+    """Return the name of a definition, independent of the file that contains the definition.
 
     Args:
         module: The module that was read.
@@ -190,12 +191,13 @@ def read_texts(
 
     Args:
         docstrings: Docstrings by stable name.
-        min_body_words: A docstring with fewer words behind its summary line is left out.
+        min_body_words: Docstrings with fewer words after their summary line are left out.
     """
     texts: dict[str, Text] = {}
     summaries: dict[str, str] = {}
     for name, docstring in docstrings.items():
-        # The product cleans texts in the same way, so that they can be compared with what is live.
+        # Freshet cleans texts in the same way. Otherwise they could not be compared with the texts
+        # of live documents.
         body = clean_text(docstring.body)
         if len(body.split()) < min_body_words:
             continue

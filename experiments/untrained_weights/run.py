@@ -1,10 +1,13 @@
 """Find the weights of an untrained fusion for corpora without judged queries.
 
-`python -m experiments.untrained_weights.run NAME=PROJECT ...` needs the stage `base_index`. It
-writes `result.json` and the table of `README.md`. BM25's weight varies beside the base encoder,
-late interaction and feedback. Queries are the dev queries that people judged, or the train queries
-if there are few. As if no query were judged, documents' titles and first sentences are queries too.
-On test the default fusion is compared with a plain one of encoder and BM25 without feedback.
+`python -m experiments.untrained_weights.run NAME=PROJECT ...` needs projects in which the stage
+`base_index` has run. It writes `result.json` and the table of `README.md`.
+
+The weight of BM25 is varied in a fusion with the base encoder, late interaction and feedback. It is
+evaluated on judged dev queries, or on train queries if there are few dev queries. It is also
+evaluated on titles and first sentences of documents, which could replace queries in a corpus
+without judgements. On test queries, the default fusion is compared with a plain one: encoder and
+BM25 without feedback.
 """
 
 from __future__ import annotations
@@ -44,25 +47,25 @@ from orchestration import parameters
 
 HERE = Path(__file__).parent
 METRIC = "nDCG@10"
-# Most queries of people that weights are compared on.
+# Largest number of judged queries that weights are evaluated on.
 MAX_PEOPLE_QUERIES = 500
-# Most documents whose titles are queries.
+# Largest number of documents whose titles are used as queries.
 MAX_TITLES = 1000
 # Number of dev queries below which the train queries are used.
 MIN_DEV_QUERIES = 200
 # Names of the components.
 DENSE = "zero_shot"
 WORDS = "bm25"
-# Words of the shortest title that is used as a query.
+# Titles with fewer words are not used as queries.
 MIN_TITLE_WORDS = 2
-# Weight that a column shows, because it was the default before.
+# An earlier default weight of BM25, which a column of the table shows for comparison.
 FORMER_DEFAULT_WEIGHT = 3.0
-# Key of the numbers on test in the result.
+# Key of the list of numbers on test queries in `result.json`. It names the numbers.
 TEST_NUMBERS = "plain, default, gain, low, high, p"
 
 
 def measure(root: Path) -> dict[str, Any]:
-    """Return the mean metric of people's queries and of titles for each weight of BM25."""
+    """Return the mean metric of judged queries, and of titles as queries, for each BM25 weight."""
     with TemporaryDirectory() as folder:
         return _measure_in(root, Path(folder))
 
@@ -123,7 +126,11 @@ def _measure_in(root: Path, folder: Path) -> dict[str, Any]:
 def _compare_on_test(
     evaluation_set: EvaluationSet, plain: FusedSearch, default: FusedSearch
 ) -> dict[str, Any]:
-    """Return the means of both on test, their difference with its interval over queries, and p."""
+    """Compare the default fusion with the plain one on test queries.
+
+    Returns:
+        The number of queries, and a list: both means, their difference, its interval, and p.
+    """
     plain_scores = _score_on_test(evaluation_set, plain)
     default_scores = _score_on_test(evaluation_set, default)
     gains = default_scores - plain_scores
@@ -165,11 +172,15 @@ def _means_by_weight(
 
 
 def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
-    """Return documents as answers to their titles, and their passages without the titles.
+    """Use titles of documents as queries, and remove them from the documents.
 
-    At most `MAX_TITLES` documents are chosen by hash of the id. If a title is short or several
-    documents share it, the query is the first sentence. A document that has nothing else is left
-    out.
+    At most `MAX_TITLES` documents are chosen by a hash of their ids. If a title is short, or
+    several documents have it, the first sentence is the query. Documents without further text are
+    left out.
+
+    Returns:
+        The titles as queries, with their documents as answers. All passages, without the titles
+        that are queries.
     """
     rows = corpus.passages.sort_values(["document_id", "ordinal"])
     rows_by_document = dict(iter(rows.groupby("document_id", sort=False)))
@@ -213,9 +224,9 @@ def _title_hash(document_id: str) -> str:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Return a row per corpus: the best weight, and the metric of other choices.
+    """Return a table with a row per corpus: the best weight, and the metric with other weights.
 
-    The best weight is by people's queries.
+    The best weight is the best one on judged queries.
     """
     default = DEFAULT_TOTAL_WEIGHT["words"]
     lines = [
