@@ -23,6 +23,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import atomic_write
+from model_code.row_file import RowFile
 
 SIGNS_FILE = "token_signs.npy"
 STARTS_FILE = "token_starts.npy"
@@ -42,6 +43,7 @@ class TokenSigns:
         bits: Signs of each token, one text after the other, in W machine words, shape (t, W),
             uint64.
         starts: First token of each text, then the number of tokens, shape (n + 1,).
+        file: File from which `bits` are mapped, if it is large. Selected texts are read from it.
 
     >>> first = pack_signs(np.array([[0.5, -0.1], [0.2, 0.3]]))
     >>> second = pack_signs(np.array([[-1.0, -1.0]]))
@@ -52,6 +54,7 @@ class TokenSigns:
 
     bits: np.ndarray
     starts: np.ndarray
+    file: RowFile | None = None
 
     @classmethod
     def of(cls, texts: Sequence[np.ndarray]) -> Self:
@@ -68,6 +71,8 @@ class TokenSigns:
         old_starts = self.starts[:-1][rows]
         token_counts = self.starts[1:][rows] - old_starts
         new_starts = np.concatenate([[0], np.cumsum(token_counts)])
+        if self.file is not None:
+            return type(self)(self.file.read_runs(old_starts, token_counts), new_starts)
         # Subtract the new position of each token from its old one. It is equal within a text.
         shifts = np.repeat(old_starts - new_starts[:-1], token_counts)
         tokens = shifts + np.arange(new_starts[-1])
@@ -135,8 +140,9 @@ class TokenSigns:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what `save` wrote. The signs are memory-mapped."""
-        bits = np.asarray(np.load(folder / SIGNS_FILE, mmap_mode="r"))
-        return cls(bits, np.load(folder / STARTS_FILE))
+        path = folder / SIGNS_FILE
+        bits = np.asarray(np.load(path, mmap_mode="r"))
+        return cls(bits, np.load(folder / STARTS_FILE), RowFile.open_large(path))
 
 
 def pack_signs(vectors: np.ndarray) -> np.ndarray:

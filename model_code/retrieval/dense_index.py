@@ -34,6 +34,7 @@ from model_code.retrieval.id_map import AllowedDocuments, IdMap, IdMaps, RowGrou
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import nearest_rows, top_k
+from model_code.row_file import RowFile
 
 FORMAT = 2
 # Lower limit of a norm by which vectors are divided. It avoids a division by 0.
@@ -84,6 +85,7 @@ class DenseIndex:
         approximate: Any | None,
         vectors_per_passage: int = 1,
         tokens: TokenSigns | None = None,
+        vector_file: RowFile | None = None,
     ) -> None:
         """Wrap vectors and their optional inverted file. Use `build` or `load` instead.
 
@@ -95,6 +97,7 @@ class DenseIndex:
             approximate: FAISS's inverted file of the vectors, numbered by row. None: exact search.
             vectors_per_passage: Number of consecutive rows that represent one passage.
             tokens: Token signs of the passages, if they are stored.
+            vector_file: File from which single vectors are read. None: from `vectors`.
         """
         self.vectors = vectors
         self.ids = ids
@@ -103,6 +106,7 @@ class DenseIndex:
         self.approximate = approximate
         self.vectors_per_passage = vectors_per_passage
         self.tokens = tokens
+        self._vector_file = vector_file
 
     @classmethod
     def build(
@@ -346,8 +350,11 @@ class DenseIndex:
         # The settings were validated when the index was written.
         settings = IndexSettings.model_construct(**manifest["settings"])
         approximate = None
+        vector_file = None
         if manifest["factory"] != FLAT_FACTORY:
             approximate = _read_inverted_file(folder / FAISS, settings)
+            # An exact search reads all vectors, so that mapping them is best.
+            vector_file = RowFile.open_large(folder / VECTORS)
         tokens = None
         if (folder / SIGNS_FILE).is_file():
             tokens = TokenSigns.load(folder)
@@ -360,6 +367,7 @@ class DenseIndex:
             approximate=approximate,
             vectors_per_passage=manifest["vectors_per_passage"],
             tokens=tokens,
+            vector_file=vector_file,
         )
 
     def _check_queries(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
@@ -408,7 +416,13 @@ class DenseIndex:
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors (..., H) of rows (...) in float64; arbitrary for a row of -1."""
-        return self.vectors[rows].astype(np.float64)
+        return self._read_vectors(rows).astype(np.float64)
+
+    def _read_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors (..., H) of rows (...), float32; arbitrary for a row of -1."""
+        if self._vector_file is not None:
+            return self._vector_file.read(rows)
+        return self.vectors[rows]
 
     def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
         """Return the token signs of the passages of rows (r,), if they are stored."""
@@ -533,7 +547,7 @@ class JoinedIndex(DenseIndex):
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
         vectors = np.zeros((*rows.shape, self.dimension))
         for index, is_in_index, local_rows in self._split_by_index(rows):
-            vectors[is_in_index] = index.vectors[local_rows]
+            vectors[is_in_index] = index._read_vectors(local_rows)
         return vectors
 
     def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:

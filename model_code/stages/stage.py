@@ -58,6 +58,7 @@ QUERY_CODE = code_paths(
     "mapped_tensors.py",
     "queries",
     "retrieval",
+    "row_file.py",
     "text",
     "training",
 )
