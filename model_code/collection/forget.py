@@ -38,7 +38,7 @@ class ForgetReport:
 
     Attributes:
         opinions: Number of thumbs and clicks on the query that were deleted.
-        documents: Ids of the documents of which it was a known query, ascending.
+        documents: Ids of the documents that had it as a known query, ascending.
         rewritten: Ids of the documents whose rows contained the query. They were written again
             without it.
         solved_again: Ids of the documents whose vectors IncDSI had solved with the query. They were

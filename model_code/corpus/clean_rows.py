@@ -103,8 +103,9 @@ def clean_rows(
             column names of the project's source, or our names.
         settings: The limits of a document, and the column names of the project's source.
         source: Name of the source in the locations of plain values.
-        unique_ids: Refuse a row whose id an earlier sound row has. A build does so, because a
-            repeated id is an error of the source. Additions accept both rows, and the last counts.
+        unique_ids: Whether to refuse a row that repeats the id of an earlier sound row. Builds
+            refuse it, because a repeated id is an error of the source. Additions accept both rows,
+            and the last one counts.
 
     Returns:
         The documents of the sound rows, and the refused rows with their reasons.

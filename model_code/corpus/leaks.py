@@ -18,14 +18,15 @@ MIN_SIMILAR_JACCARD = 0.7
 
 
 def count_leaks(corpus: Corpus) -> dict[str, int]:
-    """Count what makes test scores of a corpus easier or noisier than they look.
+    """Count test queries that overlap with the training data or are ambiguous.
 
-    Evaluation searches documents without the lines that are judged queries themselves; see
-    `strip_query_lines`. The texts are compared in this form.
+    Such queries distort test scores: a model may have memorised the answer, or another document may
+    answer the query as well. The texts of documents are compared as evaluation searches them:
+    without lines that are judged queries; see `strip_query_lines`.
 
     Returns:
         - "documents_searched": documents that evaluation searches. A document is left out if its
-          own first line is a training query, and no other split has a judgement of it.
+          first line is a training query and only training queries ask for it.
         - "test_queries_near_training": test queries with a relevant document that is a
           near-duplicate of a document that training asks for.
         - "test_queries_equal_to_training": test queries that a training query repeats, apart from

@@ -49,7 +49,7 @@ class Qrels:
         splits: Split of each query that has a relevant document, by query id.
         not_relevant: Number of sound rows with a relevance of 0 or less.
         judged_not_relevant: Ids of the documents that were judged not relevant, by query id.
-        repeated: Number of sound rows whose pair an earlier row has.
+        repeated: Number of sound rows that repeat the pair of an earlier row.
         outside_limit: Number of sound rows of documents that `corpus.limit` left out.
     """
 

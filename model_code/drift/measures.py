@@ -117,7 +117,7 @@ Measurement = TypeVar("Measurement", Statistic, TestResult)
 
 
 def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
-    """Return those of the given measures of harm that decide whether drift is harmful.
+    """Select the measures of harm that decide whether drift is harmful.
 
     The measure by asked queries decides, unless the measure by pseudo-queries covers more
     documents. Pseudo-queries are less reliable because they are cut out of the documents' texts. In
@@ -291,8 +291,8 @@ class Arrivals:
         statuses: Names of `model_code.drift.statuses.Status` of the refined documents.
         unscored: Why there are no scores, by the name of the attribute that is None.
         changed_documents: The number c of documents that training saw in a former version.
-        changed: Mean scores of changed documents over their pseudo-queries: of the former version
-            when it was trained, and of the present one.
+        changed: Mean scores of changed documents over their pseudo-queries. Each document has two:
+            the score of its former version after the training, and that of its present version.
         vector_ids: Id of the document of each row of `vectors`. Empty if the ids are not known.
         examples: Documents that illustrate a measure, by the name of the measure.
     """

@@ -123,8 +123,8 @@ class DriftReference:
     ) -> DriftReference:
         """Make a reference from a sample of `settings.reference_documents` passages.
 
-        The number of passages may be smaller. Reports then skip the measures that need more of
-        them, and say so.
+        If there are fewer passages, all are taken. Reports then skip the measures that need more
+        passages, and mention it.
 
         Args:
             vectors: Vectors of passages, (N, H).

@@ -253,7 +253,7 @@ def _measure_changed(
 def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
     """Join batches, whose vectors come from one encoder, to one batch.
 
-    Values that no batch has stay None. The examples are those of the last batch.
+    Values that no batch has are None. The examples are taken from the last batch.
     """
     joined: dict[str, Any] = {}
     for name in INPUTS:

@@ -19,7 +19,7 @@ from model_code.retrieval.dense_index import DOCUMENT_IDS
 
 
 def check_trained(context: StageContext) -> None:
-    """Require a sound folder of document vectors beside the encoder."""
+    """Require a sound folder of document vectors next to the encoder's folder."""
     check_index_folder(context.output / "document_vectors", "dsi", context)
 
 

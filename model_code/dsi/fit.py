@@ -187,17 +187,20 @@ def largest_safe_scale(
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> float | None:
-    """Return the largest scale at which encodings win no more queries than learned vectors do.
+    """Return the largest factor c for encodings of added documents that harms no old documents.
 
-    A sample of documents represents added ones. A query counts if a document that answers it ranks
-    above all other documents outside the sample. It is lost if a document of the sample that does
-    not answer it ranks above that. The sample loses some queries with its learned vectors. With the
-    vectors c * encodings it loses more, the larger c is. The result is the largest c that costs no
-    more queries, so that an addition costs the others as much as if it had been trained with them.
+    An added document has the vector c * encoding. With a large c, it ranks above old documents for
+    their queries. A sample of the trained documents is used to find c, as if they were added.
+
+    A query counts if one of its answers scores higher than all other documents outside the sample.
+    It is lost if a document of the sample that does not answer it scores higher than that answer.
+    Some queries are lost even with the learned vectors of the sample. The result is the largest c
+    with which no more queries are lost than with the learned vectors. An added document then harms
+    old documents no more than if it had been trained together with them.
 
     Args:
         vectors: Learned vectors V, (n, H).
-        sample: (s,), rows of V, of the documents that stand for added ones.
+        sample: (s,), rows of V of the documents in the sample.
         encodings: (s, H), the encoder's vectors of the sample.
         queries: (m, H), of queries that were not trained on.
         relevant: For each query the rows of V that answer it.

@@ -39,9 +39,10 @@ def compare_systems(
     `sort_systems`. Variants (`R.NAME`) are not tested. Holm's correction covers all differences on
     one metric.
 
-    The key "over" of a mean or difference tells which variance its interval covers. It is that of
-    queries and seeds if each trained system was trained at least `MIN_SEEDS` times. Otherwise it is
-    that of queries alone. Such an interval does not cover how much another training would differ.
+    The key "over" of a mean or difference tells which variance its interval covers. If each trained
+    system was trained at least `MIN_SEEDS` times, the interval covers the variance over queries and
+    over seeds. Otherwise it covers the variance over queries only. It then does not show how much
+    the result of another training may differ.
 
     Args:
         systems: Scores on one split.

@@ -131,10 +131,10 @@ def interval_over_seeds(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the interval of a mean score that covers the variance of queries and of trainings.
 
-    If `others` is given, the interval is that of the system's lead: the mean difference from
-    another system. The interval shows the range in which the mean of another training on other
-    queries would be. With s trainings, n queries and mean scores M_i per training and Q_j per
-    query, the variance of the mean is
+    If `others` is given, it is the interval of the mean difference from another system. The
+    interval shows the range in which the mean of another training on other queries would be. With s
+    trainings, n queries and mean scores M_i per training and Q_j per query, the variance of the
+    mean is
 
         V = V_M + V_Q - V_E,   V_M = var(M) / s,   V_Q = var(Q) / n,   V_E = var(residuals) / (s n)
 
@@ -213,8 +213,8 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
     Under the null hypothesis, the two scores of a query may be swapped, which changes the sign of
     its difference. The p-value is the share of sign patterns whose absolute mean is at least the
     observed one. If there are at most `permutations` patterns, all 2^n are enumerated, and p is
-    exact. Otherwise m random patterns are drawn, of which b reach the observed mean. Then p is (1 +
-    b) / (1 + m), which is never 0 (Phipson & Smyth 2010). Smucker, Allan & Carterette (2007)
+    exact. Otherwise m random patterns are drawn. If b of them reach the observed mean, p is
+    (1 + b) / (1 + m), which is never 0 (Phipson & Smyth 2010). Smucker, Allan & Carterette (2007)
     recommend this test for retrieval.
 
     Args:

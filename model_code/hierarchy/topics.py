@@ -206,7 +206,11 @@ def _rank_words(
 
 
 def _choose_distinct_words(ranked: Sequence[str]) -> list[str]:
-    """Take the first words of which no two begin alike, and no two pairs share a character."""
+    """Take the first words that differ enough from all words that were taken before.
+
+    A word is left out if an earlier word has the same first letters. A pair of characters, as in
+    Chinese, is left out if an earlier pair contains one of them.
+    """
     chosen: list[str] = []
     used_parts: set[str] = set()
     for word in ranked:

@@ -24,8 +24,8 @@ query leaves these words out. Otherwise the document wins each query by its word
 vector does not move.
 
 Documents are solved one after the other, in the order of the ledger, the log of changes. The
-queries that find a solved document among the first ten become constraints of the next documents. A
-document that a later change of the same call overwrites or deletes does not take part.
+queries that find a solved document among the first ten become constraints of the next documents. If
+a later change of the same call overwrites or deletes a document, the document is left out.
 """
 
 from __future__ import annotations
@@ -374,7 +374,7 @@ class _Chunk:
                 products = row_dots(
                     solver.vectors[earlier_rows], self.queries.vectors[k].astype(np.float64)
                 )
-                # Products are rounded to float32, because the scores of an index are.
+                # Products are rounded to float32, because an index computes scores in float32.
                 best_products = np.maximum.reduceat(products, starts).astype(np.float32)
                 centred = best_products.astype(np.float64) - self.queries.means[k]
                 standardised = self.score.dense_weight * centred / self.queries.deviations[k]

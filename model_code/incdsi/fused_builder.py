@@ -67,7 +67,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
     Equal settings and equal changes in equal order give equal vectors. The grouping of the changes
     into calls does not matter, with two exceptions:
 
-    - A document that a later change of the same call overwrites or deletes takes no part.
+    - A document is left out if a later change of the same call overwrites or deletes it.
     - The last bits of an encoding depend on the other texts of its batch.
     """
 

@@ -81,7 +81,7 @@ MEMBERS_PER_ROUND = 48
 # Cost of a pass over Z, as the share of its rows that could be tested one by one in the same time.
 PASS_COST_SHARE = 1 / 32
 
-# Number of suspects that are tested one by one in any case, however small Z is.
+# Up to this number of suspects are tested one by one, even if a pass over a small Z were faster.
 MIN_SUSPECTS_FOR_PASS = 64
 
 # Smallest share of a Newton step that the line search tries. Shorter steps are lost in rounding.

@@ -158,7 +158,8 @@ class IncDsiState:
             scores: Limit of the score z_j.v of each row, (k,).
         """
         approximate = self.queries.view[rows] @ vector.astype(np.float32)
-        # Twice the error bound also covers the rounding of the addition below.
+        # `float32_error` bounds the rounding error of the scores. Twice this bound also covers the
+        # rounding error of the sum below.
         slack = 2 * float32_error(len(vector)) * vector_norm(vector)
         return rows[approximate + slack * self.query_lengths.view[rows] >= scores]
 

@@ -222,8 +222,8 @@ def new_documents(
         searcher: Searcher of the generation that is changed.
         spans: Largest number of spans of each document; see `constraint_texts`.
         changes: Changes in their order.
-        lasting: Encodings that are known already, by document id: those of the last put of each
-            document.
+        lasting: Encodings that are known already, by document id: the encoding of the content that
+            the last change of a document puts.
 
     Returns:
         Prepared documents, by the position in `changes` of the change that puts them.

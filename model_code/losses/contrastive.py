@@ -27,7 +27,7 @@ class Contrast(NamedTuple):
         negatives: (E, H) extra documents, or (E, m, H) if a document is m vectors. None: no extra
             documents.
         allowed: (B, E) bool. `[i, e]` is true if extra document e is a negative of query i. None:
-            all are.
+            all extra documents are negatives of all queries.
     """
 
     relevant: Tensor | None = None

@@ -60,8 +60,8 @@ def make_pair_loss(encoder: Encoder, settings: LayerSettings) -> PairLoss:
 def set_indexed_layers(encoder: Encoder, settings: LayerSettings) -> None:
     """Make `encoder` index documents by the layers that the settings ask for.
 
-    Only multi-vector pooling indexes several layers. Self-contrastive pooling uses its layers in
-    training alone, so what it searches is an ordinary encoder.
+    Only multi-vector pooling indexes several layers. Self-contrastive pooling uses several layers
+    only in training. Its documents are then indexed with one vector, as by any encoder.
 
     Raises:
         SettingsError: If the encoder has no such layer.

@@ -460,7 +460,7 @@ class _KnownCounts:
         self.parts = [part for part in parts if len(part.known.queries.ids)]
         self.first_rows = [ids.first_rows[part.segment] for part in self.parts]
         self.passages = len(ids)
-        # Which queries of each part count; None if all do.
+        # For each part, a mask of the queries that count; None if all queries count.
         self.is_counted: list[np.ndarray | None] = []
         for part in self.parts:
             query_ids = part.known.queries.ids
@@ -1131,8 +1131,8 @@ def _add_counts(
         counts: Number to add to the frequency of each of `more_rows`, shape (q,).
 
     Returns:
-        Postings with all rows of `rows`, then the rows that only `more_rows` has. The frequencies
-        are float64.
+        Postings (rows and float64 frequencies). The rows of `rows` come first, then the rows that
+        are only in `more_rows`.
     """
     summed = frequencies.astype(np.float64)
     positions = np.searchsorted(rows, more_rows)

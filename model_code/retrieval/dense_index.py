@@ -648,7 +648,9 @@ class CandidateVectors(NamedTuple):
         return directions @ directions.T
 
     def nearest_vector(self, query: np.ndarray, document: int) -> np.ndarray:
-        """Return a document's vector that is nearest to a query; the first if several are.
+        """Return the vector of a document that is nearest to a query.
+
+        If several vectors are equally near, the first one is returned.
 
         Args:
             query: Query vector, shape (H,).

@@ -29,8 +29,8 @@ than any document of the build. So two rules limit the shares of a query:
 With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). The
 second scoring uses q + c * (v_1 + v_2 + v_3) / 3 as the query of a dense component. The v_i are the
 vectors of the three best documents of the first scoring. These three are chosen without a filter,
-so that a score depends on the query and the collection only. The candidates stay those of q. Adding
-the candidates of the moved query changed nDCG@10 of 1,000 dev queries of tldr by less than .0001.
+so that a score depends on the query and the collection only. No candidates are added for the moved
+query. They changed nDCG@10 of 1,000 dev queries of tldr by less than .0001.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class FusedQueries:
         scores: Each query's scores of its candidates, shape (n,), also for NAME.late.
         dense_factors: For each dense component, a factor of each query's normalised scores. It
             limits the best score to the component's `score_limit`.
-        isolation_factors: For each query, the factor of all shares except those of components that
+        isolation_factors: For each query, a factor of the shares of all components that do not
             match words. It keeps isolated documents first.
         candidates: Document ids of each query's candidates, ascending.
     """

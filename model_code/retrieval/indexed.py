@@ -132,7 +132,7 @@ class RetrieverSegment:
 
 
 class SegmentedRetriever(Retriever[Any]):
-    """A retriever over several segments, of which no two contain the same document.
+    """A retriever over several segments. Each document is in one segment only.
 
     Queries are encoded once. Every segment ranks as it would alone, and the rankings are merged by
     descending score and ascending id.

@@ -45,8 +45,8 @@ WEIGHT_GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
 DEFAULT_TOTAL_WEIGHT = {"dense": 1.0, "words": 5.0, "late": 1.0, "headline": 0.5}
 # Smallest number of judged dev queries with which weights are learned.
 MIN_LEARNING_QUERIES = 30
-# Largest number of dev queries that weights are learned on. Weights that are learned on 30 queries
-# are nearly as good as on all, so more queries would only take time.
+# Largest number of dev queries that weights are learned on. Even weights that are learned on 30
+# queries are nearly as good as weights learned on all, so more queries would only take time.
 MAX_LEARNING_QUERIES = 1000
 # A learned weight replaces the default weight if the mean gain on dev queries is larger than this
 # number of standard errors. On 30 queries, the best of twelve weights is often best by chance; the

@@ -131,10 +131,10 @@ def write_training_report(
 def reusable_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
     """Return the passage vectors of the base encoder's index if the trainer can use them.
 
-    They spare the first evaluation from encoding the passages. None is returned if the index
-    belongs to another encoder, or if its texts differ from those of `corpus`. Texts differ if lines
-    that are queries were removed from `corpus`. Vectors of the whole texts contain these queries,
-    and would give a start score that no training can reach.
+    With these vectors, the first evaluation does not have to encode the passages. None is returned
+    if the index belongs to another encoder, or if the corpus has other texts. The texts differ if
+    lines that are queries were removed from `corpus`. Vectors of the whole texts contain these
+    queries, and would give a start score that no training can reach.
     """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
     passages = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]

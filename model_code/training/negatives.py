@@ -85,7 +85,7 @@ class NegativeSampler(ABC):
 
     @abstractmethod
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        """Draw the extra passages of one pair, none of them `banned`."""
+        """Draw the extra passages of one pair. Passages in `banned` must not be drawn."""
 
     def recluster(self, hierarchy: Hierarchy | None) -> None:
         """Replace the hierarchy from which siblings are drawn."""

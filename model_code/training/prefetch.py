@@ -58,7 +58,7 @@ class PrefetchedBatches:
 
         Args:
             number: Number of the batch.
-            pairs: Pairs of the batch. They are those of the schedule, so they are not read.
+            pairs: Pairs of the batch. They are ignored, because the schedule has the same pairs.
 
         Raises:
             ValueError: If the batch is not the next one.
@@ -72,7 +72,7 @@ class PrefetchedBatches:
 
 
 class _Batches(Dataset[Any]):
-    """The tensors of batches, by position in the order of the training."""
+    """A torch data set whose item i is the tensors of the batch `numbers[i]`."""
 
     def __init__(
         self, collate: Collate, schedule: Sequence[np.ndarray] | Any, numbers: Sequence[int]

@@ -359,8 +359,8 @@ class Trainer(TrainingLoop):
         """Cluster the passages again.
 
         Args:
-            vectors: Vectors of the N passages, (N * v, H) with v consecutive rows per passage. The
-                last of these rows, that of the last layer, is clustered.
+            vectors: Vectors of the N passages, (N * v, H), with v consecutive rows per passage. The
+                last of these rows, which is the vector of the last layer, is clustered.
         """
         assert self.cluster is not None
         vectors_per_passage = len(vectors) // len(self.data.passages.texts)

@@ -35,8 +35,8 @@ def find_problems(project: Project) -> dict[str, str]:
     drift, failed tasks, and a refused promotion.
 
     Returns:
-        A message for each problem. The key identifies one occurrence of a problem, so that a person
-        is told only once about it. If the same problem occurs again, it has another key.
+        A message for each problem, by key. The key identifies one occurrence of a problem, so that
+        one message is sent about it. If the same problem occurs again, it gets another key.
     """
     problems = {}
     free_bytes = shutil.disk_usage(project.root).free

@@ -14,10 +14,10 @@ The rules, in order:
    - refined documents break too many of IncDSI's constraints;
    - the collection has grown past its limit.
 
-2. **Pilot** if documents have shifted and the queries that they arrived with show no harm. A
-   document has shifted if its vector lies elsewhere than those of old documents. A retrain may find
-   such documents better still, and only training on a sample tells. A retrain follows if the pilot
-   finds a gain.
+2. **Pilot** if documents have shifted and the queries that they arrived with show no harm.
+   Documents have shifted if their vectors lie elsewhere than the vectors of old documents. A
+   retrain may improve the search for such documents. Only a training on a sample can show this. A
+   retrain follows if the pilot finds a gain.
 
 3. **No action** otherwise, even if vectors have shifted: an encoder may serve new topics well.
 
@@ -123,8 +123,8 @@ def decide(
         report: The measures of the newest batch and of the window.
         past: One entry per earlier batch, oldest first.
         settings: The group `drift` of `params.yaml`.
-        judgement_obstacle: The reason why the judged queries do not suffice for a retrain; None if
-            they do. With a reason, no retrain starts.
+        judgement_obstacle: The reason why the judged queries do not suffice for a retrain, so that
+            no retrain starts. None if they suffice.
         dry_run: Recorded in the decision.
 
     Returns:

@@ -202,7 +202,7 @@ def _build_name(key: str) -> str:
 
 
 def next_key(project: Project, plan: RetrainPlan) -> str:
-    """Return the key of the interrupted retrain of this generation, or else the first unused key.
+    """Return the key of the interrupted retrain of this generation; a new key if there is none.
 
     Keys are made of the retriever's name and the generation's number, with a counter from 2 on.
     """

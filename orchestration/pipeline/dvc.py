@@ -70,7 +70,9 @@ def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 def error_reason(stderr: str) -> str:
-    """Return the error in DVC's output without warnings and advice, or else the whole output.
+    """Return the error in DVC's output, without warnings and advice.
+
+    If no line is marked as an error, the whole output is returned.
 
     >>> error_reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles?")
     'params.yaml is broken'

@@ -96,9 +96,9 @@ def _execute(
             f"so it is not put in place: {error}"
         ) from error
     finally:
-        # If an input was edited while the stage ran, this error replaces one about the contract,
-        # which may follow from the edit. The check comes last, because DVC would record the output
-        # under the inputs as they are after any edit.
+        # If an input was edited while the stage ran, this check raises an error. The error replaces
+        # an error about the contract, because the edit may be its cause. The check comes last:
+        # after it, DVC records the output together with the hashes of the present inputs.
         _require_unchanged(stage, project, inputs)
 
     replace_folder(staging, project.root / stage.output)

@@ -146,7 +146,11 @@ class StageRecord:
 
 
 def tracking_uri(project: Project) -> str:
-    """Return MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
+    """Return the address of the MLflow store.
+
+    It is MLFLOW_TRACKING_URI if that is set, and the SQLite file in the project's state folder
+    otherwise.
+    """
     return os.environ.get("MLFLOW_TRACKING_URI") or _own_uri(project)
 
 
@@ -327,7 +331,7 @@ class RunStore:
             params = params[PARAMS_PER_BATCH:]
 
     def _changed_params(self, record: StageRecord) -> dict[str, str]:
-        """Return the settings that differ from those of the stage's last finished run.
+        """Return the settings that have changed since the last finished run of the stage.
 
         Returns:
             The old and the new value as one text, by the key of the setting. Empty if the stage

@@ -647,7 +647,7 @@ def _is_known(
     logged_hashes: Mapping[str, str],
     start_hashes: Sequence[Mapping[str, str]],
 ) -> bool:
-    """Return whether the ledger and all starting generations lead to a content already.
+    """Return whether a document has this content already, without a further event.
 
     Args:
         document_id: Id of the document.

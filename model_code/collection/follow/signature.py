@@ -57,10 +57,10 @@ def verify(text: bytes, key: bytes, label: str) -> dict[str, Any]:
     Args:
         text: The JSON.
         key: The shared key.
-        label: What was read, for the message.
+        label: Name of the JSON for the error message.
 
     Raises:
-        FreshetError: If it is torn, or signed with another key.
+        FreshetError: If the JSON is torn, or signed with another key.
     """
     try:
         content = json.loads(text)

@@ -102,7 +102,7 @@ class QueryOptions:
 
     @property
     def reorders(self) -> bool:
-        """Whether an option changes the order of the window, so that it is not that of scores."""
+        """Whether an option orders the documents of the window by something other than scores."""
         reorders_by_fields = self.sort or self.boosts or self.group_by is not None
         return bool(reorders_by_fields or self.diversity)
 

@@ -5,8 +5,8 @@ records which version of which document the collection has:
 
     .freshet/handovers/KEY.json
 
-So changes are found without asking the engine, whatever happened since: additions, deletions,
-erased documents, compaction or a revert.
+Changes since then are found without asking the engine. They can be additions, deletions, erased
+documents, compaction or a revert.
 
 The ids of changed documents are recorded before they are sent. After a crash, they are sent again.
 So the engine has exactly the live documents in the end.

@@ -42,7 +42,7 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
 def salvage_document_sources(file: Path) -> dict[str, str]:
     """Read the source of each document from a damaged ledger, by document id.
 
-    The result is that of `Ledger.document_sources`, without documents that cannot be read.
+    The result is like that of `Ledger.document_sources`, without documents that cannot be read.
     """
     arrived = f"kind = '{EventKind.PUT}' AND source NOT LIKE 'revert to %'"
     rows = _read_rows(file, "id, document_id, source", events.name, arrived)

@@ -537,7 +537,7 @@ def history_of(connection: sa.Connection) -> History:
 
 
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
-    """Find all events of which a revert appended copies.
+    """Find all events that a revert has copied to the end of the ledger.
 
     Returns:
         Ids of the event and its copies, ascending, by the id of the event.

@@ -334,7 +334,7 @@ class SegmentView:
                 yield document_id, queries
 
     def __contains__(self, document_id: object) -> bool:
-        """Return whether the segment holds the document as a live one."""
+        """Return whether the segment has a live document with this id."""
         return document_id in self.segment.rows.rows_by_document and document_id not in self.removed
 
     @cached_property

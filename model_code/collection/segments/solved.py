@@ -29,8 +29,8 @@ class SolvedQuery:
             scores by it.
         rank_before: Rank of the document with its encoding, from 1.
         rank_after: Rank of the document with its solved vector, from 1.
-        limit: Fused score that the document should reach: that of the best other document, plus
-            the margin.
+        limit: Fused score that the document should reach. It is the score of the best other
+            document, plus the margin.
     """
 
     text: str

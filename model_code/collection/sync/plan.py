@@ -57,8 +57,8 @@ def plan_sync(
 ) -> SyncPlan:
     """Compare a source with the index.
 
-    Only documents that came from the source can be deleted. A document did if the ledger says so,
-    or if the source had it at the last sync with the content that the index has now.
+    Only documents that came from the source can be deleted. A document came from the source if the
+    ledger says so. It also did if the last sync read it from the source with its present content.
 
     If the row of a document is refused, the document does not change. If a refused row has no
     readable id, it may belong to any document that is missing in the source. Then no document is

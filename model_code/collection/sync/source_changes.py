@@ -157,7 +157,8 @@ def _require_free_name(index: LiveIndex, sources: dict[str, str], name: str) -> 
     ledger = index.ledger_if_exists
     origins = {} if ledger is None else ledger.document_sources()
     for document_id in _documents_of(index, name):
-        # Documents with the right origin are allowed. An interrupted rename has left them.
+        # An interrupted rename may have left documents with the new name as their origin. They are
+        # allowed, so that the rename can be repeated.
         if origins.get(document_id) != source_label(name):
             raise FreshetError(
                 f"the document {document_id!r} is of another source, but its id begins with "

@@ -456,7 +456,10 @@ def _list_ruby(match: re.Match[str]) -> str:
 
 
 def list_page_text(markup: str) -> list[str]:
-    """Return all the text of a page, hidden or not, by a way that the reader does not use."""
+    """Return all text of a page, hidden or not, with a much simpler method than the reader's.
+
+    The text is compared with that of the reader, to find text that the reader lost.
+    """
     text = drop_between(markup, "<!--", "-->")
     text = _drop_code(text).replace("<![CDATA[", " ").replace("]]>", " ")
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)

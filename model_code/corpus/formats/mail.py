@@ -83,11 +83,11 @@ def _date(message: EmailMessage, extraction: Extraction) -> str | None:
 
 @dataclass
 class _PartText:
-    """The text of a part.
+    """The text of a part of a mail.
 
     Attributes:
-        text: The text.
-        all_text: Crude list of all text in the part.
+        text: The text that the reader extracted.
+        all_text: All text in the part, found with a simpler method, to check the reader.
     """
 
     text: str

@@ -26,7 +26,7 @@ def read_plain_text(data: bytes) -> Extraction:
 def read_restructured_text(data: bytes) -> Extraction:
     """Read the source with underlined titles as headings.
 
-    Directives are not interpreted, so that none of them takes its content out of the text.
+    Directives are not interpreted. Their content therefore stays in the text.
     """
     # The level of a heading is the order in which its kind of line first occurs.
     marks: list[str] = []

@@ -107,7 +107,7 @@ RAW = 0
 SPLIT = 1
 BITMAP = 2
 PARTS = ("tokens", "counts", "raw", "low", "high", "bitmaps")
-"""The arrays of `Packed`, each of which is a file of the index."""
+"""Names of the arrays of `Packed`. Each array is a file of the index."""
 
 
 @dataclass(frozen=True)
