@@ -28,26 +28,24 @@ PAIRS = 4096
 NEGATIVES = 4
 
 
-def measure(folder: Path, batch_size: int = BATCH_SIZE, texts: int = TEXTS) -> dict[str, Any]:
-    """Return rates of encoding and training, ours and the peer's.
-
-    Args:
-        folder: Folder of the base encoder.
-        batch_size: Pairs of a training step.
-        texts: Number of texts to encode.
-    """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return {
-        "encode": encoding.rows(texts=texts, base=folder, rounds=ROUNDS, device=device),
-        "train": training.rows(
-            base=str(folder), pairs=PAIRS, batch_size=batch_size, steps=STEPS, device=device
-        ),
-        "prepared batches": compare_workers(folder, batch_size, device),
-        "compiled": compare_compiled(folder, device, min(texts, COMPILED_TEXTS)),
-    }
+def device_name() -> str:
+    """Return "cuda" if there is a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def compare_workers(folder: Path, batch_size: int, device: str) -> dict[str, Any]:
+def compare_encoding(folder: Path, texts: int = TEXTS) -> list[dict[str, Any]]:
+    """Return the rows of `freshet bench encode`."""
+    return encoding.rows(texts=texts, base=folder, rounds=ROUNDS, device=device_name())
+
+
+def compare_training(folder: Path, batch_size: int = BATCH_SIZE) -> list[dict[str, Any]]:
+    """Return the rows of `freshet bench train` for large batches."""
+    return training.rows(
+        base=str(folder), pairs=PAIRS, batch_size=batch_size, steps=STEPS, device=device_name()
+    )
+
+
+def compare_workers(folder: Path, batch_size: int = BATCH_SIZE) -> dict[str, Any]:
     """Return pairs per second with and without processes that prepare batches."""
     data = training.make_training_data(Encoder.load(folder, TOKENS, device="cpu"), PAIRS)
     steps: list[Callable[[], object]] = []
@@ -62,7 +60,7 @@ def compare_workers(folder: Path, batch_size: int, device: str) -> dict[str, Any
             frozen_layers=None,
             workers=workers,
         )
-        encoder = Encoder.load(folder, TOKENS, device=device)
+        encoder = Encoder.load(folder, TOKENS, device=device_name())
         hierarchy = training.make_hierarchy(data, encoder.dimension)
         trainer = Trainer(encoder, data, settings, seed=0, hierarchy=hierarchy)
         steps.append(trainer.take_step)
@@ -74,8 +72,9 @@ def compare_workers(folder: Path, batch_size: int, device: str) -> dict[str, Any
     }
 
 
-def compare_compiled(folder: Path, device: str, texts: int) -> dict[str, Any]:
+def compare_compiled(folder: Path, texts: int = COMPILED_TEXTS) -> dict[str, Any]:
     """Return texts per second of the transformer, eager and compiled, for equal lengths."""
+    device = device_name()
     encoder = Encoder.load(folder, TOKENS, device=device)
     random = np.random.default_rng(0)
     ids = torch.from_numpy(random.integers(1000, 20_000, size=(texts, TOKENS))).to(device)

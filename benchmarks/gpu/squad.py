@@ -37,7 +37,7 @@ EVALUATIONS = 3
 WARM_UP_STEPS = 3
 TIMED_STEPS = 8
 # Seconds of a training beside its steps: loading, evaluations, clustering and the final test.
-SECONDS_BESIDE_STEPS = 25
+SECONDS_BESIDE_STEPS = 20
 # Share of the time that is left free, because steps of different trainings differ.
 SPARE_SHARE = 0.1
 # Test queries that are scored at once.
@@ -121,6 +121,7 @@ def measure(
         result["test"] = {key: summarise(ranks) for key, ranks in test.items()}
         result["differences"] = differences(test)
         save("squad", result)
+        print(name, seed, report["seconds"], result["test"][f"{name}, seed {seed}"], flush=True)
     return result
 
 

@@ -7,11 +7,15 @@ A batch depends only on its number and the seed, so the training does not change
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
+
+# Seconds after which a batch that no process delivers is an error, in place of endless waiting.
+TIMEOUT_SECONDS = 300
 
 Collate = Callable[[int, np.ndarray], Any]
 """A function from the number and the pairs of a batch to its tensors."""
@@ -49,6 +53,8 @@ class PrefetchedBatches:
             num_workers=workers,
             multiprocessing_context="fork",
             collate_fn=_unchanged,
+            worker_init_fn=_tokenize_in_one_thread,
+            timeout=TIMEOUT_SECONDS,
             pin_memory=pin_memory,
         )
         self._batches: Iterator[Any] | None = None
@@ -87,6 +93,11 @@ class _Batches(Dataset[Any]):
     def __getitem__(self, position: int) -> Any:
         number = self.numbers[position]
         return self.collate(number, self.schedule[number])
+
+
+def _tokenize_in_one_thread(_: int) -> None:
+    """Keep the tokenizer of a worker from waiting for threads that a fork does not copy."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _unchanged(batch: Any) -> Any:

@@ -353,6 +353,20 @@ def test_cotraining_without_hierarchy_loss_renews_siblings(tmp_path: Path, chang
     assert torch.equal(encoder_weights(resumed), encoder_weights(whole))
 
 
+# Co-training replaces the negatives in the middle of the training.
+def test_workers_do_not_change_the_training(tmp_path: Path):
+    alone = make_trainer(tmp_path, cotraining=True, cluster=make_tree)
+    helped = make_trainer(tmp_path, cotraining=True, cluster=make_tree, workers=2)
+    for trainer in (alone, helped):
+        set_dev_scores(trainer, 0.1, 0.2, 0.3, 0.4)
+
+    alone.fit()
+    helped.fit()
+
+    assert helped.state.reclustered_at == alone.state.reclustered_at
+    assert torch.equal(encoder_weights(helped), encoder_weights(alone))
+
+
 def test_finished_run_resumes_to_the_same_result(tmp_path: Path):
     checkpoints = tmp_path / "checkpoints"
     first = make_trainer(tmp_path, checkpoints=checkpoints)
