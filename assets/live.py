@@ -82,7 +82,6 @@ def live_generation(project: ProjectResource) -> dg.MaterializeResult:
 )
 def added_documents(project: ProjectResource) -> Iterator[EventResult]:
     """Apply the waiting changes, and check that the added documents are searchable."""
-    from model_code.collection.generations.generation import document_rows
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.index.maintenance import BackgroundMaintenance
     from model_code.collection.index.status import probe_newest_document
@@ -93,9 +92,9 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
 
     metadata: dict[str, Any] = {}
     changed: set[str] = set()
-    newest = None
+    canary = None
     if applied is not None:
-        newest = probe_newest_document(project, index.builder.searcher, index.ledger_view)
+        canary = probe_newest_document(project, index.builder.searcher, index.ledger_view)
         changed = {*applied.added, *applied.updated}
         metadata["added"] = len(applied.added)
         metadata["updated"] = len(applied.updated)
@@ -110,20 +109,28 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
 
     metadata["generation"] = generation.number
     metadata["documents"] = generation.manifest["documents"]
-    metadata.update(canary_metadata(newest))
+    metadata.update(canary_metadata(canary))
     for retriever, reason in failed_retrievers.items():
         metadata[f"{retriever} is behind"] = reason
     yield dg.MaterializeResult(
         data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
         metadata=metadata,
     )
+    yield _check_documents_are_found(generation, changed)
 
-    missing = sorted(changed - document_rows(generation, changed, ()).keys())
-    yield dg.AssetCheckResult(
+
+def _check_documents_are_found(
+    generation: "Generation", document_ids: set[str]
+) -> dg.AssetCheckResult:
+    """Return the result of the check that a generation contains some documents."""
+    from model_code.collection.generations.generation import document_rows
+
+    missing = sorted(document_ids - document_rows(generation, document_ids, ()).keys())
+    return dg.AssetCheckResult(
         passed=not missing,
         check_name="every_document_is_found",
         metadata={
-            "changed": len(changed),
+            "changed": len(document_ids),
             "not found": len(missing),
             "missing": missing[:MAX_LISTED_DOCUMENTS],
             "guard": GUARD_NOTE,

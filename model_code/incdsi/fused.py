@@ -371,14 +371,7 @@ class _Chunk:
             bm25 = np.concatenate([competitors.bm25, self.bm25[k, :number]])
             dense = competitors.dense
             if len(earlier_rows):
-                products = row_dots(
-                    solver.vectors[earlier_rows], self.queries.vectors[k].astype(np.float64)
-                )
-                # Products are rounded to float32, because an index computes scores in float32.
-                best_products = np.maximum.reduceat(products, starts).astype(np.float32)
-                centred = best_products.astype(np.float64) - self.queries.means[k]
-                standardised = self.score.dense_weight * centred / self.queries.deviations[k]
-                dense = np.concatenate([dense, standardised])
+                dense = np.concatenate([dense, self._dense_terms(k, earlier_rows, starts)])
 
             highest = float(max(bm25.max(initial=0.0), own_bm25))
             fused = self.score.fuse(dense, bm25, highest)
@@ -399,6 +392,24 @@ class _Chunk:
             highest_bm25=np.array(highest_scores),
             dense_weight=self.score.dense_weight,
         )
+
+    def _dense_terms(self, k: int, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Return the dense terms of fused scores for some documents of the new segment.
+
+        Args:
+            k: Number of the query.
+            rows: Rows (r,) of the documents' vectors, one document after the other.
+            starts: Position in `rows` at which each document begins, shape (d,).
+
+        Returns:
+            The dense term of each document's best vector, shape (d,), float64.
+        """
+        query = self.queries.vectors[k].astype(np.float64)
+        products = row_dots(self.solver.vectors[rows], query)
+        # Products are rounded to float32, because an index computes scores in float32.
+        best_products = np.maximum.reduceat(products, starts).astype(np.float32)
+        centred = best_products.astype(np.float64) - self.queries.means[k]
+        return self.score.dense_weight * centred / self.queries.deviations[k]
 
     def _known_queries(self, position: int, prior: np.ndarray) -> KnownQueries:
         """Compute the limits that all constraints set for the vector of one document.

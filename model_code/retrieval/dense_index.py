@@ -206,17 +206,15 @@ class DenseIndex:
                 scores = self._scores(queries[numbers], rows)
                 for i, number in enumerate(numbers):
                     ranking = top_k(scores[i], self.ids.document_ids, k, rows[i])
-                    ranking = [hit for hit in ranking if hit[1] > -np.inf]
-                    rankings[number] = ranking
-                    # The inverted file found too few allowed documents for this query.
-                    # `search_among` then scores all allowed passages.
-                    gives_up = (
-                        allowed is not None
-                        and len(ranking) < k
-                        and self._is_exhausted(rows[i], count)
-                    )
-                    is_final = has_all_rows or gives_up
-                    if not is_final and not self._is_settled(queries[number], ranking, rows[i], k):
+                    rankings[number] = [hit for hit in ranking if hit[1] > -np.inf]
+
+                    # If the inverted file finds too few allowed documents for a query, more
+                    # candidates do not help. `search_among` then scores all allowed passages.
+                    has_too_few = allowed is not None and len(rankings[number]) < k
+                    gives_up = has_too_few and self._is_exhausted(rows[i], count)
+                    if has_all_rows or gives_up:
+                        continue
+                    if not self._is_settled(queries[number], rankings[number], rows[i], k):
                         still_unsettled.append(number)
 
             unsettled = np.array(still_unsettled, dtype=np.intp)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from model_code.context import StageContext
 from model_code.stages.stage import BASE_VECTORS, Stage, artifact_paths, code_paths
+
+if TYPE_CHECKING:
+    import numpy as np
 
 STAGE = Stage(
     name="hierarchy",
@@ -31,11 +35,9 @@ def run(context: StageContext) -> dict[str, Any]:
     Returns:
         The number of passages, the depth, and statistics of each level.
     """
-    import numpy as np
     import pyarrow.parquet as pq
 
     from model_code.distributed.clustering import make_lloyd
-    from model_code.errors import FreshetError
     from model_code.files import write_json
     from model_code.hierarchy.build import build_hierarchy, unit_vectors
     from model_code.hierarchy.topics import topic_names
@@ -49,14 +51,7 @@ def run(context: StageContext) -> dict[str, Any]:
     titles = passages["title"].to_pylist()
     texts = passages["text"].to_pylist()
 
-    # Vectors of the passages, (N, H). They are mapped because they may be larger than the memory.
-    vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")
-    if len(vectors) != len(document_ids):
-        raise FreshetError(
-            f"the base index has {len(vectors)} vectors, but the corpus {len(document_ids)} "
-            "passages; encode the corpus again: freshet run base_index"
-        )
-
+    vectors = _load_vectors(context.inputs["base_index"], len(document_ids))
     tree = build_hierarchy(
         vectors,
         context.settings["hierarchy"],
@@ -81,6 +76,31 @@ def run(context: StageContext) -> dict[str, Any]:
         for key in REPORTED_STATISTICS:
             report[f"level_{level['level']}_{key}"] = level[key]
     return report
+
+
+def _load_vectors(index: Path, passages: int) -> np.ndarray:
+    """Return the vectors (N, H) of the corpus's passages.
+
+    They are mapped into memory, because they may be larger than the memory.
+
+    Args:
+        index: Folder of the base index.
+        passages: Number N of the passages of the corpus.
+
+    Raises:
+        FreshetError: If the index has another number of vectors.
+    """
+    import numpy as np
+
+    from model_code.errors import FreshetError
+
+    vectors = np.load(index / "vectors.npy", mmap_mode="r")
+    if len(vectors) != passages:
+        raise FreshetError(
+            f"the base index has {len(vectors)} vectors, but the corpus {passages} "
+            "passages; encode the corpus again: freshet run base_index"
+        )
+    return vectors
 
 
 def check(context: StageContext) -> None:

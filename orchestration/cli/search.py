@@ -17,7 +17,7 @@ from orchestration.cli.options import Retriever
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
-    from freshet.results import Hit
+    from freshet.results import Hit, SearchResult
     from model_code.retrieval.protocol import TokenMatch
 
 # Number of matched tokens that `--explain` prints for a hit.
@@ -156,18 +156,7 @@ def search(
     if service is not None:
         result = service.search(text, k, like=like, retriever=retriever, **options)
     else:
-        # Importing torch takes seconds, which a search by a running service does not need.
-        from model_code.collection.generations.query_options import QueryOptions
-        from model_code.collection.generations.searcher import Searcher
-        from model_code.retrieval.reranker import Reranker, RerankSettings
-
-        searcher = Searcher.open(project.live, retriever)
-        searcher.reranker = Reranker.load(project.settings("rerank", RerankSettings))
-        query_options = QueryOptions(k=k, **options)
-        if like is not None:
-            result = searcher.search_like(like, query_options)
-        else:
-            (result,) = searcher.search_pages([text], query_options)
+        result = _search_in_this_process(project, text, like, retriever, {"k": k, **options})
 
     if as_json:
         records: Any = [hit_record(hit) for hit in result.hits]
@@ -180,6 +169,36 @@ def search(
         print_message(f"{len(result.hits)} documents from {offset + 1} of {result.total:,}")
     for name, counts in result.facets.items():
         print_message(facet_text(name, counts))
+
+
+def _search_in_this_process(
+    project: Project,
+    text: str | None,
+    like: str | None,
+    retriever: str | None,
+    options: Mapping[str, Any],
+) -> SearchResult:
+    """Search without a service.
+
+    Args:
+        project: The project.
+        text: The query; None if `like` is given.
+        like: Id of a document that the hits should resemble; None if `text` is given.
+        retriever: Name of a live retriever; None for the default one.
+        options: Arguments of `QueryOptions`.
+    """
+    # Importing torch takes seconds, which a search by a running service does not need.
+    from model_code.collection.generations.query_options import QueryOptions
+    from model_code.collection.generations.searcher import Searcher
+    from model_code.retrieval.reranker import Reranker, RerankSettings
+
+    searcher = Searcher.open(project.live, retriever)
+    searcher.reranker = Reranker.load(project.settings("rerank", RerankSettings))
+    query_options = QueryOptions(**options)
+    if like is not None:
+        return searcher.search_like(like, query_options)
+    (result,) = searcher.search_pages([text or ""], query_options)
+    return result
 
 
 def facet_text(name: str, counts: Mapping[str, int]) -> str:

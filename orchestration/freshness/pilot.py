@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger
@@ -197,10 +198,21 @@ def _requested_size(project: Project, retriever: str) -> int:
 def _train_and_compare(
     project: Project, folder: Path, max_documents: int, show: Show
 ) -> PilotResult:
+    """Train on a sample of the live documents, and compare the result with the live index.
+
+    Args:
+        project: The project.
+        folder: Folder for the workspace and the scores.
+        max_documents: Largest number of documents in the sample.
+        show: Receives lines of progress.
+
+    Raises:
+        PilotNotPossible: If too few new documents have queries of the gate split.
+    """
     plan = plan_retrain(project, FOLDER)
     last_stage, _ = _stage_and_settings(project, plan.retriever)
     generation = read_planned_generation(project, plan)
-    # Opened before the training, because an open generation is neither changed nor deleted.
+    # The generation is opened before the training. While it is open, it is not deleted.
     live = Searcher(project.live, generation, {})
 
     sample = sample_documents(
@@ -211,16 +223,13 @@ def _train_and_compare(
         f"pilot on {len(sample):,} of {plan.documents:,} documents, "
         f"{len(new):,} of them new since the last training"
     )
-    # Checked before anything is built: the gate's queries cannot ask for more documents than these.
+    # This check comes before anything is built. The gate's queries can ask for at most these
+    # documents.
     _require_targets(project, targets=len(new), new=len(new))
 
-    workspace = Project(folder / WORKSPACE, home=project.root)
-    write_sample = partial(export_snapshot, project, generation, only=sample)
-    make_workspace(workspace, write_sample, share_cache=False)
-    # Read again from the workspace, because its settings name model folders by absolute paths.
-    _, retriever_settings = _stage_and_settings(workspace, plan.retriever)
-    parameters.write_overrides(workspace.params_file, [*SAMPLE_SETTINGS, *retriever_settings])
-
+    workspace = _make_sample_workspace(
+        project, folder / WORKSPACE, generation, sample, plan.retriever
+    )
     targets = _build_corpus_and_find_targets(workspace, new, show)
     _build(workspace, last_stage, show)
     with TemporaryDirectory() as encodings:
@@ -239,6 +248,27 @@ def _train_and_compare(
         settings.seed,
     )
     return PilotResult(plan, len(sample), len(new), verdict)
+
+
+def _make_sample_workspace(
+    project: Project, root: Path, generation: Generation, sample: Set[str], retriever: str
+) -> Project:
+    """Create a workspace whose source is a sample of the live documents.
+
+    Args:
+        project: The project.
+        root: Folder of the workspace.
+        generation: Generation that contains the documents.
+        sample: Ids of the documents in the sample.
+        retriever: Name of the live retriever. Retrievers that it does not need are left out.
+    """
+    workspace = Project(root, home=project.root)
+    write_sample = partial(export_snapshot, project, generation, only=sample)
+    make_workspace(workspace, write_sample, share_cache=False)
+    # The settings are read from the workspace, because they name model folders by absolute paths.
+    _, retriever_settings = _stage_and_settings(workspace, retriever)
+    parameters.write_overrides(workspace.params_file, [*SAMPLE_SETTINGS, *retriever_settings])
+    return workspace
 
 
 def _stage_and_settings(project: Project, retriever: str) -> tuple[str, list[str]]:

@@ -257,9 +257,7 @@ class PlannedBuild:
             variables["PATH"] = os.pathsep.join(
                 [str(self.warm_python.program.parent), variables["PATH"]]
             )
-        ran = False
-        stage_error = None
-        dvc_error = "see the lines above"
+        output = _DvcOutput(address, print_line)
 
         # DVC runs in a separate session, so that Ctrl-C in the terminal reaches only this process.
         # This process then ends DVC below.
@@ -273,29 +271,56 @@ class PlannedBuild:
             start_new_session=True,
         ) as process:
             try:
-                for raw_line in process.stdout or ():
-                    line = raw_line.rstrip()
-                    if line.startswith(dvc.stage_end_prefix(address)):
-                        ran = True
-                    if line.startswith(STAGE_ERROR_PREFIX):
-                        stage_error = line.removeprefix(STAGE_ERROR_PREFIX)
-                    elif line.startswith(DVC_ERROR_PREFIX):
-                        dvc_error = line.partition("': ")[2] or line
-                    elif line and not line.startswith(IGNORED_PREFIXES):
-                        print_line(line)
+                for line in process.stdout or ():
+                    output.read_line(line.rstrip())
             except BaseException:
                 process.terminate()
                 # After an interrupt, the exit of `with` waits only a quarter of a second.
                 process.wait()
                 raise
 
-        if stage_error is not None:
-            raise StageRefused(f"{address}: {stage_error}")
+        if output.stage_error is not None:
+            raise StageRefused(f"{address}: {output.stage_error}")
         if process.returncode:
             raise FreshetError(
-                f"`dvc repro {address}` failed with exit code {process.returncode}: {dvc_error}"
+                f"`dvc repro {address}` failed with exit code {process.returncode}: "
+                f"{output.dvc_error}"
             )
-        return ran
+        return output.ran
+
+
+class _DvcOutput:
+    """Reads the lines that DVC and one stage print.
+
+    Attributes:
+        ran: Whether the stage itself ran. Otherwise DVC skipped it or restored its output.
+        stage_error: The reason why the stage failed, if the stage printed one.
+        dvc_error: The reason that DVC gives for a failure.
+    """
+
+    def __init__(self, address: str, print_line: PrintLine) -> None:
+        """Prepare to read.
+
+        Args:
+            address: Address of the stage.
+            print_line: Receives the lines that are shown to the user.
+        """
+        self.ran = False
+        self.stage_error: str | None = None
+        self.dvc_error = "see the lines above"
+        self._end_prefix = dvc.stage_end_prefix(address)
+        self._print_line = print_line
+
+    def read_line(self, line: str) -> None:
+        """Keep the information of a line, or pass the line on to the user."""
+        if line.startswith(self._end_prefix):
+            self.ran = True
+        if line.startswith(STAGE_ERROR_PREFIX):
+            self.stage_error = line.removeprefix(STAGE_ERROR_PREFIX)
+        elif line.startswith(DVC_ERROR_PREFIX):
+            self.dvc_error = line.partition("': ")[2] or line
+        elif line and not line.startswith(IGNORED_PREFIXES):
+            self._print_line(line)
 
 
 def repro(
