@@ -37,7 +37,7 @@ from typing import (
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import InvalidRequest, Unavailable, error_for_status
-from freshet.json_values import replace_missing, to_json_value
+from freshet.json_values import read_id_value, replace_missing, to_json_value
 from freshet.results import (
     ChangeResult,
     DocumentPage,
@@ -153,7 +153,7 @@ class Client:
         if text is not None:
             body["text"] = text
         if like is not None:
-            body["like"] = like
+            body["like"] = _require_id(like)
         if vector is not None:
             body["vector"] = _list_of(vector, "vector")
         answer = self._request("POST", "/search", body)
@@ -182,7 +182,8 @@ class Client:
         Raises:
             NotFoundError: If there is no document with this id.
         """
-        answer = self._request("GET", f"/documents/{quote(document_id, safe='')}")
+        path = quote(_require_id(document_id).encode("utf-8", "surrogatepass"), safe="")
+        answer = self._request("GET", f"/documents/{path}")
         return parse_answer(StoredDocument, answer)
 
     def page(self, after: str = "", limit: int = PAGE_SIZE) -> DocumentPage:
@@ -283,7 +284,7 @@ class Client:
             InvalidRequest: If all ids are unknown.
         """
         body: dict[str, Any] = {"source": source}
-        ids = _list_of(document_ids, "document_ids")
+        ids = [_require_id(value) for value in _list_of(document_ids, "document_ids")]
         if ids or not filters:
             body["ids"] = ids
         if filters:
@@ -336,7 +337,7 @@ class Client:
         """
         body = {
             "query": query,
-            "document_id": document_id,
+            "document_id": _require_id(document_id),
             "verdict": verdict,
             "rank": rank,
             "who": who,
@@ -461,6 +462,24 @@ def _list_of(values: Iterable[T], name: str) -> list[T]:
         kind = type(values).__name__
         raise InvalidRequest(f"{name} is of type {kind}, but it must be a list")
     return list(values)
+
+
+def _require_id(value: Any) -> str:
+    """Return the id that a value means, such as `12` for a number of numpy or pandas.
+
+    Raises:
+        InvalidRequest: If the value is neither a text nor a whole number.
+    """
+    plain_value = value
+    if not isinstance(value, str | int | float):
+        try:
+            plain_value = to_json_value(value)
+        except TypeError:
+            plain_value = None
+    document_id = read_id_value(plain_value)
+    if document_id is None:
+        raise InvalidRequest(f"the id is {value!r}; an id is a text or a whole number")
+    return document_id
 
 
 def encode_json(body: Any) -> str:

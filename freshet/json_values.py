@@ -19,6 +19,32 @@ MISSING_TYPES = ("NaTType", "NAType")
 TEXT_TYPES = ("UUID", "Timedelta", "timedelta", "Interval", "Period", "Fraction", "UserString")
 
 
+# Floats below this number have all digits of the integer that they mean.
+EXACT_FLOAT_LIMIT = 2.0**53
+
+
+def read_id_value(value: Any) -> str | None:
+    """Return the id that a value means; None if it means none.
+
+    An id is a text or a whole number. A column of whole numbers becomes a column of floats in
+    pandas if one of its values is missing, so 12.0 means the id `12`.
+
+    >>> read_id_value("a"), read_id_value(12), read_id_value(12.0)
+    ('a', '12', '12')
+    >>> read_id_value(12.5), read_id_value(True)
+    (None, None)
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOAT_LIMIT:
+        return str(int(value))
+    return None
+
+
 def replace_missing(value: Any) -> Any:
     """Replace NaN and infinity by None at any depth, because JSON has no such numbers."""
     if isinstance(value, float) and not isfinite(value):

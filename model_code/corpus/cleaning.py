@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from freshet.json_values import replace_missing, to_json_value
+from freshet.json_values import read_id_value, replace_missing, to_json_value
 from model_code.corpus.rows import Row, RowError
 from model_code.text.documents import Document, parse_date
 from model_code.text.words import is_valid_utf8
@@ -167,23 +167,24 @@ def _require_length(characters: int, max_characters: int) -> None:
 
 
 def read_id(values: Mapping[str, Any], name: str) -> str:
-    """Return the id in `values[name]`: a stripped text, or an integer as text.
+    """Return the id in `values[name]`: a stripped text, or a whole number as text.
 
     Raises:
-        RowError: If the value is neither text nor an integer, or has more than `MAX_ID_BYTES`
+        RowError: If the value is neither text nor a whole number, or has more than `MAX_ID_BYTES`
             bytes. Control characters are refused too, because files with one id per line, such as
             TREC runs, cannot hold them.
 
-    >>> read_id({"id": 17}, "id")
-    '17'
+    >>> read_id({"id": 17}, "id"), read_id({"id": 17.0}, "id")
+    ('17', '17')
     """
     value = _plain_value(values.get(name))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value.strip():
+    written_id = read_id_value(value)
+    if value is not None and written_id is None:
+        raise RowError("bad id", f"{name} is {value!r}; an id is a text or a whole number")
+    if written_id is None or not written_id.strip():
         raise RowError("missing id", f"{name} is {value!r}")
 
-    text = require_valid_text(value.strip(), name)
+    text = require_valid_text(written_id.strip(), name)
     if _NOT_IN_IDS.search(text):
         raise RowError("bad id", f"{name} holds a control character or a line end: {text!r}")
     size = len(text.encode())

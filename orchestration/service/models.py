@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
+from freshet.json_values import read_id_value
 from freshet.results import ReadingNote, RejectedRow, SearchResult, SourceState
 from model_code.collection.generations.boosts import MAX_WEIGHT
 from model_code.collection.generations.query_options import DEFAULT_WINDOW, MAX_WINDOW
@@ -285,18 +286,21 @@ class AddRequest(StrictModel):
     )
 
 
-def _require_text(value: Any) -> str:
-    """Return the value if it is a text.
+def _require_id(value: Any) -> str:
+    """Return the id that a value means.
 
     Pydantic's own type for texts refuses the whole request if one text is not valid UTF-8. This
     check lets such a text pass. The id is refused later, and the other ids of the request are not.
     """
-    if not isinstance(value, str):
-        raise ValueError("an id is a text")
-    return value
+    document_id = read_id_value(value)
+    if document_id is None:
+        raise ValueError("an id is a text or a whole number")
+    return document_id
 
 
-DocumentId = Annotated[Any, AfterValidator(_require_text), WithJsonSchema({"type": "string"})]
+DocumentId = Annotated[
+    Any, AfterValidator(_require_id), WithJsonSchema({"type": ["string", "integer"]})
+]
 
 
 class DeleteRequest(StrictModel):

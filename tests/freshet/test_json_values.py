@@ -59,3 +59,35 @@ def test_value_that_is_no_list_is_refused(value):
     for method in (client.add, client.delete, client.search_many):
         with pytest.raises(InvalidRequest, match="must be a list"):
             method(value)
+
+
+@pytest.mark.parametrize(
+    "value", [12, 12.0, np.int64(12), np.float64(12), pd.Series([12, None])[0]]
+)
+def test_whole_number_is_an_id_everywhere(monkeypatch, value):
+    requests = []
+
+    def request(self, method, path, body=None, timeout=None):
+        requests.append((path, body))
+        return {"verdict": "up", "results": [], "hits": [], "retriever": "r", "generation": 0}
+
+    monkeypatch.setattr(Client, "_request", request)
+    monkeypatch.setattr("freshet.client.parse_answer", lambda kind, value: value)
+    client = Client("http://127.0.0.1:1")
+
+    client.get(value)
+    client.delete([value])
+    client.search(like=value)
+    client.feedback("q", value, "up")
+
+    assert requests[0][0] == "/documents/12"
+    assert requests[1][1]["ids"] == ["12"]
+    assert requests[2][1]["like"] == "12"
+    assert requests[3][1]["document_id"] == "12"
+
+
+@pytest.mark.parametrize("value", [1.5, True, None, float("nan"), ["a"], object(), pd.NA])
+def test_value_that_is_no_id_is_refused_in_one_line(value):
+    client = Client("http://127.0.0.1:1")
+    with pytest.raises(InvalidRequest, match="an id is a text or a whole number"):
+        client.get(value)

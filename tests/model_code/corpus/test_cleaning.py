@@ -50,8 +50,15 @@ def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
 
 
 MALFORMED = {
-    "missing id": [{}, {"id": " "}, {"id": None}, {"id": True}],
-    "bad id": [{"id": "a\x00b"}, {"id": "a\nb"}, {"id": "é" * 1025}],
+    "missing id": [{}, {"id": " "}, {"id": None}, {"id": float("nan")}],
+    "bad id": [
+        {"id": "a\x00b"},
+        {"id": "a\nb"},
+        {"id": "é" * 1025},
+        {"id": True},
+        {"id": 1.5},
+        {"id": 1e300},
+    ],
     "wrong type": [{"id": "1", "text": ["t"]}, {"id": "1", "title": 3}],
     "empty text": [{"id": "1", "text": " \x00 "}, {"id": "1", "text": None, "title": " "}],
     "invalid UTF-8": [
@@ -232,8 +239,14 @@ def test_ids_texts_and_dates_of_tables_are_read(values, document_id, text, day):
     assert cleaned.date == day
 
 
-@pytest.mark.parametrize("document_id", [1.0, float("nan"), True, pd.NaT, b"\xff", ["a"], None])
+def test_column_of_ids_with_a_missing_one_is_read():
+    column = pd.Series([1, None, 12])
+    assert document(id=column[0], text="x").document_id == "1"
+    assert document(id=column[2], text="x").document_id == "12"
+
+
+@pytest.mark.parametrize("document_id", [1.5, float("nan"), True, pd.NaT, b"\xff", ["a"], None])
 def test_other_ids_are_refused_in_one_line(document_id):
-    with pytest.raises(RowError, match="missing id") as refusal:
+    with pytest.raises(RowError, match="missing id|bad id") as refusal:
         document(id=document_id, text="x")
     assert "\n" not in str(refusal.value)

@@ -200,13 +200,26 @@ def test_invalid_utf8_id_alone_is_refused(serve):
     assert answer.status_code == 422
 
 
-def test_id_that_is_a_number_is_refused(serve):
+def test_document_is_deleted_by_a_number(serve):
+    client = serve()
+    row = {"_id": "7", "text": "A seventh cake."}
+    assert client.post("/documents", json={"documents": [row]}).status_code == 200
+
+    answer = client.post("/documents/delete", content='{"ids": [7.0]}', headers=JSON)
+
+    assert answer.status_code == 200
+    assert client.get("/documents/7").status_code == 404
+
+
+@pytest.mark.parametrize("value", ["7.5", "true", "null", "[7]"])
+def test_id_that_is_no_text_or_number_is_refused(serve, value):
     client = serve()
 
-    answer = client.post("/documents/delete", content='{"ids": ["b", 7]}', headers=JSON)
+    answer = client.post("/documents/delete", content=f'{{"ids": ["b", {value}]}}', headers=JSON)
 
     assert answer.status_code == 422
-    assert answer.json()["error"] == "ids.1: value error, an id is a text; see /docs"
+    error = "ids.1: value error, an id is a text or a whole number; see /docs"
+    assert answer.json()["error"] == error
 
 
 def test_total_size_of_bodies_is_limited(serve, monkeypatch):
