@@ -355,22 +355,23 @@ def retrained_champion(
     group_name="live",
     deps=["live_generation"],
     pool=WRITER_POOL,
-    description="The index with exactly the documents of its source, as after `freshet sync`. "
-    "Runs at the times of the setting `live.sync`, or when a person starts it. Writes the "
-    "differences to the ledger, and makes them searchable.",
+    description="The index with exactly the documents of its sources, as after "
+    "`freshet sync --all`. Runs at the times of the setting `live.sync`, or when a person starts "
+    "it. Writes the differences to the ledger, and makes them searchable.",
 )
 def synced_source(project: ProjectResource) -> dg.MaterializeResult:
-    """Make the index equal to its source."""
+    """Make the index equal to its sources. A failed source fails the run after the others."""
     from model_code.collection.index.changes import CHANGES
     from model_code.collection.index.live_index import LiveIndex
-    from model_code.collection.sync.sync import sync
+    from model_code.collection.sync.sync import sync_all
 
-    report = sync(LiveIndex(project, find_service=find_running_service))
+    result = sync_all(LiveIndex(project, find_service=find_running_service))
+    result.require_complete()
     metadata: dict[str, Any] = {}
     for name in (*CHANGES, "rejected"):
-        metadata[name] = len(getattr(report, name))
-    metadata["unchanged"] = report.unchanged
-    metadata["kept"] = report.kept
+        metadata[name] = sum(len(getattr(report, name)) for report in result.reports)
+    metadata["unchanged"] = sum(report.unchanged for report in result.reports)
+    metadata["kept"] = sum(report.kept for report in result.reports)
     return dg.MaterializeResult(metadata=metadata)
 
 

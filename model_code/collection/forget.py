@@ -54,6 +54,11 @@ class ForgetReport:
 
     def __str__(self) -> str:
         """Return the counts as one line."""
+        if not self.documents and not self.solved_again and not self.opinions:
+            return (
+                "no document knew the query, and nobody gave an opinion on it; from now on, no "
+                "document can come to know it"
+            )
         return (
             f"forgotten: {len(self.documents):,} documents knew the query, "
             f"{len(self.rewritten):,} of them from their row, "

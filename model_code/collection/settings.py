@@ -20,7 +20,8 @@ class LiveSettings(Settings):
         None,
         pattern=r"^[\d*,/-]+( [\d*,/A-Za-z-]+){4}$",
         description=(
-            "When `freshet ui` syncs the live index with its source, as a cron expression in UTC. "
+            "When `freshet ui` syncs the live index with all its sources, as a cron expression in "
+            "UTC. "
             "null: only on request."
         ),
     )

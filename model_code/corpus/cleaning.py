@@ -178,13 +178,13 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
     ('17', '17')
     """
     value = _plain_value(values.get(name))
-    written_id = read_id_value(value)
-    if value is not None and written_id is None:
+    text = read_id_value(value)
+    if value is not None and text is None:
         raise RowError("bad id", f"{name} is {value!r}; an id is a text or a whole number")
-    if written_id is None or not written_id.strip():
+    if text is None or not text.strip():
         raise RowError("missing id", f"{name} is {value!r}")
 
-    text = require_valid_text(written_id.strip(), name)
+    text = require_valid_text(text.strip(), name)
     if _NOT_IN_IDS.search(text):
         raise RowError("bad id", f"{name} holds a control character or a line end: {text!r}")
     size = len(text.encode())
@@ -193,6 +193,16 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
             "bad id", f"{name} has {size:,} bytes, at most {MAX_ID_BYTES:,} are possible"
         )
     return text
+
+
+def written_id(value: Any) -> str:
+    """Return the id that a value means, or the value as text if it is no id.
+
+    >>> written_id(" a "), written_id(12.0), written_id(None)
+    ('a', '12', 'None')
+    """
+    document_id = read_id_value(_plain_value(value))
+    return str(value).strip() if document_id is None else document_id.strip()
 
 
 def _plain_value(value: Any) -> Any:

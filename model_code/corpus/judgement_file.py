@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.cleaning import clean_line
+from model_code.corpus.cleaning import clean_line, written_id
 from model_code.corpus.rows import RefusedRow, Row, Table, printable
 from model_code.corpus.settings import SPLITS, CorpusSettings
 from model_code.corpus.sources.base import Source, open_locked_source
@@ -108,10 +108,11 @@ def record_judgements(path: Path, judged: Iterable[JudgedPair]) -> JudgementChan
     """
     before = {pair.key: pair for pair in read_judgements(path)}
     after = dict(before)
+    new_keys: set[tuple[str, str]] = set()
     for pair in judged:
         after[pair.key] = pair
+        new_keys.add(pair.key)
 
-    new_keys = {pair.key for pair in judged}
     added = len(new_keys - before.keys())
     changed = sum(before[key] != after[key] for key in new_keys & before.keys())
     if added or changed:
@@ -204,7 +205,7 @@ class JudgedSource:
     def _document_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
         for row in self.source.rows("documents", progress):
             if isinstance(row, Row):
-                self._document_ids.add(str(row.values.get("id")).strip())
+                self._document_ids.add(written_id(row.values.get("id")))
             yield row
 
     def _query_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
@@ -224,7 +225,7 @@ class JudgedSource:
         text = row.values.get("text")
         query_id = row.values.get("id")
         if isinstance(text, str) and query_id is not None:
-            self._query_ids.setdefault(clean_line(text).casefold(), str(query_id))
+            self._query_ids.setdefault(clean_line(text).casefold(), written_id(query_id))
 
     def _qrel_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
         own_rows = list(self._own_qrel_rows())
@@ -232,9 +233,9 @@ class JudgedSource:
         source_splits: dict[str, Any] = {}
         for row in self.source.rows("qrels", progress):
             if isinstance(row, Row):
-                query_id = str(row.values.get("query_id"))
+                query_id = written_id(row.values.get("query_id"))
                 source_splits.setdefault(query_id, row.values.get("split"))
-                if (query_id, row.values.get("document_id")) in own_pairs:
+                if (query_id, written_id(row.values.get("document_id"))) in own_pairs:
                     continue
             yield row
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from model_code.corpus.cleaning import clean_line, read_id, read_text_value
+from model_code.corpus.cleaning import clean_line, read_id, read_text_value, written_id
 from model_code.corpus.judgement_file import JudgedPair
 from model_code.corpus.qrels import read_relevance
 from model_code.corpus.quarantine import Quarantine
@@ -267,7 +267,7 @@ def _read_queries(path: Path) -> dict[str, str]:
                     f"{path.name} has no columns of ids and texts (id, text); it has: {existing}"
                 )
             text = row.values[names["question"]]
-            texts[str(row.values[names["query_id"]]).strip()] = text
+            texts[written_id(row.values[names["query_id"]])] = text
     return texts
 
 
@@ -330,7 +330,7 @@ def _join_texts(
         if isinstance(row, RefusedRow):
             yield row
             continue
-        query_id = str(row.values.get("query_id")).strip()
+        query_id = written_id(row.values.get("query_id"))
         if query_id in texts:
             yield Row("qrels", row.location, {**row.values, "question": texts[query_id]})
         else:

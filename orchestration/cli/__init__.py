@@ -6,6 +6,7 @@ Errors that a user can fix are one line on standard error. `--debug` shows the t
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from subprocess import CalledProcessError
@@ -25,7 +26,7 @@ ENVIRONMENT_ERROR_MODULES = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "ht
 def main() -> None:
     """Run the command that `sys.argv` names, and show errors as one line."""
     _escape_unencodable_letters()
-    arguments = sys.argv[1:]
+    arguments = [decode_argument(argument) for argument in sys.argv[1:]]
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
 
@@ -50,6 +51,30 @@ def main() -> None:
         if exit_request.code == INTERRUPTED_EXIT_CODE:
             print(interrupted_message(), file=sys.stderr)
         raise
+
+
+def decode_argument(argument: str) -> str:
+    """Return an argument whose letters Python could not decode, read as UTF-8.
+
+    In a locale such as POSIX, Python knows ASCII only and hands on other bytes as surrogates. Most
+    terminals send UTF-8 all the same. Names of files are left alone, because only the surrogates
+    open them. So are bytes that are not UTF-8.
+
+    Args:
+        argument: An argument from `sys.argv`.
+
+    >>> decode_argument("caf\\udcc3\\udca9")
+    'café'
+    """
+    if argument.isascii():
+        return argument
+    value = argument.partition("=")[2] if argument.startswith("--") else argument
+    try:
+        if value and os.path.lexists(value):
+            return argument
+        return argument.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        return argument
 
 
 def _escape_unencodable_letters() -> None:

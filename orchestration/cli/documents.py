@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ from orchestration.cli.options import (
     RowFormat,
 )
 from orchestration.running_service import find_running_service
+
+if TYPE_CHECKING:
+    from model_code.collection.sync.sync import AllSourcesReport
 
 # The commands import the live index inside their functions, because it imports pandas and
 # SQLAlchemy, which takes half a second.
@@ -188,6 +191,9 @@ def sync(
             help="Name of a source beside the project's own one; by default made of PATH.",
         ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Sync the project's own source and all named sources.")
+    ] = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Delete documents even if much of the source is missing."),
@@ -204,10 +210,33 @@ def sync(
     """
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.sync import sync as sync_index
+    from model_code.collection.sync.sync import sync_all
 
+    if everything and (path is not None or source is not None):
+        raise SettingsError("--all syncs every source; leave out the path and --source")
     index = LiveIndex(Project.find(), find_service=find_running_service)
+    if everything:
+        reports = sync_all(index, force, dry_run)
+        _print_sync_reports(reports, as_json, dry_run)
+        reports.require_complete()
+        return
     report = sync_index(index, path, force, dry_run, name=source)
     print_change_report(report, as_json, dry_run)
+
+
+def _print_sync_reports(reports: AllSourcesReport, as_json: bool, dry_run: bool) -> None:
+    """Print the outcome for each source; one JSON list with `as_json`."""
+    if as_json:
+        records: list[dict[str, Any]] = []
+        for report in reports.reports:
+            record = dataclasses.asdict(report)
+            record["dry_run"] = dry_run
+            records.append(record)
+        print_message(json.dumps(records, indent=2, ensure_ascii=False))
+        return
+    for report in reports.reports:
+        prefix = "would be: " if dry_run else ""
+        print_message(f"{prefix}{report}")
 
 
 def export(

@@ -53,7 +53,7 @@ from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotRea
 from orchestration.service.ingest_queue import IngestJob
 from orchestration.service.overview import make_overview
 from orchestration.service.service import Service
-from orchestration.service.source_files import find_source_file
+from orchestration.service.source_files import find_source_file, has_source_file
 from orchestration.service.uploads import READING_LIMITER, read_uploads, upload_name
 
 router = APIRouter()
@@ -424,8 +424,8 @@ async def list_documents(
 async def get_document(document_id: str, service: ServiceDependency) -> StoredDocument:
     """Return one document; 404 if there is none with this id."""
     document = await service.pool.run(lambda: _find_document(service, document_id))
-    path = await run_sync(find_source_file, service.project, document_id)
-    return replace(document, has_file=path is not None)
+    has_file = await run_sync(has_source_file, service.project, document_id)
+    return replace(document, has_file=has_file)
 
 
 def _find_document(service: Service, document_id: str) -> StoredDocument:

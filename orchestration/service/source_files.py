@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from model_code.collection.sync.named_sources import read_sources
@@ -26,6 +27,43 @@ def find_source_file(project: Project, document_id: str) -> Path | None:
     Returns:
         The path of the file. None if the document does not come from a file of a folder.
     """
+    possible = _find_possible_file(project, document_id)
+    if possible is None:
+        return None
+    return FolderSource(possible.settings, project.root).files.get(possible.name)
+
+
+def has_source_file(project: Project, document_id: str) -> bool:
+    """Return whether a document seems to come from a file of a folder.
+
+    Git is not asked whether it ignores the file, because that takes longer than the rest of a
+    request. A file that git ignores since the last sync therefore counts. `find_source_file` does
+    not return it.
+
+    Args:
+        project: The project.
+        document_id: Id of the document, as in `find_source_file`.
+    """
+    possible = _find_possible_file(project, document_id)
+    if possible is None:
+        return False
+    return not any(part.startswith(".") for part in Path(possible.name).parts)
+
+
+@dataclass(frozen=True)
+class _PossibleFile:
+    """A file of a folder that has the name in a document's id.
+
+    Attributes:
+        name: Name of the file below the folder.
+        settings: Settings of the source that the folder is.
+    """
+
+    name: str
+    settings: CorpusSettings
+
+
+def _find_possible_file(project: Project, document_id: str) -> _PossibleFile | None:
     settings = project.settings("corpus", CorpusSettings)
     name = document_id
     sources = read_sources(project)
@@ -40,7 +78,7 @@ def find_source_file(project: Project, document_id: str) -> Path | None:
     path = folder / name
     if path.suffix.lower() not in DOCUMENT_SUFFIXES or not is_possible_path(path, folder):
         return None
-    return FolderSource(settings, project.root).files.get(name)
+    return _PossibleFile(name, settings)
 
 
 def is_possible_path(path: Path, folder: Path) -> bool:

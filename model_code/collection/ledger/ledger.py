@@ -388,15 +388,14 @@ class Ledger:
                     hashes.append(row_hash)
             for chunk in chunks(hashes):
                 connection.execute(sa.delete(feedback).where(feedback.c.hash.in_(chunk)))
-        self.record_forgotten(forgotten, received)
+            _insert_forgotten(connection, forgotten, received)
         self._database.vacuum()
         return len(hashes)
 
     def record_forgotten(self, forgotten: str, received: float) -> None:
         """Record the hash of a query to forget, and the time of the request."""
         with self._database.write() as connection:
-            row = {"hash": forgotten, "received": received}
-            upsert(connection, forgotten_queries, [row], "hash")
+            _insert_forgotten(connection, forgotten, received)
 
     def erase_query(self, text: str) -> None:
         """Delete a query from the documents in all events.
@@ -607,6 +606,11 @@ class Ledger:
         )
         with self._database.read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
+
+
+def _insert_forgotten(connection: sa.Connection, forgotten: str, received: float) -> None:
+    row = {"hash": forgotten, "received": received}
+    upsert(connection, forgotten_queries, [row], "hash")
 
 
 def put_row(document: Document) -> Row:

@@ -249,7 +249,10 @@ def _make_source(project: Project, own: CorpusSettings, name: str, location: str
 
     Only its location and its kind differ.
     """
-    settings = resolve_source_kind(own.replace(source="auto", path=location), project.root)
+    remedy = "name a folder, a file of rows or a data set such as BeIR/nq"
+    if read_sources(project).get(name) == location:
+        remedy = f"it is the place of the source {name!r} in {project.sources.name}"
+    settings = resolve_source_kind(own.replace(source="auto", path=location), project.root, remedy)
     return FollowedSource(name, settings, location)
 
 

@@ -13,7 +13,7 @@ inbox or from other sources stay.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from freshet.results import ReadingNote
@@ -106,6 +106,29 @@ class SyncReport(ChangeReport):
         return "\n".join(lines)
 
 
+@dataclass
+class AllSourcesReport:
+    """The outcome of a sync with all sources.
+
+    Attributes:
+        reports: The reports of the synced sources, that of the project's own source first.
+        failures: Why sources could not be synced, by their name.
+    """
+
+    reports: list[SyncReport] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def require_complete(self) -> None:
+        """Raise an error if a source could not be synced.
+
+        Raises:
+            FreshetError: The message names each such source with the reason.
+        """
+        if self.failures:
+            reasons = [f"{name}: {reason}" for name, reason in self.failures.items()]
+            raise FreshetError(f"not synced: {'; '.join(reasons)}")
+
+
 def sync(
     index: LiveIndex,
     path: str | None = None,
@@ -176,6 +199,34 @@ def sync(
         record_sync_time(project, followed.name)
         if followed.name is None:
             write_json(synced_source_file(project), {"content_hash": _content_hash(units)})
+    return report
+
+
+def sync_all(
+    index: LiveIndex,
+    force: bool = False,
+    dry_run: bool = False,
+    publish: Callable[[], int | None] | None = None,
+) -> AllSourcesReport:
+    """Sync the live index with the project's own source and all named sources.
+
+    A source that cannot be synced does not keep the others from it.
+
+    Args:
+        index: Live index to change.
+        force: See `sync`.
+        dry_run: See `sync`.
+        publish: See `sync`.
+    """
+    report = AllSourcesReport()
+    for name in (None, *read_sources(index.project)):
+        label = DEFAULT_SOURCE_NAME if name is None else name
+        try:
+            report.reports.append(
+                sync(index, force=force, dry_run=dry_run, publish=publish, name=name)
+            )
+        except FreshetError as error:
+            report.failures[label] = str(error)
     return report
 
 

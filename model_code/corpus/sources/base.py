@@ -65,10 +65,17 @@ def open_source(
     return getattr(importlib.import_module(module), name)(settings, root, locked)
 
 
-def resolve_source_kind(settings: CorpusSettings, root: Path) -> CorpusSettings:
+def resolve_source_kind(
+    settings: CorpusSettings, root: Path, remedy: str = "corpus.path in params.yaml names it"
+) -> CorpusSettings:
     """Replace `source: auto` in the settings by the kind of source that `corpus.path` names.
 
     Other settings are returned unchanged.
+
+    Args:
+        settings: Settings of the source.
+        root: Folder that a relative path is relative to.
+        remedy: End of the error message: what names the path, or what to name in its place.
 
     Raises:
         FreshetError: If the path does not exist and is not the name of a data set.
@@ -86,7 +93,7 @@ def resolve_source_kind(settings: CorpusSettings, root: Path) -> CorpusSettings:
         return settings.replace(source="files")
     if _HUB_NAME.fullmatch(settings.path):
         return settings.replace(source="hub", hub=settings.hub.replace(name=settings.path))
-    raise FreshetError(f"{path} does not exist; corpus.path in params.yaml names it")
+    raise FreshetError(f"{path} does not exist; {remedy}")
 
 
 def describe_files(hashes: Mapping[str, str]) -> dict[str, Any]:

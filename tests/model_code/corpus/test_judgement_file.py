@@ -65,6 +65,13 @@ def test_recording_twice_changes_nothing(path):
     assert path.stat().st_mtime_ns == before
 
 
+def test_judgements_may_come_from_an_iterator(path):
+    changes = record_judgements(path, iter([TEA, JudgedPair("Fern?", "oven.md", 0)]))
+
+    assert changes == JudgementChanges(2, 0, 0)
+    assert len(read_judgements(path)) == 2
+
+
 def test_later_judgement_replaces_the_earlier_one(path):
     record_judgements(path, [TEA])
 

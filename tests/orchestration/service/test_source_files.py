@@ -6,7 +6,7 @@ import pytest
 
 from model_code.collection.sync.named_sources import write_sources
 from model_code.project import Project
-from orchestration.service.source_files import find_source_file
+from orchestration.service.source_files import find_source_file, has_source_file
 
 
 @pytest.fixture
@@ -67,3 +67,24 @@ def test_rows_of_a_file_have_no_files(tmp_path):
     (tmp_path / "params.yaml").write_text("corpus: {path: rows.jsonl}\n")
 
     assert find_source_file(Project(tmp_path), "rows.jsonl") is None
+
+
+@pytest.mark.parametrize(
+    ("document_id", "expected"),
+    [
+        ("sub/a.md", True),
+        (".hidden.md", False),
+        ("program.sh", False),
+        ("../outside.md", False),
+        ("nothing.md", False),
+        ("a\0b.md", False),
+    ],
+)
+def test_document_has_a_file_without_a_process(project, monkeypatch, document_id, expected):
+    def refuse(*arguments, **options):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("subprocess.run", refuse)
+    monkeypatch.setattr("os.scandir", refuse)
+
+    assert has_source_file(project, document_id) is expected

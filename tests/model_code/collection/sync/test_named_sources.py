@@ -20,7 +20,7 @@ from model_code.collection.sync.named_sources import (
     write_sources,
 )
 from model_code.collection.sync.source_changes import remove_source, rename_source
-from model_code.collection.sync.sync import sync
+from model_code.collection.sync.sync import sync, sync_all
 from model_code.corpus.judgement_file import JudgedPair, read_judgements, record_judgements
 from model_code.corpus.source_ids import name_in_source, source_document_id
 from model_code.errors import FreshetError
@@ -312,3 +312,52 @@ def test_commands_print_counts_and_names(live, monkeypatch, tmp_path):
     assert run("sources", "rename", "wiki", "w").startswith("2 documents renamed")
     assert run("sources", "remove", "w", "--dry-run").startswith("would be: 2 deleted")
     assert run("sources", "remove", "w").startswith("2 deleted")
+
+
+def test_all_sources_are_synced(live, tmp_path):
+    follow_wiki(live)
+    write(tmp_path / "wiki", {"new.md": "wiki new"})
+    write(tmp_path / "project/notes", {"c.md": "own c"})
+
+    assert [report.added for report in sync_all(live, dry_run=True).reports] == [
+        ["c.md"],
+        ["wiki:new.md"],
+    ]
+    result = sync_all(live)
+
+    result.require_complete()
+    assert [report.source for report in result.reports] == ["default", "wiki"]
+    assert {"c.md", "wiki:new.md"} <= set(ids(live))
+
+
+def test_source_that_fails_does_not_keep_others_from_a_sync(live, tmp_path):
+    follow_wiki(live)
+    sync(live, "more", name="more", cwd=write_more(tmp_path))
+    write(tmp_path / "more", {"new.md": "more new"})
+    (tmp_path / "wiki").rename(tmp_path / "gone")
+
+    result = sync_all(live)
+
+    assert "more:new.md" in ids(live)
+    assert "wiki:a.md" in ids(live)
+    with pytest.raises(
+        FreshetError, match="not synced: wiki: .* is the place of the source 'wiki'"
+    ):
+        result.require_complete()
+
+
+def write_more(folder):
+    write(folder / "more", {"a.md": "more a"})
+    return folder
+
+
+def test_missing_folder_is_not_blamed_on_the_settings(live):
+    with pytest.raises(FreshetError, match="/nosuch does not exist; name a folder") as refusal:
+        sync(live, "/nosuch")
+    assert "params.yaml" not in str(refusal.value)
+
+
+def test_all_sources_are_an_option_of_their_own(live, monkeypatch):
+    monkeypatch.chdir(live.project.root)
+    answer = CliRunner().invoke(app, ["sync", "--all", "--source", "wiki"])
+    assert "leave out the path and --source" in str(answer.exception)
