@@ -123,10 +123,11 @@ class StoredDocument:
     )
     has_file: bool = field(
         default=False,
-        metadata={"description": "Whether the service has its file, at /files/ID."},
+        metadata={"description": "Whether the file of the document is at /files/ID."},
     )
     known_queries: list[str] = described(
-        "Queries that the document is known to answer, from judgements and from its row.",
+        "Queries that the document is known to answer, from judgements and from the row that added "
+        "the document.",
         default_factory=list,
     )
     hidden_queries: int = described(
@@ -182,12 +183,12 @@ class SourceState:
     """A source that feeds the index."""
 
     name: str = described('Name of the source; "default" for the project\'s own one.')
-    location: str = described("Its folder, file or data set.")
+    location: str = described("Folder, file or data set of the source.")
     documents: int | None = described(
-        "Number of its documents that are searchable; null if the index is damaged."
+        "Number of searchable documents from the source; null if the index is damaged."
     )
     synced: float | None = described(
-        "Time of its last sync, in seconds since 1970; null if it was never synced."
+        "Time of the last sync, in seconds since 1970; null if the source was never synced."
     )
 
 

@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 
 from model_code.project import Project
 
+# Seconds to wait for an answer.
 TIMEOUT_SECONDS = 5.0
 
 

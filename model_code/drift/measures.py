@@ -215,9 +215,9 @@ def _is_beyond(value: float, threshold: float, tail: Tail) -> bool:
     return bool(value < threshold)
 
 
-# Folds of the domain classifier.
+# Number of folds of the cross-validation of the domain classifier.
 FOLDS = 3
-# A lower rank counts as not found.
+# Documents below this rank count as not found.
 MAX_COUNTED_RANK = 10
 
 

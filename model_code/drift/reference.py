@@ -29,6 +29,7 @@ from model_code.files import (
     write_manifest,
 )
 
+# Version of the format of the reference's folder, and the kind of folder in its manifest.
 FORMAT = 7
 KIND = "drift_reference"
 TENSORS_FILE = "drift_reference.safetensors"

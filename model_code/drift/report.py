@@ -47,8 +47,9 @@ class SkippedMeasure:
 
     Attributes:
         name: Name of the measure.
-        why: The reason why it was not measured.
-        scope: Whether it would cover the newest batch alone or the window of the last batches.
+        why: The reason why the measure was skipped.
+        scope: Whether the measure is about the newest batch alone or the window of the last
+            batches.
     """
 
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from model_code.settings import Field, Settings, constant_field, require
 
+# Default values of the settings `draws`, `largest_batch` and `reference_documents`.
 DRAWS = 999
 LARGEST_BATCH = 500
 REFERENCE_DOCUMENTS = 2000

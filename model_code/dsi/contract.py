@@ -30,7 +30,7 @@ def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[s
 
     Args:
         folder: Folder of the vectors.
-        manifest: Its manifest.
+        manifest: Manifest of the folder.
         documents: The document of each passage, in the corpus's order.
     """
     ids = read_json(folder / DOCUMENT_IDS)

@@ -277,7 +277,7 @@ class DocumentTrainer(Trainer):
         encoder: nn.Module = self.encoder
         if self.query_vectors is not None:
             encoder.requires_grad_(False)
-            # The batches already hold vectors.
+            # The batches contain vectors of queries in place of texts, so nothing is encoded.
             encoder = nn.Identity()
         return DocumentObjective(
             encoder, self.vectors, self.vector_settings.logit_scale, self.settings, hierarchy

@@ -287,7 +287,7 @@ def _reads_same_rules(rules: dict[str, Any], config: dict[str, Any]) -> bool:
         },
     }
     for part, expected in expected_rules.items():
-        # A part may be null.
+        # `tokenizer.json` may have null in place of a group of rules.
         actual = rules[part] or {}
         for key, value in expected.items():
             if actual.get(key) != value:

@@ -301,7 +301,7 @@ class Encoder(TextModel):
 
         Args:
             backbone: A transformer without dropout.
-            tokenizer: Its fast tokenizer.
+            tokenizer: The fast tokenizer of the transformer.
             pooling: How token vectors become one vector, "mean" or "cls".
             max_tokens: Longer texts are cut to so many tokens.
             precision: Precision of the products.

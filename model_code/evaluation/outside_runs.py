@@ -15,6 +15,7 @@ from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import SystemScores
 
+# Number of fields in a line of a TREC run: query, Q0, document, rank, score and name.
 RUN_FIELDS = 6
 
 # A name has no dot, because a dot marks a variant of a system.

@@ -80,7 +80,8 @@ def cluster_bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -
         kmeans: The clustering algorithm.
     """
     centroids: list[torch.Tensor] = []
-    # For each level from the lowest one up: the cluster of each passage, or of each lower node.
+    # One entry per level, the highest first: the cluster on this level of each node of the level
+    # below. The last entry has the cluster of each passage.
     parents_below: list[torch.Tensor] = []
     for size in reversed(sizes):
         clustering = kmeans.cluster(vectors, size)

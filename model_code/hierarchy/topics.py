@@ -30,6 +30,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from model_code.hierarchy.tree import Hierarchy
 from model_code.text.words import UNSPACED_SCRIPTS, split_words
 
+# Largest number of words in the name of a node.
 WORDS_PER_NAME = 3
 # Number of texts that is added to a denominator in `_pair_cohesion`, to smooth it.
 PAIR_SMOOTHING_TEXTS = 2
@@ -118,7 +119,7 @@ def _word_presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
     try:
         presence = vectorizer.fit_transform(texts)
     except ValueError:
-        # No text has any word.
+        # The vectorizer raises this error if no text has any word.
         return csr_matrix((len(texts), 0)), np.array([])
     return presence, vectorizer.get_feature_names_out()
 

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from model_code.errors import FreshetError
 from model_code.files import atomic_write, read_json, write_json
 
+# Version of the format of a hierarchy, and its files.
 FORMAT = 1
 TENSORS = "hierarchy.safetensors"
 SUMMARY = "hierarchy.json"

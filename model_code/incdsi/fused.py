@@ -454,7 +454,7 @@ class _Chunk:
 
         Args:
             arrival: The document.
-            own: Its queries.
+            own: Queries of the document.
             known: All constraints.
             chosen: Rows of `known` that the solver took into account.
             prior: Encoding (H,) of the document, float64.

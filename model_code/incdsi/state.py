@@ -103,8 +103,8 @@ class IncDsiState:
 
         Args:
             key: Id of the document.
-            vector: Its vector (H,), which is rounded to float32 first.
-            query: Its representative query (H,), which is rounded to float32 first.
+            vector: Vector (H,) of the document. It is rounded to float32 first.
+            query: Representative query (H,) of the document. It is rounded to float32 first.
 
         Raises:
             FreshetError: If the document is in the collection already.

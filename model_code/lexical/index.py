@@ -53,6 +53,7 @@ NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rera
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
 """Searches that read no embeddings, only the token index."""
 
+# Version of the format of the index folders, and the kinds of folders in their manifests.
 FORMAT = 1
 KIND = "lexical"
 KIND_OF_EMBEDDINGS = "lexical_embeddings"

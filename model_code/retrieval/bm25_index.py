@@ -511,15 +511,15 @@ class _KnownCounts:
                 yield part.known, rows
 
     def _passages_of(self, number: int, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the passages that some known queries of a part count for.
+        """Return the passages of the documents that some known queries belong to.
 
         Args:
             number: Number of the part.
             queries: Rows of the known queries, shape (q,).
 
         Returns:
-            Passage rows through all segments, one query after the other, and the number of
-            passages of each query, shape (q,). It is 0 for a query that does not count.
+            Rows of the passages in all segments, one query after the other. The number of passages
+            of each query, shape (q,); 0 for a query that does not count.
         """
         known = self.parts[number].known
         first = known.starts[queries]

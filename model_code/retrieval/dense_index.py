@@ -36,6 +36,7 @@ from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import nearest_rows, top_k
 from model_code.row_file import RowFile
 
+# Version of the format of a dense index.
 FORMAT = 2
 # Lower limit of a norm by which vectors are divided. It avoids a division by 0.
 MIN_NORM = 1e-12

@@ -71,6 +71,7 @@ from model_code.retrieval.protocol import (
 )
 from model_code.text.terms import AUTO
 
+# Version of the format of a fusion's folders, the kind of folder in its manifest, and its files.
 FORMAT = 2
 KIND = "fused"
 FUSION = "fusion.json"

@@ -20,6 +20,7 @@ STAGE = Stage(
     output="artifacts/comparison",
     code=code_paths("corpus", "evaluation", "retrieval", "stages/system_comparison.py", "text"),
 )
+# Number of metrics in the picture, which has one panel for each metric.
 MAX_PLOTTED_METRICS = 4
 
 

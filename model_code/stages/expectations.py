@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from great_expectations.data_context import EphemeralDataContext
     from great_expectations.expectations import Expectation
 
+# Number of decimals to which observed values are rounded in the verdict.
 OBSERVED_DECIMALS = 6
 # Names of the arguments of an expectation that the verdict shows as its bounds.
 SHOWN_BOUNDS = ("column", "min_value", "max_value", "mostly", "value_set")

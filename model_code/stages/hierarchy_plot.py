@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from model_code.files import atomic_write
 from model_code.hierarchy.tree import Hierarchy
 
+# Number of decimals to which mean cosines are rounded in the statistics.
 COSINE_DECIMALS = 5
 # Number of vectors that are compared with their centroids at once. It limits the memory.
 CHUNK_ROWS = 8192

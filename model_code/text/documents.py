@@ -18,13 +18,13 @@ class Document:
     """A document that can be indexed and shown.
 
     Attributes:
-        document_id: Its id.
-        title: Its title; may be empty if there is a text.
-        text: Its text; may be empty if there is a title.
+        document_id: Id of the document.
+        title: Title; may be empty if there is a text.
+        text: Text; may be empty if there is a title.
         fields: Named values that filters can ask for.
         queries: Known queries: texts that the document is known to answer. Retrievers that learn a
             vector per document train on them.
-        date: Its date, in ISO format.
+        date: Date of the document, in ISO format.
 
     Raises:
         SettingsError: If the id is empty, or both title and text are.

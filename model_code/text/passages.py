@@ -88,7 +88,7 @@ def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0
         end = max(first + 1, fitting_end)
         spans.append(Span(shift + pieces[first].start, shift + pieces[end - 1].end, prefix))
 
-        # The next window may not skip a piece.
+        # The next window starts within this one or right after it, so that no piece is skipped.
         next_first = bisect_left(words_before, words_before[first] + stride)
         first = max(first + 1, min(end, next_first))
     return spans

@@ -16,7 +16,8 @@ from functools import cache
 AUTO = "auto"
 """Value of a language setting that selects the language of each word by its script."""
 
-# Thai, Lao, Tibetan, Burmese, Khmer; Chinese characters, kana, Bopomofo, half-width kana.
+# Characters of scripts that put no blanks between words: Thai, Lao, Tibetan, Burmese, Khmer;
+# Chinese characters, kana, Bopomofo, half-width kana.
 UNSPACED_SCRIPTS = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0f40-\u0fbc\u1000-\u103f\u1050-\u109d\u1780-\u17d3"
     "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u3041-\u3096\u3099\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u312f"

@@ -25,6 +25,7 @@ from orchestration.pipeline.runs import KIND
 from orchestration.registry import versions
 
 BYTES_PER_MEGABYTE = 1e6
+# Names of stages are cut to this length in labels.
 MAX_LABEL_CHARACTERS = 24
 # Name of a folder in which IncDSI caches vectors and constraints: RETRIEVER-HASH.
 STORE_NAME = re.compile(r".+-[0-9a-f]{16}")

@@ -318,8 +318,8 @@ def _measure_section(
 
     Args:
         name: Name of the measure.
-        results: Its results, for the newest batch and perhaps for the window.
-        examples: Documents that illustrate it.
+        results: Results of the measure, for the newest batch and perhaps for the window.
+        examples: Documents that illustrate the measure.
         titles: Titles of live documents by id.
     """
     question, meaning = MEANINGS.get(name, (name, ""))

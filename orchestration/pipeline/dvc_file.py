@@ -22,6 +22,7 @@ HEADER = (
 COMPARISON = "artifacts/comparison"
 METRICS = [f"{COMPARISON}/metrics.json"]
 PLOTS = [f"{COMPARISON}/comparison.png"]
+# Lines of `dvc.yaml` are wrapped at this number of characters.
 LINE_WIDTH = 120
 
 

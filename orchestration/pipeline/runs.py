@@ -43,6 +43,7 @@ EXPERIMENT = "freshet"
 OWNER = "freshet.owner"
 # The kind of experiment that MLflow's pages assume.
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+# Address of MLflow's page, as `freshet ui` serves it by default.
 PAGE = "http://127.0.0.1:5000"
 # Name of the environment variable with the address for artifacts, such as s3://bucket/freshet. It
 # is used when an experiment is created. An existing experiment keeps its address.

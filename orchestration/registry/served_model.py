@@ -23,6 +23,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 from model_code.retrieval.kinds import open_retriever
 from model_code.text.snippets import require_queries
 
+# Number of hits per query, unless a request names another one.
 DEFAULT_HITS = 10
 
 

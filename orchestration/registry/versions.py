@@ -51,7 +51,9 @@ MODEL_DESCRIPTION = (
     "The retrievers of this project. The version with the alias `champion` is searched by default. "
     "Moving the alias promotes a version."
 )
+# Beginning of the address of a model that was logged in a run.
 LOGGED_MODEL_PREFIX = "models:/"
+# MLflow's limit on the length of a tag. Longer values are cut.
 MAX_TAG_CHARACTERS = 5000
 # Prefix of the names of MLflow runs that register a version.
 RUN_NAME = "register@"

@@ -28,6 +28,7 @@ from orchestration.service.models import (
     RecentDocumentState,
 )
 
+# Number of example questions on the page.
 MAX_EXAMPLES = 4
 # Longer questions are not shown, because a visitor cannot read them at a glance.
 MAX_EXAMPLE_CHARACTERS = 90

@@ -28,7 +28,7 @@ def read_key() -> bytes:
     """Return the shared key.
 
     Raises:
-        SettingsError: If it is not set, or too short.
+        SettingsError: If the environment variable is not set, or the key is too short.
     """
     key = os.environ.get(KEY_VARIABLE, "")
     if len(key) < MIN_KEY_CHARACTERS:

@@ -89,7 +89,7 @@ class SharedStorage:
         """Copy a file to this machine.
 
         Raises:
-            FreshetError: If it is missing, or the storage does not answer.
+            FreshetError: If the file is missing, or the storage does not answer.
         """
         with self._explained(name):
             self._filesystem.get_file(self._full(name), str(target))

@@ -34,7 +34,9 @@ from model_code.files import (
 from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
+# Version of the format of a generation's folder.
 FORMAT = 6
+# Name of the file in it that lists the removed documents of each segment.
 REMOVED = "removed.json"
 REPAIR = "mend it: freshet repair"
 OTHER_FORMAT_REMEDY = (

@@ -33,8 +33,11 @@ MAX_XML_ELEMENTS = 1_000_000
 # Deepest nesting of elements. libxml2 has a similar limit.
 MAX_XML_LEVELS = 250
 
+# Number of unpacked bytes that are read at once.
 _CHUNK_BYTES = 65_536
+# First bytes of the binary formats of old versions of Office, such as .doc.
 _OLD_OFFICE_SIGNATURE = b"\xd0\xcf\x11\xe0"
+# Bit in the flags of a part that marks the part as encrypted.
 _ENCRYPTED_FLAG = 1
 
 
@@ -76,7 +79,7 @@ class Archive:
             data: The whole file.
 
         Raises:
-            RowError: If it is no archive, needs a password, or exceeds a limit.
+            RowError: If the file is no archive, needs a password, or exceeds a limit.
         """
         if data.startswith(_OLD_OFFICE_SIGNATURE):
             raise RowError(
@@ -95,10 +98,10 @@ class Archive:
         return name in self._zip.NameToInfo
 
     def read(self, name: str) -> bytes:
-        """Return a part.
+        """Return the unpacked bytes of a part.
 
         Raises:
-            RowError: If it is missing or damaged.
+            RowError: If the part is missing or damaged.
         """
         try:
             return self._zip.read(name)
@@ -152,7 +155,7 @@ def _check_limits(parts: Iterable[zipfile.ZipInfo]) -> None:
     """Check the sizes that an archive states.
 
     Raises:
-        RowError: If it has too many parts, or they are too large together.
+        RowError: If the archive has too many parts, or they are too large together.
     """
     count = 0
     unpacked_bytes = 0
@@ -187,7 +190,7 @@ def parse_xml(data: bytes, name: str) -> Any:
         name: Name of the part, for the error.
 
     Raises:
-        RowError: If it is no XML, declares entities, or is nested too deep.
+        RowError: If the part is no XML, declares entities, or is nested too deep.
     """
     from lxml import etree
 
@@ -226,7 +229,7 @@ class _PartReader:
         """Read the part.
 
         Raises:
-            RowError: If it is no XML, declares entities, or is nested too deep.
+            RowError: If the part is no XML, declares entities, or is nested too deep.
         """
         parser = expat.ParserCreate()
         parser.buffer_text = True

@@ -47,7 +47,7 @@ def read_docx(data: bytes) -> Extraction:
     """Read a DOCX file.
 
     Raises:
-        RowError: If it is no such file, or not safe to read.
+        RowError: If the file is no DOCX, or not safe to read.
     """
     archive = Archive(data)
     main_part = find_main_part(archive, _DEFAULT_MAIN_PART)

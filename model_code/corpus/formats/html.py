@@ -18,6 +18,7 @@ from model_code.corpus.formats.titles import clean_title
 # The charset of a page is searched in this number of bytes at its beginning.
 CHARSET_PREFIX_BYTES = 4096
 
+# Markdown, to which pages are converted, has six levels of headings.
 MAX_HEADING_LEVEL = 6
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.I)

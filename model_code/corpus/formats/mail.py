@@ -26,7 +26,7 @@ def read_mail(data: bytes) -> Extraction:
     """Read an e-mail.
 
     Raises:
-        RowError: If it is no e-mail.
+        RowError: If the file is no e-mail.
     """
     message = email.message_from_bytes(_recode_headers(data), policy=email.policy.default)
     if not isinstance(message, EmailMessage) or not message.keys():
@@ -127,9 +127,10 @@ def _read_parts(part: EmailMessage, extraction: Extraction, level: int = 0) -> l
 
 
 def _choose_form(forms: list[list[_PartText]]) -> list[_PartText]:
-    """Return the form with the most words.
+    """Choose between several forms of the same content, such as plain text and HTML.
 
-    Words that only other forms have are added to its crude list, so that they count as lost text.
+    The form with the most words is returned. Words that only other forms have are added to its
+    `all_text`, so that they count as lost text.
     """
     counts: list[Counter[str]] = []
     for texts in forms:

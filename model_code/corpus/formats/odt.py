@@ -28,7 +28,8 @@ def read_odt(data: bytes) -> Extraction:
     """Read a text document.
 
     Raises:
-        RowError: If it is no such document, needs a password, or is not safe to read.
+        RowError: If the file is no text document of OpenDocument, needs a password, or is not safe
+            to read.
     """
     archive = Archive(data)
     if _CONTENT not in archive:

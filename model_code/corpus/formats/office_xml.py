@@ -17,6 +17,7 @@ from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
 
+# Markdown, to which documents are converted, has six levels of headings.
 MAX_HEADING_LEVEL = 6
 
 _CORE_PROPERTIES = "docProps/core.xml"

@@ -7,6 +7,7 @@ import re
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction
 
+# Markdown, to which texts are converted, has six levels of headings.
 MAX_HEADING_LEVEL = 6
 
 # A title of reStructuredText, with a line below it and perhaps one above it.

@@ -30,7 +30,7 @@ def read_pptx(data: bytes) -> Extraction:
     """Read a presentation.
 
     Raises:
-        RowError: If it is no presentation, or not safe to read.
+        RowError: If the file is no presentation, or not safe to read.
     """
     from pptx import Presentation
 

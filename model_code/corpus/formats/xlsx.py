@@ -46,10 +46,10 @@ def read_xlsx(data: bytes) -> Extraction:
     """Read a workbook.
 
     Raises:
-        RowError: If it is no workbook, or not safe to read.
+        RowError: If the file is no workbook, or not safe to read.
     """
     archive = Archive(data)
-    # The library reads sheets as a stream.
+    # The number of XML elements is not limited, because the library reads sheets as a stream.
     archive.check_all_xml(max_elements=None)
     side_parts = [name for name in archive.names if _SIDE_PART.fullmatch(name)]
     damaged = archive.find_damaged(side_parts)

@@ -24,7 +24,7 @@ from model_code.corpus.rows import RefusedRow, Row, RowError
 from model_code.text.documents import parse_date
 from model_code.text.words import is_valid_utf8
 
-# A larger file is refused.
+# Largest size of a file, in bytes. Larger files are refused.
 MAX_FILE_BYTES = 50_000_000
 
 # Longest message of a library, or text of an invalid date, that a reason or note quotes.

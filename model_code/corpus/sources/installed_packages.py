@@ -47,11 +47,11 @@ from model_code.text.phrases import documents_containing, normalize_phrase
 # Least number of words of a docstring that is a document, and of a summary that is a query.
 MIN_WORDS = 4
 
-# Most words of a summary that is a query, and least words of the text that must follow it.
+# A summary becomes a query if it has at most so many words, and at least so many words follow it.
 MAX_SUMMARY_WORDS = 40
 MIN_BODY_WORDS = 20
 
-# Most queries of a corpus.
+# Largest number of queries of the corpus.
 MAX_QUERIES = 3000
 
 # Importing the packages takes about three seconds. The limit leaves room for slow machines.

@@ -40,6 +40,7 @@ from model_code.retrieval.id_map import IdMap, read_id_map
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k
 
+# Version of the format of a token index, and the kind of folder in its manifest.
 FORMAT = 1
 KIND = "token"
 DOCUMENT_IDS = "document_ids.json"
@@ -220,7 +221,7 @@ class TokenIndex(SparseIndex):
         for first in range(0, len(prepared), batch_size):
             batch = QueryBatch.of(prepared[first : first + batch_size])
             if len(self.blocks) == 1:
-                # The usual case needs no copy.
+                # Most indexes have one block, whose scores are yielded without a copy.
                 yield from self.blocks[0].sums(batch)
                 continue
             no_passages = np.zeros((batch.size, 0))

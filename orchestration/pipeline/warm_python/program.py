@@ -78,7 +78,7 @@ def is_on() -> bool:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
-        # An old kernel.
+        # Old versions of Linux do not have this system call.
         return False
     return True
 
