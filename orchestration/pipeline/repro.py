@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from model_code.files import hash_path
 from model_code.project import Project
 from model_code.stages.stage import Stage
 from orchestration import parameters
-from orchestration.pipeline import dvc, ingest, runs, stages
+from orchestration.pipeline import dvc, ingest, runs, stages, verified_outputs
 from orchestration.pipeline.warm_python import program
 
 # Prefix of the line in which a stage prints the reason of its failure.
@@ -171,13 +171,18 @@ class PlannedBuild:
     ) -> Iterator[str]:
         """Bring a stage, and all stages that it depends on, up to date.
 
+        An output that DVC restored is checked against the contract of its stage.
+
         Yields:
             The address of each stage that ran, after its run was recorded.
 
         Raises:
-            FreshetError: If a stage fails, or if the settings changed since the plan was made.
+            FreshetError: If a stage fails, if the settings changed since the plan was made, or if
+                a restored output breaks its contract.
         """
         required = set(required_stages(self.project, address))
+        with self.project.lock():
+            self._verify(required.difference(self.waiting))
         for name in list(self.waiting):
             if name not in required:
                 continue
@@ -187,6 +192,10 @@ class PlannedBuild:
                         "params.yaml changed since this build began: start another one"
                     )
                 ran = self._repro(name, print_line)
+                if ran:
+                    verified_outputs.note_verified(self.project, self._stages([name]))
+                else:
+                    self._verify([name])
                 if self.is_recording:
                     self.is_recording = runs.try_record_all(self.project)
                 dvc.copy_lock(self.project.root, self.lock_backup)
@@ -204,6 +213,24 @@ class PlannedBuild:
         if self.warm_python is not None:
             self.warm_python.close()
             self.warm_python = None
+
+    def _verify(self, addresses: Iterable[str]) -> None:
+        """Check outputs that were not made in this build.
+
+        Raises:
+            StageRefused: If an output breaks the contract of its stage.
+        """
+        try:
+            verified_outputs.verify_outputs(self.project, self._stages(addresses))
+        except verified_outputs.BrokenOutput as error:
+            raise StageRefused(str(error)) from error
+
+    def _stages(self, addresses: Iterable[str]) -> list[Stage]:
+        """Return the stages with these addresses, in the order of the table."""
+        settings = parameters.load(self.project.params_file)
+        table = stages.expand(settings.retrievers, settings.fusions)
+        wanted = set(addresses)
+        return [stage for stage in table if stage.address in wanted]
 
     def _repair(self) -> None:
         """Repair DVC's files after a crash, and remove outputs that params.yaml no longer names."""
@@ -236,7 +263,10 @@ class PlannedBuild:
         """Add keys that DVC requires and that are missing in params.yaml, with default values."""
         _, missing_keys = _table_and_missing_keys(self.project)
         if missing_keys:
-            parameters.write_overrides(self.project.params_file, missing_keys)
+            if self.project.home is None:
+                parameters.change_settings(self.project, missing_keys)
+            else:
+                parameters.write_overrides(self.project.params_file, missing_keys)
             print_to_stderr(
                 "params.yaml lacked keys that DVC requires; their defaults are added: "
                 f"{', '.join(missing_keys)}"

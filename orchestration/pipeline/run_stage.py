@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +297,18 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def _verify_inputs(project: Project, stage: Stage, table: Sequence[Stage]) -> None:
+    """Check the outputs that a stage reads, because a plain `dvc repro` may have restored them.
+
+    A build of Freshet has checked them before.
+    """
+    # Imported here because that module imports this one.
+    from orchestration.pipeline.verified_outputs import verify_outputs
+
+    with project.lock():
+        verify_outputs(project, stages.upstream(stage, table))
+
+
 def main(arguments: list[str]) -> int:
     """Run the stage whose address is the only argument, and return the exit code."""
     die_with_ancestors()
@@ -307,6 +319,8 @@ def main(arguments: list[str]) -> int:
         settings = parameters.load(project.params_file)
         table = stages.expand(settings.retrievers, settings.fusions)
         (stage,) = stages.find(arguments[0], table)
+        if RECORDER not in os.environ:
+            _verify_inputs(project, stage, table)
         record = run_stage(stage, project)
     except FreshetError as error:
         print(f"error: {escape_invisible(str(error))}", file=sys.stderr)

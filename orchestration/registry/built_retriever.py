@@ -24,7 +24,8 @@ from model_code.text.passages import TextRules
 from orchestration import parameters
 from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
-from orchestration.pipeline.repro import plan
+from orchestration.pipeline.repro import plan, required_rows
+from orchestration.pipeline.verified_outputs import verify_outputs
 
 # Names of the packages that a served retriever needs. Packages that are not installed are not
 # listed among the model's requirements.
@@ -218,21 +219,25 @@ def require_current(project: Project, retrievers: Iterable[str]) -> None:
     """Check that the evaluations of retrievers are up to date, by asking DVC.
 
     An evaluation is out of date if an earlier stage ran alone or a setting changed. Its scores then
-    belong to another encoder than the one that would be registered.
+    belong to another encoder than the one that would be registered. Outputs that DVC restored are
+    checked against the contracts of their stages.
 
     Raises:
-        FreshetError: If a stage is out of date, with the command to run.
+        FreshetError: If a stage is out of date or a restored output breaks its contract, with the
+            command to run.
     """
     settings = parameters.load(project.params_file)
     addresses = [_evaluation_stage(settings, name).address for name in retrievers]
     addresses = list(dict.fromkeys(addresses))
 
-    for stage in plan(project, addresses):
-        if stage.action != "skip":
+    for planned in plan(project, addresses):
+        if planned.action != "skip":
             raise FreshetError(
-                f"the files under artifacts/ do not belong to one build: {stage.address} is out of "
-                f"date ({stage.reasons[0]}); run `freshet run {' '.join(addresses)}`"
+                f"the files under artifacts/ do not belong to one build: {planned.address} is out "
+                f"of date ({planned.reasons[0]}); run `freshet run {' '.join(addresses)}`"
             )
+    table = stages.expand(settings.retrievers, settings.fusions)
+    verify_outputs(project, required_rows(table, addresses))
 
 
 def best_on_dev(project: Project, settings: Parameters) -> str:

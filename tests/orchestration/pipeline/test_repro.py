@@ -14,7 +14,7 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
 from model_code.project import Project
-from orchestration.pipeline import dvc, runs
+from orchestration.pipeline import dvc, runs, verified_outputs
 from orchestration.pipeline.dvc import command_line, initialise
 from orchestration.pipeline.repro import (
     PlannedBuild,
@@ -119,6 +119,8 @@ def plan_only(monkeypatch, *addresses):
 
 
 def test_removed_retriever_comes_back_from_cache(tmp_path, monkeypatch):
+    # The outputs of this pipeline keep no contract of the real stages.
+    monkeypatch.setattr(verified_outputs, "check_contract", lambda *_: None)
     (tmp_path / "dvc.yaml").write_text(PIPELINE)
     project = Project(tmp_path)
 
