@@ -20,7 +20,7 @@ from orchestration import parameters
 from orchestration.pipeline import dvc, runs, stage_key
 from orchestration.pipeline.code_lock import code_hash
 from orchestration.pipeline.repro import PlannedBuild, StageRefused, print_to_stderr
-from orchestration.pipeline.run_stage import stage_context
+from orchestration.pipeline.stage_context import stage_context
 from orchestration.pipeline.stages import upstream
 
 # A failed step is tried once more, because some failures do not repeat, such as a killed process.

@@ -157,6 +157,24 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line of text to a file, and wait until it is on the disk.
+
+    A crash may have cut off the last line of the file. The new line does not continue it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as stream:
+        end = stream.seek(0, os.SEEK_END)
+        start = b""
+        if end:
+            stream.seek(end - 1)
+            if stream.read(1) != b"\n":
+                start = b"\n"
+        stream.write(start + line.encode() + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def folder_bytes(folder: Path) -> int:
     """Return the total size of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -165,6 +165,11 @@ class Project:
         return self.state / "promotions.jsonl"
 
     @property
+    def audit(self) -> Path:
+        """The file of the audit log, to which lines are only appended."""
+        return self.state / "audit.jsonl"
+
+    @property
     def identity(self) -> str:
         """The name of the project in a store of MLflow.
 

@@ -30,6 +30,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from model_code.audit import ANONYMOUS_ACTOR, TOKEN_ACTOR, acting_as
 from model_code.errors import FreshetError
 from model_code.settings import require
 
@@ -195,7 +196,9 @@ class Guard:
             )
 
         if reason is None:
-            await self.app(scope, receive, send)
+            actor = ANONYMOUS_ACTOR if self.token is None else TOKEN_ACTOR
+            with acting_as(actor):
+                await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:

@@ -19,6 +19,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from model_code import settings
+from model_code.audit import AuditAction, AuditLog
 from model_code.collection.settings import LiveSettings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings
 from model_code.distributed.engine import ScaleSettings
@@ -30,6 +31,7 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.incdsi.settings import AdditionSettings
 from model_code.project import (
     PARAMS,
+    Project,
     load_yaml,
     load_yaml_mapping,
     parse_yaml_mapping,
@@ -319,14 +321,34 @@ def apply_overrides(path: Path, assignments: Sequence[str]) -> tuple[str, Parame
     return text, _parse_text(text)
 
 
-def write_overrides(path: Path, assignments: Sequence[str]) -> None:
+def write_overrides(path: Path, assignments: Sequence[str]) -> bool:
     """Write some assignments into `params.yaml`; see `apply_overrides`.
 
     The file is not written if its content would not change.
+
+    Returns:
+        Whether the file was written.
     """
     text, _ = apply_overrides(path, assignments)
-    if text != read_utf8(path):
-        write_text(path, text)
+    if text == read_utf8(path):
+        return False
+    write_text(path, text)
+    return True
+
+
+def change_settings(project: Project, assignments: Sequence[str]) -> None:
+    """Write assignments into the project's `params.yaml`, and record who changed them.
+
+    The audit log gets the names of the settings. A value may be a secret.
+
+    Args:
+        project: The project.
+        assignments: Texts such as `training.temperature=0.02`; see `apply_overrides`.
+    """
+    if write_overrides(project.params_file, assignments):
+        names = [assignment.partition("=")[0] for assignment in assignments]
+        log = AuditLog(project.audit)
+        log.append(AuditAction.SETTINGS, len(names), detail=", ".join(names))
 
 
 def missing_keys(path: Path, keys: Iterable[str]) -> list[str]:

@@ -34,7 +34,7 @@ def within(top: str, names: str) -> set[str]:
 # lowest first: a package imports from lower groups and from its own, where no circle may be
 ORDER = (
     within("freshet", "client errors json_values results"),
-    within("model_code", "context errors files mapped_tensors progress row_file settings"),
+    within("model_code", "audit context errors files mapped_tensors progress row_file settings"),
     within("model_code", "project text"),
     within("model_code", "corpus encoding losses"),
     within("model_code", "hierarchy"),

@@ -78,8 +78,6 @@ ALLOWED = {
     "into a temporary folder, which nobody reads after the process": """
         orchestration/service/uploads.py:_read_all
         orchestration/cli/known_queries_demo.py:_copied_collection""",
-    "appends lines, of which readers leave out one that was cut off": """
-        orchestration/registry/history.py:append""",
     "the log of what other programs print, written anew at each start": """
         orchestration/cli/pages.py:run_together""",
     "a file that is locked, or says who holds a lock": """

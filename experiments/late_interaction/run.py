@@ -37,7 +37,7 @@ from model_code.training.fit import load_start_encoder, make_trainer, reusable_v
 from model_code.training.tables import TrainingTables
 from model_code.training.trainer import Objective, Trainer
 from orchestration import parameters
-from orchestration.pipeline.run_stage import stage_context
+from orchestration.pipeline.stage_context import stage_context
 from orchestration.pipeline.stages import expand, find
 
 HERE = Path(__file__).parent

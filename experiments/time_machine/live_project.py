@@ -38,7 +38,7 @@ from orchestration.freshness.snapshot import (
 )
 from orchestration.freshness.workspace import SNAPSHOT, SNAPSHOT_SETTINGS
 from orchestration.pipeline import ingest, stages
-from orchestration.pipeline.run_stage import stage_context
+from orchestration.pipeline.stage_context import stage_context
 from orchestration.registry.gate import evaluate_segments
 
 # Name of the retriever that is searched.

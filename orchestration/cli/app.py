@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from orchestration.cli import (
+    audit,
     build,
     demo,
     documents,
@@ -52,6 +53,7 @@ COMMANDS: dict[str, list[Callable[..., Any]]] = {
     "Freshness": [freshness.status, freshness.retrain],
     "Service": [serve.serve, serve.ui, follow.publish],
     "Maintenance": [
+        audit.audit,
         maintenance.verify,
         maintenance.repair,
         maintenance.backup,

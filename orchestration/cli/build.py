@@ -99,7 +99,7 @@ def run(
             targets += [stage.address for stage in stage_table.find(name, known_stages)]
 
         # The file is edited after the names of the stages are checked.
-        parameters.write_overrides(project.params_file, assignments)
+        parameters.change_settings(project, assignments)
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         finished = list(repro.repro(project, targets, force=force))

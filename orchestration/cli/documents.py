@@ -342,7 +342,7 @@ def import_(
         index = LiveIndex(project, find_service=find_running_service)
 
     def assign_settings(assignments: Sequence[str]) -> None:
-        parameters.write_overrides(project.params_file, assignments)
+        parameters.change_settings(project, assignments)
 
     report = import_project(project, folder, index, assign_settings)
     print_change_report(report, as_json)

@@ -97,7 +97,7 @@ def compare_with_runs(
     from model_code.stages import comparison as comparison_stage
     from model_code.stages.system_comparison import compare
     from orchestration import parameters
-    from orchestration.pipeline.run_stage import stage_context
+    from orchestration.pipeline.stage_context import stage_context
 
     outside_runs = parse_outside_runs(arguments)
     if not comparison["systems"]:

@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from model_code.audit import AuditAction, AuditLog
 from model_code.collection.generations.generation import Generation, live_rows
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.generations.generation_store import retrievers as live_retrievers
@@ -269,6 +270,7 @@ def add_judgements(project: Project, pairs: Sequence[JudgedPair]) -> JudgementCh
     with project.lock():
         changes = record_judgements(project.judgements, pairs)
         lock_judgements(project)
+    AuditLog(project.audit).append(AuditAction.JUDGE, changes.added + changes.changed)
     return changes
 
 
@@ -297,6 +299,8 @@ def rename_judged_source(project: Project, old: str, new: str, dry_run: bool = F
         if changed and not dry_run:
             write_judgements(project.judgements, renamed)
             lock_judgements(project)
+    if not dry_run:
+        AuditLog(project.audit).append(AuditAction.JUDGE, changed, detail="renamed")
     return changed
 
 

@@ -20,11 +20,9 @@ from typing import Any
 
 import psutil
 
-from model_code.context import StageContext
 from model_code.distributed import engine
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
-from model_code.progress import LineProgress
 from model_code.project import LOCK_HELD, Project
 from model_code.stages.contract import check_contract
 from model_code.stages.stage import Stage
@@ -34,7 +32,9 @@ from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
 from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, runs_dvc, stage_end_prefix
 from orchestration.pipeline.runs import StageRecord, git_state
+from orchestration.pipeline.stage_context import stage_context
 from orchestration.pipeline.stage_key import StageInputs
+from orchestration.pipeline.verified_outputs import verify_outputs
 from orchestration.pipeline.warm_python.server import LAUNCHER
 
 # Files of an output that are copied to its MLflow run, by suffix and largest size.
@@ -113,49 +113,6 @@ def _require_unchanged(stage: Stage, project: Project, inputs: StageInputs) -> N
             "would record the new version as the input of this output, so the output is deleted: "
             "run the stage again"
         )
-
-
-def stage_context(
-    stage: Stage, project: Project, settings: Parameters, output: Path, checkpoints: Path
-) -> StageContext:
-    """Return the context in which a stage writes `output`, or in which its contract reads it."""
-    return StageContext(
-        root=project.root,
-        inputs={name: project.root / path for name, path in stage.inputs.items()},
-        output=output,
-        settings=declared_settings(stage, settings),
-        checkpoints=checkpoints,
-        name=stage.retriever,
-        progress=LineProgress,
-    )
-
-
-def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
-    """Return the groups of settings that a stage declares, and no others.
-
-    A group such as `retrievers.hce` is returned under the key "retriever", and the group of a
-    fusion under the key "fusion". Other dotted groups keep their whole name.
-
-    Raises:
-        FreshetError: If the settings lack a group.
-    """
-    short_names = {
-        f"retrievers.{stage.retriever}": "retriever",
-        f"fusions.{stage.retriever}": "fusion",
-    }
-    absent = object()
-    groups = {}
-    missing = []
-    for group in stage.groups:
-        value = parameters.get_by_path(settings, group, absent)
-        if value is absent:
-            missing.append(group)
-        groups[short_names.get(group, group)] = value
-    if missing:
-        raise FreshetError(
-            f"stage {stage.address} reads what the settings do not have: {', '.join(missing)}"
-        )
-    return groups
 
 
 def make_stage_record(
@@ -302,9 +259,6 @@ def _verify_inputs(project: Project, stage: Stage, table: Sequence[Stage]) -> No
 
     A build of Freshet has checked them before.
     """
-    # Imported here because that module imports this one.
-    from orchestration.pipeline.verified_outputs import verify_outputs
-
     with project.lock():
         verify_outputs(project, stages.upstream(stage, table))
 

@@ -21,7 +21,7 @@ from model_code.stages.contract import check_contract
 from model_code.stages.stage import Stage
 from orchestration import parameters
 from orchestration.pipeline import dvc
-from orchestration.pipeline.run_stage import stage_context
+from orchestration.pipeline.stage_context import stage_context
 
 NOTES = Path(".dvc", "tmp", "verified_outputs.json")
 

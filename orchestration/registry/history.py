@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from model_code.audit import current_actor
+from model_code.files import append_line
 from model_code.project import Project
 
 # Actions that make another version champion.
@@ -44,20 +45,9 @@ def append(
         "from": before,
         "to": after,
         "verdict": verdict,
+        "actor": current_actor(),
     }
-    encoded = json.dumps(line, ensure_ascii=False, allow_nan=False).encode()
-
-    path = project.promotions
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as stream:
-        stream.seek(0)
-        content = stream.read()
-        # A crash may have cut off the last line. The new line must not continue it.
-        if content and not content.endswith(b"\n"):
-            stream.write(b"\n")
-        stream.write(encoded + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    append_line(project.promotions, json.dumps(line, ensure_ascii=False, allow_nan=False))
 
 
 def read(project: Project) -> list[dict[str, Any]]:

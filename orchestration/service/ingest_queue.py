@@ -16,6 +16,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
+from model_code.audit import acting_as, current_actor
 from model_code.errors import FreshetError
 from orchestration.service.errors import Busy, NotReady, Refusal
 
@@ -43,6 +44,7 @@ class IngestJob:
         received: Future of the receipt, which is set when the change is in the ledger.
         applied: Future of the number of a generation that contains the change. Its result is None
             if that generation cannot be opened, so that no search finds the change yet.
+        actor: Who makes the change, for the audit log.
         is_recorded: Whether the change is in the ledger.
         arrived: Time of arrival, in seconds of the monotonic clock.
     """
@@ -50,6 +52,7 @@ class IngestJob:
     def __init__(self, size: int, record: Callable[[Any], Any]) -> None:
         self.size = size
         self.record = record
+        self.actor = current_actor()
         self.arrived = time.monotonic()
         self.is_recorded = False
         self.received: Future[Any] = Future()
@@ -237,7 +240,8 @@ class IngestQueue:
         A job that is refused does not affect other jobs.
         """
         try:
-            receipt = job.record(self.open_index())
+            with acting_as(job.actor):
+                receipt = job.record(self.open_index())
         except FreshetError as error:
             job.fail(error)
             return False

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from model_code.audit import AuditLog
 from model_code.collection.generations.generation import Generation, document_rows
 from model_code.collection.ledger.database import open_database_if_exists, sqlite_file
 from model_code.collection.ledger.events import ANOTHER, Feedback, LedgerCursor
@@ -75,7 +76,7 @@ def open_ledger(project: Project, retriever: str = "") -> Ledger:
             f"{project.root} is a copy of a published collection, and only its writer can be "
             "changed; send documents and feedback there"
         )
-    return Ledger.open(ledger_url(project), retriever)
+    return Ledger.open(ledger_url(project), retriever, AuditLog(project.audit))
 
 
 def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | None:
@@ -90,7 +91,7 @@ def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | Non
     database = open_database_if_exists(ledger_url(project))
     if database is None:
         return None
-    return Ledger(database, retriever)
+    return Ledger(database, retriever, AuditLog(project.audit))
 
 
 def open_matching_ledger(project: Project, generation: Generation) -> Ledger | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from model_code.audit import AuditAction, AuditLog
 from model_code.collection.ledger.database import (
     Database,
     batches,
@@ -102,6 +103,27 @@ class RevertTarget:
     contents: Callable[[Collection[str]], DocumentContents]
 
 
+@dataclass(frozen=True)
+class EventSummary:
+    """An event without its content.
+
+    Attributes:
+        id: Id of the event.
+        kind: One of the values of `EventKind`.
+        document_id: Id of the document; empty for a revert.
+        source: Origin of the change.
+        received: Time of the event, in seconds since 1970.
+        is_erased: Whether the event put a document whose content was erased.
+    """
+
+    id: int
+    kind: str
+    document_id: str
+    source: str
+    received: float
+    is_erased: bool
+
+
 class Ledger:
     """The ledger of a project, which any number of threads and processes may use at once.
 
@@ -111,14 +133,18 @@ class Ledger:
     Events are common to all retrievers of the project. Drift reports belong to one retriever.
     """
 
-    def __init__(self, database: Database, retriever: str = "") -> None:
+    def __init__(
+        self, database: Database, retriever: str = "", audit: AuditLog | None = None
+    ) -> None:
         """Use an open database.
 
         Args:
             database: Database of the ledger.
             retriever: Name of the retriever whose drift reports are read and written.
+            audit: Log that records who changed what. None: it is not recorded.
         """
         self._database = database
+        self._audit = audit
         self.retriever = retriever
         self.tasks = TaskTable(database)
         self.close = database.close
@@ -126,18 +152,19 @@ class Ledger:
         self.damage = database.damage
 
     @classmethod
-    def open(cls, url: str, retriever: str = "") -> Ledger:
+    def open(cls, url: str, retriever: str = "", audit: AuditLog | None = None) -> Ledger:
         """Open a ledger, or create it.
 
         Args:
             url: SQLAlchemy URL, such as `sqlite:////srv/ledger.sqlite` (four slashes for an
                 absolute path) or `postgresql+psycopg://...`.
             retriever: Name of the retriever whose drift reports are read and written.
+            audit: Log that records who changed what. None: it is not recorded.
 
         Raises:
             FreshetError: If the ledger cannot be opened, or has another format.
         """
-        return cls(open_database(url), retriever)
+        return cls(open_database(url), retriever, audit)
 
     def __enter__(self) -> Ledger:
         return self
@@ -177,7 +204,9 @@ class Ledger:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
         rows = [put_row(document) for document in documents]
-        return self._append(rows, source, rejected, batch, conditions)
+        receipt = self._append(rows, source, rejected, batch, conditions)
+        self._record_action(AuditAction.PUT, len(receipt.events), receipt.events)
+        return receipt
 
     def remove(
         self,
@@ -202,7 +231,16 @@ class Ledger:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
         rows = [removal_row(document_id) for document_id in document_ids]
-        return self._append(rows, source, rejected, None, conditions)
+        receipt = self._append(rows, source, rejected, None, conditions)
+        self._record_action(AuditAction.REMOVE, len(receipt.events), receipt.events)
+        return receipt
+
+    def _record_action(
+        self, action: AuditAction, count: int, event_ids: Iterable[int] = (), detail: str = ""
+    ) -> None:
+        """Record in the audit log who made a change that is committed."""
+        if self._audit is not None:
+            self._audit.append(action, count, event_ids, detail)
 
     def _append(
         self,
@@ -280,6 +318,7 @@ class Ledger:
             event_ids = insert_events(connection, rows)
             new_ids = {old_id: document.document_id for old_id, document in documents.items()}
             _move_feedback(connection, new_ids)
+        self._record_action(AuditAction.RENAME, len(documents), event_ids)
         return Receipt(received=len(documents), unchanged=0, rejected=(), events=event_ids)
 
     def erase(self, document_ids: Collection[str]) -> None:
@@ -304,6 +343,8 @@ class Ledger:
                 is_of_document = events.c.document_id.in_(ids)
                 connection.execute(sa.update(events).where(is_of_document).values(payload=None))
                 connection.execute(sa.delete(feedback).where(feedback.c.document_id.in_(ids)))
+            removal_ids = _last_event_ids(connection, document_ids)
+        self._record_action(AuditAction.ERASE, len(document_ids), removal_ids)
         self._database.vacuum()
 
     def record_solves(self, queries: Mapping[str, Collection[str]], source: str) -> None:
@@ -328,7 +369,8 @@ class Ledger:
             }
             rows.append({**row, **arrival})
         with self._database.write() as connection:
-            insert_events(connection, rows)
+            event_ids = insert_events(connection, rows)
+        self._record_action(AuditAction.SOLVE, len(event_ids), event_ids)
 
     def record_feedback(self, verdict: Feedback, now: float | None = None) -> str:
         """Record an opinion about a hit, and return the opinion that counts.
@@ -351,13 +393,16 @@ class Ledger:
         with self._database.write() as connection:
             upsert(connection, feedback, [row], "hash", where=may_replace)
             query = sa.select(feedback.c.verdict).where(feedback.c.hash == verdict.key)
-            return connection.scalar(query)
+            recorded = connection.scalar(query)
+        self._record_action(AuditAction.FEEDBACK, 1, detail=str(verdict.verdict))
+        return recorded
 
     def withdraw_feedback(self, who: str, query: str, document_id: str) -> bool:
         """Delete the opinion of a person about a hit, and return whether there was one."""
         key = Feedback(query, document_id, Opinion.UP, who=who).key
         with self._database.write() as connection:
             deleted = connection.execute(sa.delete(feedback).where(feedback.c.hash == key))
+        self._record_action(AuditAction.WITHDRAW, deleted.rowcount)
         return deleted.rowcount > 0
 
     def feedback(self) -> list[Feedback]:
@@ -389,6 +434,7 @@ class Ledger:
             for chunk in chunks(hashes):
                 connection.execute(sa.delete(feedback).where(feedback.c.hash.in_(chunk)))
             _insert_forgotten(connection, forgotten, received)
+        self._record_action(AuditAction.FORGET, 1)
         self._database.vacuum()
         return len(hashes)
 
@@ -396,6 +442,7 @@ class Ledger:
         """Record the hash of a query to forget, and the time of the request."""
         with self._database.write() as connection:
             _insert_forgotten(connection, forgotten, received)
+        self._record_action(AuditAction.FORGET, 1)
 
     def erase_query(self, text: str) -> None:
         """Delete a query from the documents in all events.
@@ -480,7 +527,24 @@ class Ledger:
             }
             (revert_id,) = insert_events(connection, [row])
             _append_again(connection, pending)
+            last_id = connection.scalar(SELECT_LAST_ID)
+        first_id = ids[0] if ids else revert_id
+        self._record_action(AuditAction.REVERT, len(ids), range(first_id, last_id + 1))
         return revert_id
+
+    def event_summaries(self) -> list[EventSummary]:
+        """Return all events without their contents, oldest first."""
+        is_erased = (events.c.kind == EventKind.PUT) & events.c.payload.is_(sa.null())
+        query = sa.select(
+            events.c.id,
+            events.c.kind,
+            events.c.document_id,
+            events.c.source,
+            events.c.received,
+            is_erased.label("is_erased"),
+        ).order_by(events.c.id)
+        with self._database.read() as connection:
+            return [EventSummary(**row._mapping) for row in connection.execute(query)]
 
     def last_revert(self) -> Revert | None:
         """Return the last revert, or None if there was none."""
@@ -651,6 +715,19 @@ def _last_contents(
         ):
             contents[document_id] = (kind, content_hash)
     return contents
+
+
+def _last_event_ids(connection: sa.Connection, document_ids: Iterable[str]) -> list[int]:
+    """Return the id of the last event of each document that has events."""
+    last_ids: list[int] = []
+    for ids in chunks(sorted(document_ids)):
+        query = (
+            sa.select(sa.func.max(events.c.id))
+            .where(events.c.document_id.in_(ids), IS_CHANGE)
+            .group_by(events.c.document_id)
+        )
+        last_ids.extend(connection.scalars(query))
+    return last_ids
 
 
 def _move_feedback(connection: sa.Connection, new_ids: Mapping[str, str]) -> None:

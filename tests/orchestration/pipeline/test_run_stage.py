@@ -19,7 +19,9 @@ from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.project import Project
 from model_code.stages.stage import Stage
+from orchestration import parameters
 from orchestration.pipeline import run_stage, stage_key
+from orchestration.pipeline.stage_context import declared_settings
 
 PARAMS = """\
 seed: 3
@@ -95,9 +97,9 @@ def test_output_and_report_are_written(project, stage):
 
 
 def test_stage_receives_its_settings_groups(project, stage):
-    settings = run_stage.parameters.load(project.params_file)
+    settings = parameters.load(project.params_file)
 
-    declared = run_stage.declared_settings(stage, settings)
+    declared = declared_settings(stage, settings)
 
     assert set(declared) == {"seed", "index"}
 
@@ -105,9 +107,9 @@ def test_stage_receives_its_settings_groups(project, stage):
 def test_stage_receives_part_of_a_settings_group(project):
     groups = ("pseudo_queries.training", "retrievers.hce", "pseudo_queries.generators")
     stage = Stage("train", "Trains.", groups, {}, "artifacts/x", (), retriever="hce")
-    settings = run_stage.parameters.load(project.params_file)
+    settings = parameters.load(project.params_file)
 
-    declared = run_stage.declared_settings(stage, settings)
+    declared = declared_settings(stage, settings)
 
     assert declared == {
         "pseudo_queries.training": settings.pseudo_queries.training,
@@ -119,13 +121,13 @@ def test_stage_receives_part_of_a_settings_group(project):
 def test_missing_setting_is_refused_by_name(project):
     groups = ("seed", "retrievers.gone", "index.no")
     stage = Stage("train", "Trains.", groups, {}, "artifacts/x", (), retriever="gone")
-    settings = run_stage.parameters.load(project.params_file)
+    settings = parameters.load(project.params_file)
 
     with pytest.raises(
         FreshetError,
         match="train@gone reads what the settings do not have: retrievers.gone, index.no",
     ):
-        run_stage.declared_settings(stage, settings)
+        declared_settings(stage, settings)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""The context in which a stage runs, or in which its contract reads the output in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from model_code.context import StageContext
+from model_code.errors import FreshetError
+from model_code.progress import LineProgress
+from model_code.project import Project
+from model_code.stages.stage import Stage
+from orchestration import parameters
+from orchestration.parameters import Parameters
+
+
+def stage_context(
+    stage: Stage, project: Project, settings: Parameters, output: Path, checkpoints: Path
+) -> StageContext:
+    """Return the context in which a stage writes `output`, or in which its contract reads it."""
+    return StageContext(
+        root=project.root,
+        inputs={name: project.root / path for name, path in stage.inputs.items()},
+        output=output,
+        settings=declared_settings(stage, settings),
+        checkpoints=checkpoints,
+        name=stage.retriever,
+        progress=LineProgress,
+    )
+
+
+def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
+    """Return the groups of settings that a stage declares, and no others.
+
+    A group such as `retrievers.hce` is returned under the key "retriever", and the group of a
+    fusion under the key "fusion". Other dotted groups keep their whole name.
+
+    Raises:
+        FreshetError: If the settings lack a group.
+    """
+    short_names = {
+        f"retrievers.{stage.retriever}": "retriever",
+        f"fusions.{stage.retriever}": "fusion",
+    }
+    absent = object()
+    groups = {}
+    missing = []
+    for group in stage.groups:
+        value = parameters.get_by_path(settings, group, absent)
+        if value is absent:
+            missing.append(group)
+        groups[short_names.get(group, group)] = value
+    if missing:
+        raise FreshetError(
+            f"stage {stage.address} reads what the settings do not have: {', '.join(missing)}"
+        )
+    return groups
