@@ -6,7 +6,7 @@ from model_code.settings import Field, Settings
 
 
 class LiveSettings(Settings):
-    """Settings of the live collection: old generations, scheduled syncs, publishing and alerts."""
+    """Settings of the live collection: generations, syncs, publishing, shadow mode and alerts."""
 
     keep_generations: int | None = Field(
         20,
@@ -31,6 +31,17 @@ class LiveSettings(Settings):
             "Where the service publishes each new generation for other machines, as `freshet "
             "publish` does: a folder, or an address such as s3://bucket/notes. Needs the variable "
             "FRESHET_FOLLOW_KEY. null: only on request."
+        ),
+    )
+    shadow_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description=(
+            "Share of the live queries that the challenger answers unseen while `freshet serve` "
+            "runs, from 0 (off) to 1. Its agreement with the champion is shown to the gate as a "
+            "finding. The challenger needs as much memory as the champion. Takes effect at the "
+            "next start of the service."
         ),
     )
     webhook: str | None = Field(

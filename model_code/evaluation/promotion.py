@@ -68,6 +68,8 @@ class Verdict:
         by_training_documents: The same differences for two groups of queries. The decision ignores
             them. "asked_in_training" are the queries with a relevant document that a judged
             training query asks for as well. "not_asked_in_training" are all others.
+        findings: Statements about the challenger that the decision ignores, such as the agreement
+            that shadow mode found.
     """
 
     passed: bool
@@ -75,6 +77,12 @@ class Verdict:
     queries: int
     intervals: tuple[PairedDifference, ...]
     by_training_documents: Mapping[str, tuple[PairedDifference, ...]] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The reasons, and then the findings that do not decide."""
+        return (*self.reasons, *self.findings)
 
 
 def judge_promotion(

@@ -28,6 +28,7 @@ from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.registry import history
 from orchestration.registry.read_only import read_roles
+from orchestration.registry.shadow_record import load_record
 from orchestration.registry.versions import (
     CHALLENGER,
     CHAMPION,
@@ -72,6 +73,7 @@ def project_status(project: Project) -> dict[str, Any]:
     status["moved_by_hand"] = None
     if problem is None:
         status["moved_by_hand"] = _manual_alias_change(project, versions)
+    status["shadow"] = _shadow_finding(project, versions[CHALLENGER])
     status["live"] = _live_retrievers(project)
     status["sources"], status["sources_problem"] = _source_states(project)
     status["service"] = service_registration(project.state)
@@ -136,6 +138,14 @@ def _manual_alias_change(project: Project, versions: dict[str, Version | None]) 
 
     change = release.manual_alias_change(project)
     return None if change is None else str(change)
+
+
+def _shadow_finding(project: Project, challenger: Version | None) -> dict[str, Any] | None:
+    """Return what shadow mode found about the challenger; None if it did not compare it."""
+    if challenger is None:
+        return None
+    record = load_record(project, challenger.version)
+    return None if record is None else record.as_dict()
 
 
 def _live_retrievers(project: Project) -> list[dict[str, Any]]:
@@ -207,6 +217,8 @@ def status_text(status: dict[str, Any]) -> str:
                 )
             )
 
+    if status["shadow"]:
+        lines.append(_line("shadow", status["shadow"]["text"]))
     if not status["live"]:
         lines.append(_line("live", "nothing; freshet promote opens the champion"))
     for retriever in status["live"]:

@@ -27,6 +27,7 @@ from model_code.retrieval.kinds import open_retriever
 from model_code.text.known_queries import KnownQuery
 from orchestration import parameters
 from orchestration.registry import versions
+from orchestration.registry.shadow_record import load_record
 from orchestration.registry.versions import Version
 
 NO_JUDGED_QUERIES = (
@@ -80,7 +81,8 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
         rules: The rules of the project.
 
     Returns:
-        The verdict with its intervals and reasons.
+        The verdict with its intervals and reasons. What shadow mode found is added as a finding,
+        which decides nothing.
     """
     challenger_scores = versions.load_scores(rules.project, challenger)
     if champion is not None and not challenger_scores.queries:
@@ -101,8 +103,20 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
         )
 
     if champion_scores is not None and challenger_scores.split != GATE:
-        return replace(verdict, reasons=(*verdict.reasons, JUDGED_BY_TEST_SPLIT))
-    return verdict
+        verdict = replace(verdict, reasons=(*verdict.reasons, JUDGED_BY_TEST_SPLIT))
+    return replace(verdict, findings=_shadow_findings(rules.project, challenger, champion))
+
+
+def _shadow_findings(
+    project: Project, challenger: Version, champion: Version | None
+) -> tuple[str, ...]:
+    """Return what shadow mode found about the challenger beside this champion."""
+    record = load_record(project, challenger.version)
+    if record is None or champion is None or not record.queries:
+        return ()
+    if not record.is_about(champion.retriever, champion.fingerprint):
+        return ()
+    return (f"shadow mode: {record.text}",)
 
 
 def rescore_champion(project: Project, champion: Version) -> Path:

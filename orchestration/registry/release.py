@@ -350,7 +350,7 @@ def _promote(
 
     if verdict is None:
         verdict = gate.judge_challenger(candidate, champion, rules)
-    reasons = "; ".join(verdict.reasons)
+    reasons = "; ".join(verdict.statements)
 
     if verdict.passed:
         open_version(project, candidate)

@@ -75,6 +75,7 @@ FINGERPRINT = "fingerprint"
 CORPUS = "corpus"
 REPLACED = "replaced"
 GATE_TAG = "gate"
+SHADOW_TAG = "shadow"
 TEXT_RULES = "text"
 EVENT = "watermark"
 EVENT_MARK = "watermark_mark"
@@ -225,7 +226,7 @@ class Registry:
     def record_verdict(self, version: Version, verdict: Verdict) -> None:
         """Write the gate's verdict to the version's tags and to its page in MLflow."""
         outcome = "passed" if verdict.passed else "refused"
-        text = f"{outcome}: {'; '.join(verdict.reasons)}"[:MAX_TAG_CHARACTERS]
+        text = f"{outcome}: {'; '.join(verdict.statements)}"[:MAX_TAG_CHARACTERS]
         self.client.set_model_version_tag(self.model, version.version, GATE_TAG, text)
         self._describe(version, text)
 

@@ -471,6 +471,17 @@ class FollowingState(BaseModel):
     failure: str | None = Field(description="Why the last update failed.")
 
 
+class ShadowState(BaseModel):
+    """Comparison of the challenger with the champion on live queries."""
+
+    share: float = Field(description="Share of the queries that are compared.")
+    finding: str | None = Field(
+        description="What was found about the present challenger; null if there is none."
+    )
+    dropped: int = Field(description="Queries that were dropped since the start, while busy.")
+    failure: str | None = Field(description="Why the challenger could not be opened or asked.")
+
+
 class StatusResponse(BaseModel):
     """State of the service."""
 
@@ -508,6 +519,9 @@ class StatusResponse(BaseModel):
     )
     publish_failure: str | None = Field(
         description="Why the current generation could not be published."
+    )
+    shadow: ShadowState | None = Field(
+        description="Comparison of the challenger on live queries; null if shadow mode is off."
     )
 
 

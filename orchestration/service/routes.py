@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends, Query, Request, Response, UploadFile
+from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request, Response, UploadFile
 from fastapi.responses import FileResponse, HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -46,6 +46,7 @@ from model_code.files import MANIFEST
 from model_code.retrieval.index_settings import KnownQuerySettings
 from model_code.settings import require
 from model_code.text.documents import Document
+from model_code.text.query_syntax import parse_query
 from model_code.text.snippets import require_queries
 from orchestration.freshness.drift_page import newest_page
 from orchestration.service import models
@@ -167,12 +168,15 @@ async def show_drift(service: ServiceDependency) -> HTMLResponse:
 
 
 @router.post("/search", tags=["search"])
-async def search(request: models.SearchRequest, service: ServiceDependency) -> SearchResult:
+async def search(
+    request: models.SearchRequest, service: ServiceDependency, background: BackgroundTasks
+) -> SearchResult:
     """Search the documents."""
     if request.text is not None:
         options = request.model_dump(exclude={"text", "like", "vector"})
         batch = models.BatchRequest(texts=[request.text], **options)
         (result,) = await _search(batch, service)
+        _shadow_later(batch, service, background)
         return result
 
     _check_search(request, [])
@@ -199,18 +203,38 @@ def _search_without_text(service: Service, request: models.SearchRequest) -> Sea
 
 @router.get("/search", tags=["search"])
 async def search_by_address(
-    query: Annotated[models.SearchQuery, Query()], service: ServiceDependency
+    query: Annotated[models.SearchQuery, Query()],
+    service: ServiceDependency,
+    background: BackgroundTasks,
 ) -> SearchResult:
     """Search with an address: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
-    return await search(query.request, service)
+    return await search(query.request, service, background)
 
 
 @router.post("/search/batch", tags=["search"])
 async def search_batch(
-    request: models.BatchRequest, service: ServiceDependency
+    request: models.BatchRequest, service: ServiceDependency, background: BackgroundTasks
 ) -> models.BatchResponse:
     """Answer several searches from one generation."""
-    return models.BatchResponse(results=await _search(request, service))
+    results = await _search(request, service)
+    _shadow_later(request, service, background)
+    return models.BatchResponse(results=results)
+
+
+def _shadow_later(
+    request: models.BatchRequest, service: Service, background: BackgroundTasks
+) -> None:
+    """Offer the queries to shadow mode once the answer is sent.
+
+    Searches are left out whose answers depend on more than the ranking of the texts.
+    """
+    thread = service.shadow_thread
+    if thread is None or request.filters or request.sort or request.offset:
+        return
+    is_default = request.retriever in (None, service.searchers.default())
+    texts = [text for text in request.texts if not parse_query(text).conditions]
+    if is_default and texts:
+        background.add_task(thread.offer, texts)
 
 
 async def _search(request: models.BatchRequest, service: Service) -> list[SearchResult]:
@@ -333,7 +357,7 @@ def _query_options(request: models.BaseSearchRequest) -> QueryOptions:
 
 @router.post("/feedback", tags=["search"])
 async def give_feedback(
-    request: models.FeedbackRequest, service: ServiceDependency
+    request: models.FeedbackRequest, service: ServiceDependency, background: BackgroundTasks
 ) -> models.FeedbackResponse:
     """Record whether a hit answers a search.
 
@@ -341,6 +365,10 @@ async def give_feedback(
     decides whether a newly trained retriever replaces the present one.
     """
     verdict = await run_sync(_record_feedback, service, request)
+    if service.shadow_thread is not None:
+        query = " ".join(request.query.split())
+        offer = service.shadow_thread.offer_feedback
+        background.add_task(offer, query, request.document_id, verdict)
     return models.FeedbackResponse(verdict=Opinion(verdict))
 
 
@@ -736,6 +764,17 @@ def _status(service: Service) -> models.StatusResponse:
         reading_notes_total=len(notes),
         following=_following_state(service),
         publish_failure=publish_failure,
+        shadow=_shadow_state(service),
+    )
+
+
+def _shadow_state(service: Service) -> models.ShadowState | None:
+    thread = service.shadow_thread
+    if thread is None:
+        return None
+    finding = None if thread.record is None else thread.record.text
+    return models.ShadowState(
+        share=thread.share, finding=finding, dropped=thread.dropped, failure=thread.failure
     )
 
 

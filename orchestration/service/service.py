@@ -33,6 +33,7 @@ from orchestration.service.errors import Busy, NotReady
 from orchestration.service.following import FollowThread, PublishThread
 from orchestration.service.ingest_queue import IngestJob, IngestQueue
 from orchestration.service.searchers import Searchers, SearchPool
+from orchestration.service.shadow import ShadowThread
 from orchestration.service.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class Service:
         self.project = project
         self.follow_thread = None if follower is None else FollowThread(follower)
         self.publish_thread: PublishThread | None = None
+        self.shadow_thread: ShadowThread | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, self._load_reranker)
         self.pool = SearchPool()
@@ -192,6 +194,7 @@ class Service:
             has_ledger = open_ledger_if_exists(self.project) is not None
             self.ingest_queue.start(apply_at_start=has_ledger)
             self._start_publishing()
+            self._start_shadow_mode()
 
     def _start_publishing(self) -> None:
         """Publish new generations if the setting `live.publish` names a place.
@@ -203,6 +206,15 @@ class Service:
         if target is not None:
             self.publish_thread = PublishThread(self.project, target, read_key())
             self.publish_thread.start()
+
+    def _start_shadow_mode(self) -> None:
+        """Compare the challenger on live queries if `live.shadow_share` is not 0."""
+        share = self.project.settings("live", LiveSettings).shadow_share
+        if share > 0:
+            self.shadow_thread = ShadowThread(
+                self.project, share, self.searchers.current, lambda: self.pool.inside > 0
+            )
+            self.shadow_thread.start()
 
     def stop(self, seconds: float | None = None) -> bool:
         """Finish the waiting changes, then the running searches, and stop the threads.
@@ -219,7 +231,7 @@ class Service:
         deadline = None if seconds is None else time.monotonic() + seconds
         changes_finished = self.ingest_queue.stop(seconds)
         self._stopping.set()
-        for thread in (self.follow_thread, self.publish_thread):
+        for thread in (self.follow_thread, self.publish_thread, self.shadow_thread):
             if thread is not None:
                 thread.stop()
         remaining = None if deadline is None else deadline - time.monotonic()
@@ -379,7 +391,7 @@ class Service:
             "not answer.",
             self.failure is not None,
         )
-        for thread in (self.follow_thread, self.publish_thread):
+        for thread in (self.follow_thread, self.publish_thread, self.shadow_thread):
             if thread is not None:
                 yield from thread.gauges()
         yield from self._retriever_gauges()

@@ -33,6 +33,7 @@ EMPTY_STATUS: dict[str, Any] = {
     "previous": None,
     "registry_problem": None,
     "moved_by_hand": None,
+    "shadow": None,
     "live": [],
     "service": None,
     "moves": [],
@@ -98,6 +99,12 @@ def test_empty_project_names_what_is_missing():
         "previous    none",
         "live        nothing; freshet promote opens the champion",
     ]
+
+
+def test_finding_of_shadow_mode_is_shown():
+    status = {**EMPTY_STATUS, "shadow": {"text": "version 4 (fused) on 8 live queries"}}
+
+    assert "shadow      version 4 (fused) on 8 live queries" in status_text(status)
 
 
 def test_built_project_names_versions_and_generations():

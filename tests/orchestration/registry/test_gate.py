@@ -30,6 +30,7 @@ from orchestration.registry.gate import (
     open_live_searcher,
     rescore_champion,
 )
+from orchestration.registry.shadow_record import ShadowRecord, save_record
 from tests.model_code.collection.laws import up_to
 from tests.model_code.evaluation.tiny_corpus import (
     TEXTS,
@@ -194,6 +195,26 @@ def test_verdict_on_test_queries_is_noted(project, monkeypatch, split, is_noted)
 
     assert verdict.passed
     assert (JUDGED_BY_TEST_SPLIT in verdict.reasons) == is_noted
+
+
+def test_finding_of_shadow_mode_decides_nothing(project, monkeypatch):
+    without = judge(project, monkeypatch)
+    record = ShadowRecord("0", "hce", "untrained", "f", queries=9, overlap=0.9, rbo=0.9, losses=9)
+    save_record(project, record)
+
+    verdict = judge(project, monkeypatch)
+
+    assert verdict.passed
+    assert verdict.reasons == without.reasons
+    assert verdict.findings == (f"shadow mode: {record.text}",)
+    assert verdict.statements == (*verdict.reasons, *verdict.findings)
+    assert without.findings == ()
+
+
+def test_finding_about_another_champion_is_not_shown(project, monkeypatch):
+    save_record(project, ShadowRecord("0", "hce", "untrained", "another encoder", queries=9))
+
+    assert judge(project, monkeypatch).findings == ()
 
 
 def test_first_champion_needs_no_note(project, monkeypatch):

@@ -21,6 +21,7 @@ from model_code.errors import FreshetError
 from orchestration.service.app import create_app
 from orchestration.service.following import FollowThread, PublishThread
 from orchestration.service.service import Service
+from orchestration.service.shadow import ShadowThread
 from orchestration.service.telemetry import make_telemetry, telemetry_from_environment
 
 DASHBOARD = Path(__file__).parents[3] / "docker/grafana_dashboard.json"
@@ -153,6 +154,7 @@ def metric_names(project) -> set[str]:
     service = Service(project)
     service.follow_thread = FollowThread(StandIn())
     service.publish_thread = PublishThread(project, "somewhere", b"")
+    service.shadow_thread = ShadowThread(project, 1.0, service.searchers.current, lambda: False)
     text = generate_latest(service.metrics.registry).decode()
     return set(re.findall(r"^# TYPE (\w+) ", text, flags=re.MULTILINE))
 
