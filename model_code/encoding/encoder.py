@@ -14,6 +14,7 @@ other queries.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -136,12 +137,17 @@ def pad(sequences: Sequence[Sequence[int]], padding: int) -> Features:
     >>> pad([[5, 6], [7]], padding=0)["input_ids"].tolist()
     [[5, 6], [7, 0]]
     """
-    longest = max(map(len, sequences), default=0)
-    padded = [[*row, *[padding] * (longest - len(row))] for row in sequences]
-    ids = torch.tensor(padded, dtype=torch.int64).reshape(len(sequences), longest)
-    lengths = torch.tensor([len(row) for row in sequences])
-    mask = (torch.arange(longest) < lengths[:, None]).long()
-    return {"input_ids": ids, "attention_mask": mask}
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+    longest = int(lengths.max(initial=0))
+    is_token = np.arange(longest) < lengths[:, None]
+    ids = np.full((len(sequences), longest), padding, dtype=np.int64)
+    # One flat array is several times faster to make than a tensor of nested lists.
+    flat = itertools.chain.from_iterable(sequences)
+    ids[is_token] = np.fromiter(flat, dtype=np.int64, count=int(lengths.sum()))
+    return {
+        "input_ids": torch.from_numpy(ids),
+        "attention_mask": torch.from_numpy(is_token.astype(np.int64)),
+    }
 
 
 class LengthBuckets(NamedTuple):

@@ -379,10 +379,16 @@ def membership_mask(
     >>> membership_mask([[3], [1, 2]], np.array([1, 3])).tolist()
     [[False, True], [True, False]]
     """
-    mask = np.zeros((len(sets), len(items)), dtype=bool)
-    for row, members in zip(mask, sets, strict=True):
-        row[:] = np.isin(items, list(members))
-    return mask
+    different_items, positions = np.unique(items, return_inverse=True)
+    sizes = [len(members) for members in sets]
+    rows = np.repeat(np.arange(len(sets)), sizes)
+    members = np.fromiter(itertools.chain.from_iterable(sets), dtype=np.int64, count=sum(sizes))
+
+    is_item = np.isin(members, different_items)
+    columns = np.searchsorted(different_items, members[is_item])
+    mask = np.zeros((len(sets), len(different_items)), dtype=bool)
+    mask[rows[is_item], columns] = True
+    return mask[:, positions]
 
 
 def nodes_above(

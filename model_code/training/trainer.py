@@ -53,9 +53,11 @@ from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
 # Largest number of tokens per bucket of texts. A CPU core is busy with few tokens, and small
-# buckets need less padding.
+# buckets need less padding. A GPU waits for Python at the start of each bucket, so it gets large
+# ones. The activations of all buckets are in memory anyway, unless gradients are cached.
 CPU_BATCH_TOKENS = 512
-GPU_BATCH_TOKENS = 16_384
+GPU_BATCH_TOKENS = 65_536
+GPU_CACHED_BATCH_TOKENS = 16_384
 # Part of the random seed that makes dropout independent of other random choices.
 DROPOUT_STREAM = 29
 
@@ -252,6 +254,8 @@ class Trainer(TrainingLoop):
         batch_tokens = GPU_BATCH_TOKENS
         if self.accelerator.device.type == "cpu":
             batch_tokens = CPU_BATCH_TOKENS
+        elif self.settings.cached_gradients:
+            batch_tokens = GPU_CACHED_BATCH_TOKENS
         self.collate = self._make_collator(hierarchy, batch_tokens)
         self.next_batch = self.collate
         if self.settings.workers:
