@@ -55,6 +55,7 @@ from orchestration.service.ingest_queue import IngestJob
 from orchestration.service.overview import make_overview
 from orchestration.service.service import Service
 from orchestration.service.source_files import find_source_file, has_source_file
+from orchestration.service.telemetry import describe_answers
 from orchestration.service.uploads import READING_LIMITER, read_uploads, upload_name
 
 router = APIRouter()
@@ -182,8 +183,10 @@ async def search(
     _check_search(request, [])
     if request.min_generation is not None:
         await run_sync(_wait_for_generation, service, request)
-    with service.metrics.span("search", queries=1, k=request.k):
-        return await service.pool.run(lambda: _search_without_text(service, request))
+    with service.metrics.span("search", queries=1, k=request.k) as span:
+        result = await service.pool.run(lambda: _search_without_text(service, request))
+        describe_answers(span, [result])
+        return result
 
 
 def _search_without_text(service: Service, request: models.SearchRequest) -> SearchResult:
@@ -247,8 +250,10 @@ async def _search(request: models.BatchRequest, service: Service) -> list[Search
 
     # Searches with equal options are of the same kind. Those that wait are answered together.
     kind = json.dumps(request.model_dump(exclude={"texts", "min_generation"}))
-    with service.metrics.span("search", queries=len(request.texts), k=request.k):
-        return await service.pool.search(kind, request.texts, search_texts)
+    with service.metrics.span("search", queries=len(request.texts), k=request.k) as span:
+        results = await service.pool.search(kind, request.texts, search_texts)
+        describe_answers(span, results)
+        return results
 
 
 def _check_search(request: models.BaseSearchRequest, texts: Sequence[str]) -> None:

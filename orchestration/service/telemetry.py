@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from freshet.results import SearchResult
 from model_code.errors import FreshetError
 
-ENDPOINT_VARIABLES = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-)
+# The first variable is for spans and metrics, and each of the others for one of them. MLflow's
+# server accepts spans only, at its path /v1/traces.
+ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
+TRACES_ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+METRICS_ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+ENDPOINT_VARIABLES = (ENDPOINT_VARIABLE, TRACES_ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE)
 DISABLED_VARIABLE = "OTEL_SDK_DISABLED"
 SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
 # Name of the service and of the instrumentation.
@@ -116,6 +118,20 @@ class Telemetry:
             provider.shutdown()
 
 
+def describe_answers(span: Any, results: Sequence[SearchResult]) -> None:
+    """Add retriever, generation and number of hits to the span of a search.
+
+    Args:
+        span: The span; None if OpenTelemetry is off.
+        results: Answers of one search, all from one generation.
+    """
+    if span is None or not results:
+        return
+    span.set_attribute("retriever", results[0].retriever)
+    span.set_attribute("generation", results[0].generation)
+    span.set_attribute("hits", sum(len(result.hits) for result in results))
+
+
 def telemetry_from_environment() -> Telemetry | None:
     """Return the telemetry that the environment configures; None if it configures none.
 
@@ -138,9 +154,14 @@ def telemetry_from_environment() -> Telemetry | None:
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    return make_telemetry(
-        BatchSpanProcessor(OTLPSpanExporter()), PeriodicExportingMetricReader(OTLPMetricExporter())
-    )
+    has_both = ENDPOINT_VARIABLE in endpoints
+    span_processor = None
+    if has_both or TRACES_ENDPOINT_VARIABLE in endpoints:
+        span_processor = BatchSpanProcessor(OTLPSpanExporter())
+    metric_reader = None
+    if has_both or METRICS_ENDPOINT_VARIABLE in endpoints:
+        metric_reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    return make_telemetry(span_processor, metric_reader)
 
 
 def make_telemetry(span_processor: Any, metric_reader: Any) -> Telemetry:
@@ -150,8 +171,8 @@ def make_telemetry(span_processor: Any, metric_reader: Any) -> Telemetry:
     process may set them.
 
     Args:
-        span_processor: An SDK `SpanProcessor`.
-        metric_reader: An SDK `MetricReader`.
+        span_processor: An SDK `SpanProcessor`; None to send no spans.
+        metric_reader: An SDK `MetricReader`; None to send no metrics.
     """
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -162,8 +183,10 @@ def make_telemetry(span_processor: Any, metric_reader: Any) -> Telemetry:
         attributes[SERVICE_NAME] = NAME
     resource = Resource.create(attributes)
     tracer_provider = TracerProvider(resource=resource)
-    tracer_provider.add_span_processor(span_processor)
-    meter_provider = MeterProvider([metric_reader], resource=resource)
+    if span_processor is not None:
+        tracer_provider.add_span_processor(span_processor)
+    metric_readers = [] if metric_reader is None else [metric_reader]
+    meter_provider = MeterProvider(metric_readers, resource=resource)
     return Telemetry(tracer_provider, meter_provider)
 
 

@@ -6,10 +6,14 @@ Run: python -m pytest tests/orchestration/service/test_telemetry.py
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -18,11 +22,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import generate_latest
 
 from model_code.errors import FreshetError
+from orchestration.service import telemetry as telemetry_module
 from orchestration.service.app import create_app
 from orchestration.service.following import FollowThread, PublishThread
 from orchestration.service.service import Service
 from orchestration.service.shadow import ShadowThread
 from orchestration.service.telemetry import make_telemetry, telemetry_from_environment
+from tests.orchestration.service.conftest import until
+from tests.postgresql import free_ports
 
 DASHBOARD = Path(__file__).parents[3] / "docker/grafana_dashboard.json"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -138,6 +145,91 @@ def test_endpoint_switches_telemetry_on(monkeypatch):
     telemetry = telemetry_from_environment()
 
     assert telemetry is not None
+
+
+@pytest.mark.parametrize(
+    ("variable", "sends_spans", "sends_metrics"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", True, True),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", True, False),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", False, True),
+    ],
+)
+def test_only_configured_signals_are_sent(monkeypatch, variable, sends_spans, sends_metrics):
+    pytest.importorskip(EXPORTER, reason="the extra telemetry is not installed")
+    monkeypatch.delenv(ENDPOINT, raising=False)
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    made = []
+    monkeypatch.setattr(telemetry_module, "make_telemetry", lambda *parts: made.append(parts))
+
+    telemetry_from_environment()
+
+    ((span_processor, metric_reader),) = made
+    assert (span_processor is not None) == sends_spans
+    assert (metric_reader is not None) == sends_metrics
+
+
+def test_span_of_a_search_tells_where_the_answer_came_from(client, spans):
+    client.post("/search", json={"text": "apple", "k": 2})
+
+    (span,) = [span for span in spans.get_finished_spans() if span.name == "search"]
+
+    assert span.attributes["retriever"] == "hce"
+    assert span.attributes["generation"] == 0
+    assert span.attributes["hits"] == 1
+    assert "apple" not in str(dict(span.attributes))
+
+
+def answers(address: str) -> bool:
+    """Return whether a server answers at an address."""
+    try:
+        return httpx.get(f"{address}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def mlflow_address(tmp_path):
+    """The address of a running server of MLflow with an empty store."""
+    (port,) = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "freshet"]
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    options = ["--port", str(port), "--workers", "1", "--backend-store-uri", store]
+    server = subprocess.Popen([*command, *options], cwd=tmp_path, start_new_session=True)
+    try:
+        assert until(lambda: answers(address), 120)
+        yield address
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+@pytest.mark.full
+def test_search_is_a_trace_in_mlflow(serve, project, mlflow_address, monkeypatch):
+    pytest.importorskip(EXPORTER, reason="the extra telemetry is not installed")
+    from mlflow import MlflowClient
+
+    mlflow_client = MlflowClient(mlflow_address)
+    experiment = mlflow_client.create_experiment("searches")
+    monkeypatch.delenv(ENDPOINT, raising=False)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{mlflow_address}/v1/traces")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", f"x-mlflow-experiment-id={experiment}")
+
+    serve()
+    application = create_app(project, telemetry=telemetry_from_environment())
+    with TestClient(application) as service:
+        service.post("/search", json={"text": "apple"})
+
+    def received_spans():
+        traces = mlflow_client.search_traces([experiment])
+        return {span.name: span for trace in traces for span in trace.data.spans}
+
+    assert until(lambda: "search" in received_spans(), 60)
+    spans = received_spans()
+    assert "POST /search" in spans
+    assert spans["search"].attributes["retriever"] == "hce"
+    assert "apple" not in str([span.attributes for span in spans.values()])
 
 
 def metric_names(project) -> set[str]:
