@@ -41,11 +41,11 @@ from model_code.retrieval.top_k import top_k
 MAX_BYTES = 60 * 2**20
 # Number of BM25's first ranks from which negatives are drawn.
 DEPTH = 20
-# Numbers of queries that are kept of the splits that only measure.
+# Largest number of queries of each split that is not trained on.
 MAX_QUERIES = {"dev": 500, "test": 5000}
 # Depth of BM25's ranking of test queries, in documents.
 CUTOFF = 10
-# Files of an encoder's folder that are no weights and that loading it does not read.
+# Endings of the files in an encoder's folder that `Encoder.load` does not read.
 UNUSED = (".onnx", ".bin", ".h5", ".md", ".ot")
 # Libraries that the machine with the GPU lacks, and the platform that it has.
 LIBRARIES = ("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "PyStemmer")
@@ -135,8 +135,9 @@ def rank_by_words(squad: SquadInput) -> tuple[np.ndarray, dict[str, Any]]:
     """Rank by BM25: candidates for negatives of training queries, and a reference for test.
 
     Returns:
-        The `DEPTH` best other documents of each training query, (n, DEPTH) uint16. Also the ranks
-        of the relevant documents of test queries, 0 below the cutoff.
+        For each of n training queries, the best `DEPTH` documents without the relevant one,
+        (n, DEPTH) uint16. For each test query, the rank of its relevant document, from 1, or 0 if
+        it is not among the first `CUTOFF`.
     """
     names = [str(number) for number in range(len(squad.texts))]
     index = Bm25Index.build(squad.texts, names)

@@ -16,10 +16,11 @@ from model_code.hierarchy.settings import HierarchySettings
 
 VECTORS = 1_000_000
 DIMENSION = 384
-# Number of directions around which vectors lie, and the length of the noise beside them.
+# Number of centres around which vectors lie, and the standard deviation of the noise that is added.
 CENTRES = 4096
 NOISE = 0.7
-# IncDSI: documents that are there, that are added, and that the published loop adds as well.
+# IncDSI: number of indexed documents, of documents that are added to them, and of those added
+# documents that the published loop adds as well.
 DOCUMENTS = 1_000_000
 ADDED = 32
 PUBLISHED = 2

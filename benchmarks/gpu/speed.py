@@ -22,7 +22,7 @@ ROUNDS = 3
 # Texts of equal length that an eager and a compiled model encode.
 COMPILED_TEXTS = 4096
 TOKENS = 128
-# Processes that prepare batches in a comparison with none, and the pairs that it draws from.
+# Number of processes that prepare batches, compared with none; and number of training pairs.
 WORKERS = 10
 PAIRS = 4096
 NEGATIVES = 4

@@ -333,10 +333,10 @@ def summarise(ranks: np.ndarray) -> dict[str, float]:
 
 
 def differences(test: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Return the paired differences of nDCG@10 from the first training, with 95 % over queries.
+    """Return how far the nDCG@10 of each other training is from that of the first one.
 
-    Differences are the mean over seeds that both trainings have. With fewer than three seeds there
-    is no interval over seeds.
+    The difference of a query is the mean over the seeds that both trainings have. The interval is
+    the 95 % confidence interval over queries. Two seeds are too few for an interval over seeds.
     """
     control = next(iter(TRAININGS))
     rows = []

@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Status(Enum):
-    """How far an added document meets the constraints. The values are texts for the user.
+    """Which of the constraints an added document meets. The values are texts for the user.
 
     The document can be found with every status.
     """

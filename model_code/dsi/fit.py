@@ -239,11 +239,10 @@ def _best_scores(
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> np.ndarray:
-    """Return four best scores of each of b queries, (4, b); -inf where there is no such document.
+    """Return the best scores of b queries in four groups of vectors, (4, b); -inf in empty groups.
 
-    The rows are the best scores of four groups: learned vectors that answer the query, other
-    learned vectors outside the sample, other learned vectors in the sample, and encodings of the
-    latter.
+    The groups are the learned vectors that answer the query, other learned vectors outside the
+    sample, other learned vectors in the sample, and the encodings of this third group's documents.
     """
     position_in_sample = {int(row): i for i, row in enumerate(sample)}
     learned_scores = queries @ vectors.T

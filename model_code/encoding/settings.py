@@ -11,7 +11,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class PromptSettings(Settings):
-    """Texts put before queries and documents, as E5, BGE and similar encoders were trained."""
+    """Texts put before queries and documents. E5, BGE and similar encoders expect such texts."""
 
     query: str | None = Field(
         None,

@@ -67,9 +67,9 @@ class SystemScores:
         return replace(self, values=values, seeds=seeds)
 
     def by_training_documents(self) -> dict[str, SystemScores]:
-        """Return the scores of each group of queries that has any.
+        """Return the scores of the queries in `asked_in_training`, and those of all others.
 
-        The groups are the queries in `asked_in_training`, and all others.
+        A group without queries is left out.
         """
         others = set(self.values.index) - self.asked_in_training
         groups = {

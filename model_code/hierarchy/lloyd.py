@@ -188,7 +188,10 @@ class Lloyd:
         self.rival[block] = rival
 
     def _assign(self) -> None:
-        """Assign every point to its nearest centroid. A point stays if another is equally near."""
+        """Assign every point to its nearest centroid.
+
+        A point keeps its centroid if another is only as near.
+        """
         to_compare = torch.ones_like(self.labels, dtype=torch.bool)
         few_moved = self.moved.sum() < MAX_MOVED_SHARE * len(self.moved)
         if few_moved:

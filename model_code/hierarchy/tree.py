@@ -51,7 +51,7 @@ class Hierarchy:
     leaves: np.ndarray
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are not a tree with at least one passage under every node."""
+        """Check that the arrays describe a tree with at least one passage under every node."""
         _require(
             len(self.centroids) == len(self.parents) >= 1,
             "one array of centroids and of parents per level",

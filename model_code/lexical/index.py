@@ -388,16 +388,16 @@ class LexicalSearch(Retriever[list[Sparse]]):
             known,
         )
 
-    def over(
+    def with_indexes(
         self, tokens: TokenIndex, passages: Passages | None, known: KnownTokens | None = None
     ) -> Self:
-        """Return a search of the same kind and encoder over other indexes."""
+        """Return a search over these indexes, with the encoder and settings of this search."""
         return type(self)(
             self.encoder, tokens, passages, self.main, self.rerank_depth, self.fingerprint, known
         )
 
-    def by(self, main: MainSearch) -> Self:
-        """Return the search with another name over the same indexes."""
+    def with_main_search(self, main: MainSearch) -> Self:
+        """Return the search that `main` names, over the same indexes."""
         return type(self)(
             self.encoder,
             self.tokens,
@@ -412,7 +412,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         """Return the same search without known queries; this one if no known query counts."""
         if self.known is None:
             return self
-        return self.over(self.tokens, self.passages)
+        return self.with_indexes(self.tokens, self.passages)
 
     @cached_property
     def searched_tokens(self) -> TokenIndex | TokensWithKnown:
@@ -524,7 +524,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         variants = {}
         for name in self.names:
             if name != self.main:
-                variants[name] = partial(search, self.by(name))
+                variants[name] = partial(search, self.with_main_search(name))
         if self.known is not None and self.main in BY_TOKENS:
             variants[WITHOUT_KNOWN] = partial(search, self.without_known_words())
         return variants

@@ -47,7 +47,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
             )
         elif self.passages is not None:
             passages = PassagesOnTheFly(new.texts, tokens.ids, self.encoder)
-        self.over(tokens, passages, known).save(folder)
+        self.with_indexes(tokens, passages, known).save(folder)
 
     def reopen(self, folder: Path) -> Self:
         """Open the indexes in another folder with the same encoder."""
@@ -82,7 +82,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         known = None
         if first.known is not None:
             known = KnownTokens(TokenIndex.build(known_bags, ids), first.known.words)
-        first.over(tokens, passages, known).save(folder)
+        first.with_indexes(tokens, passages, known).save(folder)
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
@@ -125,7 +125,7 @@ def _with_changed_queries(segment: RetrieverSegment) -> RetrieverSegment:
         return segment
     find_tokens = token_bags(retriever.encoder)
     known = retriever.known.change_queries(segment.known, retriever.tokens, find_tokens)
-    return segment.of(retriever.over(retriever.tokens, retriever.passages, known))
+    return segment.of(retriever.with_indexes(retriever.tokens, retriever.passages, known))
 
 
 @lru_cache(maxsize=1)

@@ -72,7 +72,7 @@ class Passages:
             return int(candidates[0])
 
         query_words = _words(query)
-        # `max` keeps the first of equals, and the candidates ascend.
+        # Of equally good candidates, `max` returns the first, and the candidates ascend.
         best = max(candidates, key=lambda passage: len(query_words & _words(self.texts[passage])))
         return int(best)
 

@@ -274,7 +274,7 @@ def _skip_comment(state: StateBlock, start_line: int, end_line: int, silent: boo
 
 
 def _escape_text_tags(tokens: Sequence[Token]) -> None:
-    """Turn tags that are text into text."""
+    """Escape the tags that are not markup, so that they are shown as text. Remove comments."""
     tags: list[Token] = []
     for token in tokens:
         for child in token.children or ():
@@ -292,7 +292,11 @@ def _escape_text_tags(tokens: Sequence[Token]) -> None:
 
 
 def _matched_tags(tags: Sequence[Token]) -> set[int]:
-    """Return the identities of the tags that are markup: known to HTML, and closed if need be."""
+    """Return the identities of the tags that are markup.
+
+    They are elements of HTML. Unless the element is void, the tag has a partner that opens or
+    closes it.
+    """
     markup: set[int] = set()
     open_tags: dict[str, list[Token]] = {}
     for token in tags:

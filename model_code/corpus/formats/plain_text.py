@@ -25,7 +25,7 @@ def read_plain_text(data: bytes) -> Extraction:
 
 
 def read_restructured_text(data: bytes) -> Extraction:
-    """Read the source with underlined titles as headings.
+    """Read the source text. Underlined titles become headings.
 
     Directives are not interpreted. Their content therefore stays in the text.
     """

@@ -123,7 +123,10 @@ class SparseIndex(ABC):
         return rankings
 
     def best_passage(self, query: Sparse, document_id: str) -> int:
-        """Return the number of the document's best passage, counted from 0; the first of equals."""
+        """Return the number of the document's best passage, counted from 0.
+
+        Of several equally good passages, it is the first.
+        """
         rows = self.ids.rows_of([document_id])
         scores = self.scores_at(query, rows).astype(np.float32)
         return int(np.argmax(scores))

@@ -211,7 +211,7 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path, folders, monkeypatch
     ]
     assert explained[0] == explained[1]
     with pytest.raises(FreshetError, match="build the index for it"):
-        flying.by("full").search(QUERIES, 1)
+        flying.with_main_search("full").search(QUERIES, 1)
     passages = flying.passages
     assert isinstance(passages, PassagesOnTheFly)
     kept = passages._embeddings([1, 2, 3])
@@ -234,7 +234,7 @@ def test_token_search_keeps_tokens_only(tmp_path):
     retriever = opened(folders)
     assert (retriever.main, set(retriever.variants())) == ("beta_own", {"beta"})
     with pytest.raises(FreshetError, match="build the index for it"):
-        retriever.by("beta_rerank").search(QUERIES, 1)
+        retriever.with_main_search("beta_rerank").search(QUERIES, 1)
     assert retriever.search([""], 3) == [[]]
 
 

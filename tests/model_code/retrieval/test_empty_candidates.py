@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_lexical(index: Path, search: str) -> LexicalRetriever:
     encoder = make_encoder(index.parent / "base")
-    return LexicalRetriever.open(index, encoder).by(search)  # type: ignore[arg-type]
+    return LexicalRetriever.open(index, encoder).with_main_search(search)  # type: ignore[arg-type]
 
 
 def make_retriever(kind: str, folder: Path) -> Retriever:
