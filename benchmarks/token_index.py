@@ -93,15 +93,30 @@ def _token_index_rows(
     texts: Texts, tokenizer: Any, question_count: int, repeats: int
 ) -> list[dict[str, Any]]:
     """Compare building and searching the token index with bm25s."""
-    import bm25s
-
     order = np.random.default_rng(0).permutation(len(texts.questions))
     questions = [texts.questions[i] for i in np.sort(order[:question_count])]
+    size = f"{texts.name}, {len(texts.ids):,} texts"
+    results = [_token_index_build_row(size, texts, tokenizer, repeats)]
 
+    token_bags = TokenBags(tokenizer)
+    index = _build_index(texts, token_bags)
+    bags = token_bags(texts.texts)
+    wide_queries = make_queries(bags, texts.ids, questions, token_bags)
+    peer = _build_peer(texts.texts)
+    question_texts = [text for text, _ in questions]
+    depth = min(DEPTH, len(texts.ids))
+    results.extend(
+        _token_index_search_rows(size, index, wide_queries, peer, question_texts, depth, repeats)
+    )
+    results.extend(_check_rows(size, index, bags, wide_queries[:CHECKED_QUERIES], depth))
+    return results
+
+
+def _token_index_build_row(size: str, texts: Texts, tokenizer: Any, repeats: int) -> dict[str, Any]:
+    """Compare the speed of building the token index, tokenising included, with bm25s."""
     # A tokenizer caches words. Each build, including the warm-up, therefore gets a new tokenizer.
-    build_rounds = repeats // 4 + 1
-    tokenizers = [TokenBags(tokenizer) for _ in range(build_rounds + 1)]
-    unused_tokenizers = iter(tokenizers)
+    rounds = repeats // 4 + 1
+    unused_tokenizers = iter([TokenBags(tokenizer) for _ in range(rounds + 1)])
 
     def build_ours() -> TokenIndex:
         return _build_index(texts, next(unused_tokenizers))
@@ -109,17 +124,39 @@ def _token_index_rows(
     def build_peer() -> Any:
         return _build_peer(texts.texts)
 
-    build_times = median_seconds([build_ours, build_peer], build_rounds)
-    our_build_rate, peer_build_rate = (len(texts.ids) / build_time for build_time in build_times)
+    our_seconds, peer_seconds = median_seconds([build_ours, build_peer], rounds)
+    return row(
+        f"{size}: documents/s built, tokenising included, against bm25s",
+        len(texts.ids) / our_seconds,
+        len(texts.ids) / peer_seconds,
+        goal=1.0,
+    )
 
-    index = _build_index(texts, tokenizers[0])
-    peer = _build_peer(texts.texts)
-    bags = tokenizers[0](texts.texts)
-    wide_queries = make_queries(bags, texts.ids, questions, tokenizers[0])
+
+def _token_index_search_rows(
+    size: str,
+    index: TokenIndex,
+    wide_queries: list[Sparse],
+    peer: Any,
+    questions: list[str],
+    depth: int,
+    repeats: int,
+) -> list[dict[str, Any]]:
+    """Compare the speed of searching the token index with bm25s.
+
+    Args:
+        size: Name and size of the collection.
+        index: The token index.
+        wide_queries: The expanded questions, with all their tokens.
+        peer: The index of bm25s.
+        questions: The questions, which bm25s searches as they are.
+        depth: Number of documents that a search returns.
+        repeats: Rounds of each search.
+    """
+    import bm25s
+
     narrow_queries = heaviest(wide_queries)
-    question_texts = [text for text, _ in questions]
-    question_words = bm25s.tokenize(question_texts, return_ids=False, show_progress=False)
-    depth = min(DEPTH, len(texts.ids))
+    question_words = bm25s.tokenize(questions, return_ids=False, show_progress=False)
 
     def search_narrow() -> None:
         index.search(narrow_queries, depth)
@@ -138,28 +175,17 @@ def _token_index_rows(
         for words in question_words:
             peer.retrieve([words], k=depth, show_progress=False)
 
-    search_times = median_seconds(
-        [
-            search_narrow,
-            search_narrow_one_by_one,
-            search_wide,
-            search_peer,
-            search_peer_one_by_one,
-        ],
-        repeats,
-    )
+    searches = [
+        search_narrow,
+        search_narrow_one_by_one,
+        search_wide,
+        search_peer,
+        search_peer_one_by_one,
+    ]
     narrow, narrow_single, wide, peer_batch, peer_single = (
-        len(questions) / search_time for search_time in search_times
+        len(questions) / search_time for search_time in median_seconds(searches, repeats)
     )
-
-    size = f"{texts.name}, {len(texts.ids):,} texts"
-    results = [
-        row(
-            f"{size}: documents/s built, tokenising included, against bm25s",
-            our_build_rate,
-            peer_build_rate,
-            goal=1.0,
-        ),
+    return [
         row(
             f"{size}: queries/s in a batch, {SEARCHED_TOKENS} tokens, "
             "against bm25s on the question",
@@ -175,8 +201,6 @@ def _token_index_rows(
             goal=0.5,
         ),
     ]
-    results.extend(_check_rows(size, index, bags, wide_queries[:CHECKED_QUERIES], depth))
-    return results
 
 
 def _bm25_rows(texts: Texts, question_count: int, repeats: int) -> list[dict[str, Any]]:

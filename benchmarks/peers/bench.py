@@ -85,7 +85,7 @@ class Measured:
 def rows(
     passages: int = 10_000, queries: int = 30, base: str | Path = BASE, rounds: int = 3
 ) -> list[dict[str, Any]]:
-    """Measure Freshet beside every peer that is installed.
+    """Measure Freshet and every peer that is installed.
 
     Args:
         passages: Number of documents.

@@ -207,7 +207,7 @@ class FusionBench:
         return self._known_scores[weight]
 
     def run(self, weight: float, judgements: Judgements) -> Run:
-        """Return the rankings of some queries with this weight of BM25."""
+        """Return the rankings of the given queries with this weight of BM25."""
         weights = {**self.search.fusion.weights, "bm25": weight}
         fusion = replace(self.search.fusion, weights=weights)
         fused = FusedSearch(self.search.components, fusion)
@@ -416,7 +416,7 @@ def main_metric_interval(verdict: Verdict) -> Any:
 
 
 def select_queries(judgements: Judgements, queries: Iterable[str]) -> Judgements:
-    """Return the judgements of some queries, in the order of their ids."""
+    """Return the judgements of the given queries, in the order of their ids."""
     ordered = sorted(queries)
     return Judgements(
         {query: judgements.queries[query] for query in ordered},

@@ -110,7 +110,7 @@ class Pages:
         return [row for row, document_part in enumerate(self.parts) if document_part == part]
 
     def of(self, ids: Sequence[str], *splits: str) -> tuple[np.ndarray, list[str]]:
-        """Return the queries of some documents.
+        """Return the queries of the given documents.
 
         Args:
             ids: Ids of the documents.

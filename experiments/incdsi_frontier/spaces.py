@@ -52,7 +52,7 @@ class Space:
         return list(range(self.encoded.pages.old))
 
     def vectors(self, rows: Sequence[int]) -> np.ndarray:
-        """Return the vectors (b, H) of some documents, as if they were the whole collection."""
+        """Return the vectors (b, H) of documents, as if they were the whole collection."""
         encodings = self.encoded.documents[list(rows)]
         if self.learned is None:
             return encodings

@@ -103,7 +103,7 @@ def _download_notes(settings: Mapping[str, Any], cache: Path) -> dict[str, dict[
 
 
 def assemble(contents: Sequence[ReleaseContents], settings: Mapping[str, Any]) -> Stream:
-    """Return the stream that consists of some releases.
+    """Return the stream that consists of the given releases.
 
     Args:
         contents: Releases, oldest first.

@@ -89,7 +89,7 @@ class EncodingCache:
         return self._fingerprints[encoder]
 
     def forget(self, keep: Callable[[str], bool]) -> None:
-        """Delete the encodings of some encoders, so that memory does not grow with each training.
+        """Delete the encodings by the encoders that `keep` refuses, which frees memory.
 
         Args:
             keep: Returns whether the encodings of the encoder with a fingerprint are kept.

@@ -229,7 +229,7 @@ class BuildCache:
         self.encodings = encodings
 
     def get(self, overrides: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> BuiltProject:
-        """Return the build of some documents. It is created if it does not exist.
+        """Return the build of the given documents. It is created if it does not exist.
 
         Args:
             overrides: Further assignments of settings.

@@ -208,7 +208,7 @@ def score(
 
 
 def mean_score(scores: Mapping[str, float], queries: Sequence[StreamQuery]) -> float | None:
-    """Return the mean score of some queries; None if there are none."""
+    """Return the mean score of the given queries; None if there are none."""
     if not queries:
         return None
     return round(float(np.mean([scores[query.query_id] for query in queries])), 5)

@@ -116,7 +116,7 @@ def make_stream(name: str, settings: Mapping[str, Any], cache: Path, data: Path 
 def read_policies(
     settings: Mapping[str, Any], names: Sequence[str] | None = None
 ) -> list[PolicySettings]:
-    """Return the policies of the settings; only those of some names if there are any."""
+    """Return the policies of the settings; only the named ones if any are named."""
     policies = [PolicySettings(name, **row) for name, row in settings["policies"].items()]
     return [policy for policy in policies if not names or policy.name in names]
 

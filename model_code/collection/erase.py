@@ -151,7 +151,7 @@ def _generations_with(index: LiveIndex, holds_text: Callable[[Generation], bool]
 
 
 def _holds_document(generation: Generation, document_ids: Set[str]) -> bool:
-    """Return whether the folder of a generation contains one of some documents or its queries.
+    """Return whether the folder of a generation contains a given document or its queries.
 
     Records of IncDSI can contain known queries of other documents: the constraints of a solved
     vector.
@@ -192,7 +192,7 @@ def _find_inbox_files(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]
 
 
 def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSettings) -> bool:
-    """Return whether a file in `inbox/done` or `inbox/failed` contains one of some documents."""
+    """Return whether a file in `inbox/done` or `inbox/failed` contains a given document."""
     if not path.suffix or path.suffix == ".reason":
         return False
 
@@ -214,7 +214,7 @@ def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSet
 
 
 def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield a message for each retrain that has a copy of one of some documents."""
+    """Yield a message for each retrain that has a copy of a given document."""
     # The import is inside because it takes long and `freshet add` imports this module without
     # needing it.
     from pyarrow import parquet
@@ -228,7 +228,7 @@ def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
 
 
 def _find_imported_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield a message if the corpus is an imported export that contains one of some documents."""
+    """Yield a message if the corpus is an imported export that contains a given document."""
     from model_code.collection.backup.export import DOCUMENTS_FILE
     from model_code.collection.backup.import_ import IMPORTED_FOLDER
 

@@ -15,7 +15,7 @@ MAX_JACCARD = 0.8
 def near_duplicates(
     texts: Mapping[str, str], document_ids: Collection[str], threshold: float = MAX_JACCARD
 ) -> dict[str, set[str]]:
-    """Return the near-duplicates of some documents among all of `texts`.
+    """Return the near-duplicates of the given documents among all of `texts`.
 
     Two documents are near-duplicates if the Jaccard similarity |A & B| / |A | B| of their sets of
     words, in lower case, is above `threshold`. The search is exact. Two such sets share a word

@@ -67,7 +67,7 @@ class TokenSigns:
         return len(self.starts) - 1
 
     def __getitem__(self, rows: np.ndarray | slice) -> Self:
-        """Return the signs of some texts (r,), in the order of `rows`."""
+        """Return the signs of the given texts (r,), in the order of `rows`."""
         old_starts = self.starts[:-1][rows]
         token_counts = self.starts[1:][rows] - old_starts
         new_starts = np.concatenate([[0], np.cumsum(token_counts)])

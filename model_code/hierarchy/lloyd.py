@@ -299,7 +299,7 @@ def select_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def sums_by_cluster(
     vectors: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum the vectors of some points by cluster.
+    """Sum the vectors of the given points by cluster.
 
     The points of a cluster are added in their order, so that the sum is reproducible. `index_add_`
     would add them in any order on a GPU.

@@ -459,7 +459,9 @@ def _line_search(problem: HingeProblem, vector: np.ndarray, goal: np.ndarray) ->
 
 
 def _minimize_charged(problem: HingeProblem, charged: np.ndarray) -> np.ndarray:
-    """Minimise the quadratic function of some hinges: each counts squared, also below its limit.
+    """Minimise the objective with only the given hinges, and without the `max` in their terms.
+
+    A term is then positive on both sides of its limit, so that the objective is quadratic.
 
     The minimiser v solves (lambda2 I + A'WA) v = lambda2 v0 + A'Wc. Here A, W and c are the rows,
     weights and limits of the hinges. The formula v0 - A'x would lose precision if lambda2 is nearly

@@ -213,7 +213,7 @@ def new_documents(
     changes: Sequence[Change],
     lasting: Mapping[str, Encoded],
 ) -> dict[int, NewDocument]:
-    """Prepare the documents of some changes for IncDSI: encode them and the texts that find them.
+    """Prepare changed documents for IncDSI: encode them, and the texts that should find them.
 
     Documents with several vectors are left out. Documents that a later change overwrites are
     included, because they affect the vectors of the documents between both changes.

@@ -166,7 +166,7 @@ class EmbeddingIndex(SparseIndex):
             yield scores
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """Return the scores of some passages; see `SparseIndex.scores_at`."""
+        """Return the scores of the given passages; see `SparseIndex.scores_at`."""
         return next(self.scores([query]))[passages]
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
@@ -190,7 +190,7 @@ class EmbeddingIndex(SparseIndex):
         return sorted(shares, key=lambda match: (-match[1], match[0]))
 
     def embeddings(self, passages: np.ndarray) -> Iterator[Sparse]:
-        """Yield E(p) of each of some passages, collected from the lists of entries.
+        """Yield E(p) of each given passage, collected from the lists of entries.
 
         Args:
             passages: Numbers of the passages, (p,).

@@ -761,7 +761,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return self.ids.document_ids[int(rows[0])] if len(rows) else None
 
     def documents_with(self, terms: Collection[str]) -> set[str]:
-        """Return the documents that contain all of some terms, in any of their passages."""
+        """Return the documents that contain all of the given terms, in any of their passages."""
         documents: set[str] | None = None
         for term in terms:
             rows = self._live_postings(term).rows.tolist()

@@ -200,7 +200,7 @@ class IdMap:
         return np.array(sorted(rows), dtype=np.int64)
 
     def rows_of_mask(self, mask: np.ndarray) -> np.ndarray:
-        """Return the rows of some documents, ascending.
+        """Return the rows of the given documents, ascending.
 
         Args:
             mask: Which of the n different documents to select, by ascending id, shape (n,), bool.

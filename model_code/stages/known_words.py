@@ -163,5 +163,5 @@ def queries_without_known(judgements: Judgements, retriever: Bm25Retriever) -> l
 
 
 def _mean(values: Mapping[str, float], query_ids: Collection[str]) -> float:
-    """Return the mean value of some queries."""
+    """Return the mean value of the given queries."""
     return sum(values[query_id] for query_id in query_ids) / len(query_ids)

@@ -499,7 +499,7 @@ def _broken_constraints(statuses: Mapping[str, str]) -> tuple[DocumentExample, .
 
 
 def _read_texts(documents: Path, document_ids: Sequence[str]) -> dict[str, str]:
-    """Read the texts of some documents from a documents file, by document id."""
+    """Read the texts of the given documents from a documents file, by document id."""
     rows = DocumentFile(documents).read(document_ids, ["text"])
     return {document_id: row["text"] for document_id, row in rows.items()}
 

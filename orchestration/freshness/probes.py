@@ -25,7 +25,7 @@ from model_code.text.documents import Document
 
 
 def first_passage_vectors(segment: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
-    """Read the vectors of the first passages of some documents of a segment.
+    """Read the vectors of the first passages of the given documents of a segment.
 
     Only the rows of these passages are read from the segment's file.
 

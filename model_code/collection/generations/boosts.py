@@ -86,7 +86,7 @@ class Boost:
 
 
 def _largest_number(values: Sequence[FieldValue]) -> float:
-    """Return the largest number among some values, or 0. Very large numbers are ignored."""
+    """Return the largest number among the values, or 0. Very large numbers are ignored."""
     numbers: list[float] = []
     for value in values:
         number = value.number

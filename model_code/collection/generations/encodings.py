@@ -42,7 +42,7 @@ def with_encodings(
     document_ids: Collection[str],
     folder: Path,
 ) -> list[RetrieverSegment]:
-    """Replace the vectors of some documents by their encodings.
+    """Replace the vectors of the given documents by their encodings.
 
     Args:
         searcher: Searcher of the generation.

@@ -198,7 +198,7 @@ def group_ranking(ranking: Ranking, group_by: str, read: FieldReader) -> Ranking
 def count_facets(
     document_ids: Sequence[str], facets: Sequence[str], read: FieldReader, limit: int
 ) -> dict[str, dict[str, int]]:
-    """Count the documents with each value of some fields.
+    """Count the documents with each value of the given fields.
 
     Args:
         document_ids: Ids of the documents to count.

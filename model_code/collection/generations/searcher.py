@@ -655,7 +655,7 @@ class Searcher:
     def field_values_of(
         self, field: str, document_ids: Sequence[str]
     ) -> list[Sequence[FieldValue]]:
-        """Return the values of a field for each of some documents, in their order."""
+        """Return the values of a field for each given document, in the order of the documents."""
         positions_by_segment: dict[LoadedSegment, list[int]] = {}
         for position, document_id in enumerate(document_ids):
             segment = self.view_of(document_id).segment

@@ -258,7 +258,7 @@ class LiveIndex:
         return documents
 
     def receive_partial(self, rows: Iterable[RawRow], source: str) -> Receipt:
-        """Record changes of some values of documents. All other values stay.
+        """Record changes of single values of documents. All other values stay.
 
         A value of a row replaces the value of its document. Fields are replaced one by one, and
         null removes a field. If another writer changes a document at the same time, the row is

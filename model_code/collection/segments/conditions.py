@@ -176,7 +176,7 @@ class Range:
     includes_high: bool = False
 
     def matches(self, value: FieldValue) -> bool:
-        """Return whether a value is a number or a time, as the range requires, and inside of it."""
+        """Return whether a value has the type of the range, a number or a time, and lies in it."""
         position = value.number if self.reading == "number" else value.instant
         if position is None:
             return False
@@ -626,7 +626,7 @@ def _operand_period(operand: FieldValue) -> _Period | None:
 
 
 def _month_period(year: int, month: int, months: int) -> _Period | None:
-    """Return the period of some months. None if year or month is out of range.
+    """Return the period of a number of months. None if year or month is out of range.
 
     Args:
         year: The year.

@@ -227,7 +227,7 @@ class FieldIndex:
         }
 
     def values_of(self, name: str, documents: Sequence[int]) -> list[list[FieldValue]]:
-        """Return the values of a field for each of some documents.
+        """Return the values of a field for each given document.
 
         Args:
             name: Name of the field.
@@ -382,7 +382,7 @@ class FieldIndex:
         return selected
 
     def _select_keys(self, values: range, selector: Keys) -> set[int]:
-        """Return the numbers of the values of a field that have one of some keys."""
+        """Return the numbers of those values of a field that have one of the selector's keys."""
         selected: set[int] = set()
         for reading, operand in selector.keys:
             if reading == "text":

@@ -143,7 +143,7 @@ def _documents_with(
     hashes: frozenset[str],
     documents: Container[str],
 ) -> set[str]:
-    """Return the ids of the documents that have a known query with one of some hashes.
+    """Return the ids of the documents that have a known query with one of the given hashes.
 
     Args:
         queries: Known queries by document id.

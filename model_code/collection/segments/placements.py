@@ -65,7 +65,7 @@ class Placements:
         )
 
     def take(self, rows: np.ndarray) -> Placements:
-        """Return the placements of some passages.
+        """Return the placements of the given passages.
 
         Args:
             rows: Row numbers (k,) of the passages.

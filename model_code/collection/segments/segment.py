@@ -186,7 +186,7 @@ class LoadedSegment:
         return any_document_expires(self.documents)
 
     def values_of(self, field: str, document_ids: Sequence[str]) -> list[list[FieldValue]]:
-        """Return the values of a field for each of some documents of the segment.
+        """Return the values of a field for each given document of the segment.
 
         Args:
             field: Name of the field.

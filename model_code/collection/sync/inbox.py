@@ -106,7 +106,7 @@ def receive_inbox(index: LiveIndex) -> list[InboxResult]:
             try:
                 result = _receive_file(index, path, settings)
             except Exception as error:
-                # An error of one file must not prevent that other files are received.
+                # An error of one file must not keep other files from being received.
                 reason = str(error) or type(error).__name__
                 message = printable(f"{path.name} stays in {INBOX}/: {reason}", MAX_REASON_LENGTH)
                 is_expected = isinstance(error, (FreshetError, OSError))

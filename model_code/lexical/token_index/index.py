@@ -66,7 +66,7 @@ class SparseIndex(ABC):
 
     @abstractmethod
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """Return the scores of some passages, (p,) float64.
+        """Return the scores of the given passages, (p,) float64.
 
         Args:
             query: Entries and weights.
@@ -232,7 +232,7 @@ class TokenIndex(SparseIndex):
             yield from np.concatenate([no_passages, *sums], axis=1)
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """Return the scores of some passages; see `SparseIndex.scores_at`."""
+        """Return the scores of the given passages; see `SparseIndex.scores_at`."""
         batch = QueryBatch.of([exact(query)])
         scores = np.empty(len(passages))
         for number, block in enumerate(self.blocks):

@@ -60,7 +60,7 @@ class KnownTokens:
         texts: TokenIndex,
         find_tokens: TokenBags,
     ) -> KnownTokens:
-        """Return a copy in which the known queries of some documents are replaced.
+        """Return a copy in which the known queries of the given documents are replaced.
 
         Args:
             known: All known queries of these documents after the change, by document id.
@@ -110,7 +110,7 @@ class TokensWithKnown(SparseIndex):
             yield of_texts + weight * of_known
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """Return the scores of some passages; see `SparseIndex.scores_at`."""
+        """Return the scores of the given passages; see `SparseIndex.scores_at`."""
         of_known = self.known.index.scores_at(query, passages)
         return self.texts.scores_at(query, passages) + self.known.words.weight * of_known
 
