@@ -224,14 +224,39 @@ def load_plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
 
     # Creating the model on the "meta" device would make torch import its compiler.
     model = Bert(SimpleNamespace(**config))
-    saved_weights: dict[str, Tensor] = load_file(folder / WEIGHTS_FILE)
-    saved_weights.pop(POSITION_IDS, None)
+    saved_weights = _map_weights(folder)
     if saved_weights.keys() != model.state_dict().keys():
         return None
 
     weights = {name: weight.float() for name, weight in saved_weights.items()}
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(False)
+
+
+def map_weights_again(model: Bert, folder: Path) -> None:
+    """Map the weights of a model again, so that those that were read are not resident any more.
+
+    The fingerprint and the packing of weights read all of them once. Later, a query reads some rows
+    of the embeddings only. Weights that are not mapped stay: those of a GPU, and those that were
+    converted to float32. Another thread may use the model meanwhile, because all values are equal.
+
+    Args:
+        model: Model of `load_plain_bert`.
+        folder: The folder that it was loaded from.
+    """
+    saved_weights = _map_weights(folder)
+    parameters = model.state_dict()
+    for name, weight in saved_weights.items():
+        if weight.dtype != torch.float32 or parameters[name].device != weight.device:
+            return
+    model.load_state_dict(saved_weights, assign=True)
+    model.requires_grad_(False)
+
+
+def _map_weights(folder: Path) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = load_file(folder / WEIGHTS_FILE)
+    weights.pop(POSITION_IDS, None)
+    return weights
 
 
 def _is_published_architecture(config: dict[str, Any], max_tokens: int) -> bool:

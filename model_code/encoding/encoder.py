@@ -44,8 +44,9 @@ from model_code.encoding.base_models import (
     save_transformer,
     write_layout,
 )
-from model_code.encoding.bert import Bert, PlainTokenizer, load_plain_bert
+from model_code.encoding.bert import Bert, PlainTokenizer, load_plain_bert, map_weights_again
 from model_code.encoding.hardware import (
+    limit_primitive_caches,
     pack_linear_layers,
     pick_device,
     select_packing,
@@ -323,6 +324,8 @@ class Encoder(TextModel):
         if projections:
             self.dimension = projections[-1][0].out_features
         self._token_roles: dict[int, _TokenRole] = {}
+        # Folder from which the weights are mapped, if `release_weights` can map them again.
+        self._mapped_folder: Path | None = None
 
     @classmethod
     def load(
@@ -379,6 +382,9 @@ class Encoder(TextModel):
         encoder.to(pick_device(device)).eval()
 
         if for_search:
+            limit_primitive_caches()
+            if plain_bert is not None:
+                encoder._mapped_folder = layout.transformer
             packing = select_packing(precision, encoder.device)
             if packing is not None:
                 pack_linear_layers(backbone, packing)
@@ -415,6 +421,15 @@ class Encoder(TextModel):
             }
             encoder.prompts = replace(encoder.prompts, **prompts)
         return encoder
+
+    def release_weights(self) -> None:
+        """Let the kernel take back the weights that were read from the file.
+
+        They are read again when a query needs them. An encoder that searches needs few of them once
+        its linear maps are packed. Any other encoder stays as it is.
+        """
+        if self._mapped_folder is not None:
+            map_weights_again(self.backbone, self._mapped_folder)
 
     @property
     def depth(self) -> int:

@@ -13,8 +13,8 @@ from model_code.errors import Damaged
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.index_settings import IndexSettings
 from model_code.row_file import RowFile
+from tests.mapped_files import needs_smaps, resident_kilobytes
 
-SMAPS = Path("/proc/self/smaps")
 ROWS = 4000
 
 
@@ -72,19 +72,6 @@ def make_index(folder: Path) -> np.ndarray:
     return vectors
 
 
-def resident_kilobytes(name: str) -> int:
-    """Return the resident memory of this process that belongs to mapped files with a name."""
-    total = 0
-    is_named = False
-    for line in SMAPS.read_text().splitlines():
-        first, *_, last = line.split()
-        if not first.endswith(":"):
-            is_named = last.endswith(name)
-        elif first == "Rss:" and is_named:
-            total += int(line.split()[1])
-    return total
-
-
 def test_large_index_finds_the_same_from_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +92,7 @@ def test_large_index_finds_the_same_from_its_files(
     np.testing.assert_array_equal(found.tokens.starts, expected.tokens.starts)
 
 
-@pytest.mark.skipif(not SMAPS.is_file(), reason="needs /proc of Linux")
+@needs_smaps
 def test_searches_of_a_large_index_map_no_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,5 +104,5 @@ def test_searches_of_a_large_index_map_no_vectors(
     index.search(vectors[:20], 10, "f")
     index.vectors_of([f"d{row}" for row in range(0, ROWS, 50)])
 
-    assert resident_kilobytes(str(tmp_path / "vectors.npy")) == 0
-    assert resident_kilobytes(str(tmp_path / "token_signs.npy")) == 0
+    assert resident_kilobytes(tmp_path / "vectors.npy") == 0
+    assert resident_kilobytes(tmp_path / "token_signs.npy") == 0

@@ -174,7 +174,11 @@ class Searcher:
 
     def ready(self) -> Self:
         """Create everything that a search needs, so that the first search is fast."""
+        is_first = self.base.floor is None
         _ = self.relevance_floor
+        dense = self.retriever.dense
+        if is_first and dense is not None:
+            dense.encoder.release_weights()
         return self
 
     @property

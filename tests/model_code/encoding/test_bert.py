@@ -29,6 +29,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json
+from tests.mapped_files import needs_smaps, resident_kilobytes
 from tests.tiny_encoder import make_tiny_encoder
 
 TEXTS = [
@@ -72,6 +73,37 @@ def test_vectors_equal_transformers_bit_for_bit(folder: Path, texts: list[str]) 
     assert_uses_plain_bert(plain)
     assert_uses_transformers(reference)
     np.testing.assert_array_equal(plain.encode(texts), reference.encode(texts))
+
+
+@needs_smaps
+def test_released_weights_are_not_resident_and_give_equal_vectors(tmp_path: Path) -> None:
+    folder = make_tiny_encoder(tmp_path / "encoder", TEXTS, hidden=256)
+    weights_file = folder / "model.safetensors"
+    encoder = Encoder.load(folder, device="cpu", for_search=True)
+    # The kernel maps more than the header, which loading reads.
+    kilobytes_when_loaded = resident_kilobytes(weights_file)
+    fingerprint = encoder.fingerprint()
+    vectors = encoder.encode(TEXTS)
+    assert resident_kilobytes(weights_file) > kilobytes_when_loaded
+
+    encoder.release_weights()
+
+    assert resident_kilobytes(weights_file) <= kilobytes_when_loaded
+    np.testing.assert_array_equal(encoder.encode(TEXTS), vectors)
+    assert encoder.fingerprint() == fingerprint
+
+
+def test_weights_converted_to_float32_stay(changed_folder: Path) -> None:
+    weights = load_file(changed_folder / "model.safetensors")
+    halved = {name: weight.half() for name, weight in weights.items()}
+    save_file(halved, changed_folder / "model.safetensors")
+    encoder = Encoder.load(changed_folder, device="cpu", for_search=True)
+    vectors = encoder.encode(TEXTS)
+
+    encoder.release_weights()
+
+    assert {weight.dtype for weight in encoder.state_dict().values()} == {torch.float32}
+    np.testing.assert_array_equal(encoder.encode(TEXTS), vectors)
 
 
 def test_hidden_states_equal_transformers_with_padding(folder: Path) -> None:

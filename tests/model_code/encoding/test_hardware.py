@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from typing import NamedTuple
 from unittest.mock import Mock
@@ -14,7 +15,9 @@ from torch import nn
 
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import (
+    MAX_CACHED_PRIMITIVES,
     MAX_FLOAT16,
+    PRIMITIVE_CACHES,
     Bfloat16Linear,
     HalfLinear,
     PackedLinear,
@@ -283,3 +286,14 @@ def test_float32_and_gpus_are_not_packed(set_cpu, cpu):
 
     assert select_packing("float32", CPU) is None
     assert select_packing("auto", torch.device("cuda")) is None
+
+
+def test_encoders_for_search_limit_the_cached_products(folder, monkeypatch):
+    cache, other_cache = PRIMITIVE_CACHES
+    monkeypatch.delenv(cache, raising=False)
+    monkeypatch.setenv(other_cache, "7")
+
+    Encoder.load(folder, device="cpu", for_search=True)
+
+    assert os.environ[cache] == str(MAX_CACHED_PRIMITIVES)
+    assert os.environ[other_cache] == "7"
