@@ -27,12 +27,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -98,6 +99,17 @@ MIN_COMMON_SHARE = 1 / 8
 
 The weights of a common term are stored for all passages, since adding a whole array is faster.
 """
+
+
+MAX_CACHED_BYTES_PER_PASSAGE = 256
+"""Size of the cached weights of terms, in bytes per passage of the index.
+
+The weights of a common term take 8 bytes per passage, and those of other terms 12 for each passage
+that contains the term. So there is room for the common terms and for hundreds of others.
+"""
+
+MIN_CACHED_BYTES = 2**22
+"""Size of the cached weights of terms in a small index."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,10 +345,10 @@ class _Postings(NamedTuple):
     frequencies: np.ndarray
 
 
-class _TermWeights(NamedTuple):
+class TermWeights(NamedTuple):
     """The contribution of a term to the score of each passage that contains it.
 
-    rows: Passages, counted through all segments, shape (p,). None for a common term; see
+    rows: Passages, counted through all segments, shape (p,), int32. None for a common term; see
         `MIN_COMMON_SHARE`.
     weights: Contribution for each of `rows`, shape (p,). For a common term, the contribution for
         every passage, shape (n,), because adding a whole array is faster.
@@ -344,6 +356,43 @@ class _TermWeights(NamedTuple):
 
     rows: np.ndarray | None
     weights: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Size of the arrays in bytes."""
+        if self.rows is None:
+            return self.weights.nbytes
+        return self.weights.nbytes + self.rows.nbytes
+
+
+class WeightCache:
+    """The weights of the terms that were searched last, up to a size in bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._weights_of_term: OrderedDict[str, TermWeights] = OrderedDict()
+        # Threads share the cache. Without the lock, they could count a size twice.
+        self._lock = Lock()
+
+    def get(self, term: str) -> TermWeights | None:
+        """Return the weights of a term, or None if they are not cached."""
+        with self._lock:
+            weights = self._weights_of_term.get(term)
+            if weights is not None:
+                self._weights_of_term.move_to_end(term)
+            return weights
+
+    def put(self, term: str, weights: TermWeights) -> None:
+        """Keep the weights of a term, and forget those that were not used for longest."""
+        with self._lock:
+            if term in self._weights_of_term:
+                return
+            self._weights_of_term[term] = weights
+            self._bytes += weights.size
+            while self._bytes > self._max_bytes:
+                _, oldest = self._weights_of_term.popitem(last=False)
+                self._bytes -= oldest.size
 
 
 @dataclass(frozen=True)
@@ -575,7 +624,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         self.language = settings.language
         self.fingerprint = fingerprint_of(settings, words)
         self.reference = reference
-        self._weights_of_term: dict[str, _TermWeights] = {}
+        max_cached_bytes = MAX_CACHED_BYTES_PER_PASSAGE * len(self.ids)
+        self._cached_weights = WeightCache(max(MIN_CACHED_BYTES, max_cached_bytes))
 
     @classmethod
     def build(
@@ -1049,13 +1099,15 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             scores += np.bincount(rows, np.concatenate(rare_weights), len(self.ids))
         return scores.astype(np.float32)
 
-    def _term_weights(self, term: str) -> _TermWeights:
-        """Return the cached weights of a term, which the first call computes."""
-        if term not in self._weights_of_term:
-            self._weights_of_term[term] = self._compute_weights([term])
-        return self._weights_of_term[term]
+    def _term_weights(self, term: str) -> TermWeights:
+        """Return the weights of a term, from the cache if it has them."""
+        weights = self._cached_weights.get(term)
+        if weights is None:
+            weights = self._compute_weights([term])
+            self._cached_weights.put(term, weights)
+        return weights
 
-    def _compute_weights(self, terms: Sequence[str]) -> _TermWeights:
+    def _compute_weights(self, terms: Sequence[str]) -> TermWeights:
         """Compute the weights of several terms that count as one term, like synonyms."""
         rows, frequencies = self._joint_postings(terms)
         statistics = self._statistics
@@ -1065,8 +1117,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         idf = inverse_document_frequency(document_frequency, statistics.passages)
         weights = idf * (frequencies / (frequencies + statistics.length_norms[rows]))
         if len(rows) < MIN_COMMON_SHARE * statistics.passages:
-            return _TermWeights(rows, weights)
-        return _TermWeights(None, np.bincount(rows, weights, len(self.ids)))
+            return TermWeights(rows.astype(np.int32), weights)
+        return TermWeights(None, np.bincount(rows, weights, len(self.ids)))
 
     def _joint_postings(self, terms: Sequence[str]) -> _Postings:
         """Return the passages that contain one of the terms, with their total occurrences."""

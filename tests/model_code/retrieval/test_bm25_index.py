@@ -15,7 +15,8 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST
-from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment
+from model_code.retrieval import bm25_index
+from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment, TermWeights, WeightCache
 from model_code.retrieval.index_settings import Bm25Settings
 from tests.model_code.collection.laws import reranked
 
@@ -223,3 +224,35 @@ def test_scores_with_a_reference_do_not_depend_on_later_documents() -> None:
 
     assert before.scores("red boat")[3] == after.scores("red boat")[3]
     assert before.scores("red boat")[0] == reference.scores("red boat")[0]
+
+
+def test_cache_forgets_the_weights_not_used_for_longest() -> None:
+    weights = TermWeights(np.arange(2, dtype=np.int32), np.ones(2))
+    cache = WeightCache(max_bytes=2 * weights.size)
+    cache.put("a", weights)
+    cache.put("b", weights)
+    cache.get("a")
+
+    cache.put("c", weights)
+
+    assert [term for term in "abc" if cache.get(term) is not None] == ["a", "c"]
+
+
+def test_weights_larger_than_the_cache_are_not_kept() -> None:
+    weights = TermWeights(None, np.ones(8))
+    cache = WeightCache(max_bytes=weights.size - 1)
+
+    cache.put("common", weights)
+
+    assert cache.get("common") is None
+
+
+def test_scores_do_not_depend_on_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["the cat sat", "dogs and a cat ran away", "a cat and a cat", "birds"]
+    ids = ["a", "b", "c", "d"]
+    queries = ["cat dogs", "birds", "cat cat sat"]
+    expected = Bm25Index.build(texts, ids).search(queries, 4)
+    monkeypatch.setattr(bm25_index, "MIN_CACHED_BYTES", 0)
+    monkeypatch.setattr(bm25_index, "MAX_CACHED_BYTES_PER_PASSAGE", 0)
+
+    assert Bm25Index.build(texts, ids).search(queries, 4) == expected
