@@ -593,17 +593,20 @@ class FusedSearch(Retriever[FusedQueries]):
     def _score_candidates(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> dict[str, list[np.ndarray]]:
-        scores = {
-            name: component.score_encoded(queries.scoring[name], candidates)
-            for name, component in self.components.items()
-        }
+        scores: dict[str, list[np.ndarray]] = {}
+        for name, component in self.components.items():
+            if name not in self._late_components:
+                scores[name] = component.score_encoded(queries.scoring[name], candidates)
+
+        # The vectors and the token signs of a document are read together.
         for name in self._late_components:
             tokens = queries.encoded[name + LATE_SUFFIX]
-            component = self.components[name]
-            scores[name + LATE_SUFFIX] = [
-                component.vectors_of(documents).late_scores(tokens[i : i + 1])
-                for i, documents in enumerate(candidates)
-            ]
+            scores[name] = []
+            scores[name + LATE_SUFFIX] = []
+            for i, documents in enumerate(candidates):
+                vectors = self.components[name].vectors_of(documents)
+                scores[name].append(vectors.scores(queries.scoring[name][i]))
+                scores[name + LATE_SUFFIX].append(vectors.late_scores(tokens[i : i + 1]))
         return scores
 
     def _normalize(
