@@ -287,7 +287,7 @@ class PassagesOnTheFly:
         """Write the texts and the document of each."""
         folder.mkdir(parents=True)
         write_json(
-            folder / TEXTS, {"document_ids": self.ids.document_ids, "texts": list(self.texts)}
+            folder / TEXTS, {"document_ids": list(self.ids.document_ids), "texts": list(self.texts)}
         )
         write_manifest(folder, FORMAT, {"kind": KIND_OF_TEXTS, "passages": len(self.texts)})
 

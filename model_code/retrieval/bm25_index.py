@@ -274,7 +274,7 @@ class Bm25Segment:
         with atomic_write(folder / POSTINGS) as temporary:
             save_file(arrays, temporary)
         write_json(folder / VOCABULARY, self.vocabulary, lines=False)
-        write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
+        write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
 
         manifest = {
             "kind": KIND,

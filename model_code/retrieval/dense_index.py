@@ -151,7 +151,7 @@ class DenseIndex:
         return len(self.ids) // self.vectors_per_passage
 
     @property
-    def document_ids(self) -> list[str]:
+    def document_ids(self) -> Sequence[str]:
         """The document of each row of `vectors`."""
         return self.ids.document_ids
 
@@ -312,7 +312,7 @@ class DenseIndex:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(folder / VECTORS) as temporary, temporary.open("wb") as stream:
             np.save(stream, self.vectors)
-        write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
+        write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
         if self.approximate is not None:
             _import_faiss().write_index(self.approximate, str(folder / FAISS))
         if self.tokens is not None:

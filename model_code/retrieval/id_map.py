@@ -6,18 +6,21 @@ has.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import accumulate, chain
+from operator import eq
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import read_json
+from model_code.retrieval.packed_ids import NOT_FOUND, DescendingIds, RowIds, SortedIds
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k, top_k_positive
 
@@ -35,13 +38,6 @@ class RowGroups(NamedTuple):
     rows: np.ndarray
     starts: np.ndarray
     group_index: np.ndarray
-
-    @classmethod
-    def of(cls, groups: Sequence[Sequence[int]], group_index: np.ndarray) -> Self:
-        """Build from a list of rows per group, and the group of each requested document."""
-        starts = np.cumsum([0, *map(len, groups)])[:-1]
-        rows = np.fromiter(chain.from_iterable(groups), np.int64)
-        return cls(rows, starts, group_index)
 
     def max_scores(self, scores: np.ndarray) -> np.ndarray:
         """Return the highest score of each document, in the order of the request.
@@ -93,14 +89,14 @@ class AllowedDocuments(Collection[str]):
     def __iter__(self) -> Iterator[str]:
         """Yield the ids, segment after segment."""
         for ids, mask in self.segments:
-            for position in np.flatnonzero(mask[::-1]).tolist():
-                yield ids.descending_ids[position]
+            for position in np.flatnonzero(mask).tolist()[::-1]:
+                yield ids.ids[position]
 
     def __contains__(self, document_id: object) -> bool:
         """Whether the document is allowed."""
         for ids, mask in self.segments:
-            rows = ids.rows_by_document.get(document_id)  # type: ignore[call-overload]
-            if rows is not None and mask[::-1][ids.descending_positions[rows[0]]]:
+            position = ids.ids.position(document_id)
+            if position != NOT_FOUND and mask[position]:
                 return True
         return False
 
@@ -121,49 +117,116 @@ class AllowedDocuments(Collection[str]):
         return [mask for _, mask in self.segments]
 
 
+class RowsByDocument(Mapping[str, list[int]]):
+    """The rows of each document, ascending. Documents are in the order of their first rows."""
+
+    def __init__(self, ids: IdMap) -> None:
+        self._map = ids
+
+    def __len__(self) -> int:
+        """Number of different documents."""
+        return self._map.documents
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the different documents."""
+        for position in self._map.positions_by_first_row().tolist():
+            yield self._map.ids[position]
+
+    def __contains__(self, document_id: object) -> bool:
+        """Whether any row belongs to the document."""
+        return document_id in self._map.ids
+
+    def __getitem__(self, document_id: str) -> list[int]:
+        """Return the rows of a document."""
+        position = self._map.ids.position(document_id)
+        if position == NOT_FOUND:
+            raise KeyError(document_id)
+        return self._map.rows_at(position).tolist()
+
+
 class IdMap:
     """An immutable list with the document id of each row.
 
-    The rows of a document are its passages, in order.
+    The rows of a document are its passages, in order. All data is in arrays, so that a large map
+    needs little memory.
 
     >>> IdMap(["a", "b", "a"]).rows_of(["a"]).tolist()
     [0, 2]
+
+    Attributes:
+        ids: Ids of the different documents, ascending.
+        positions: Position in `ids` of the document of each row, shape (n,), int32.
     """
 
     removed_rows = np.empty(0, np.int64)
     """Rows of removed documents: none. `IdMaps` has some."""
 
     def __init__(self, document_ids: Iterable[str]) -> None:
-        self.document_ids = list(document_ids)
+        row_ids = list(document_ids)
+        self.ids = SortedIds(row_ids)
+        position_of = {document_id: position for position, document_id in enumerate(self.ids)}
+        positions = map(position_of.__getitem__, row_ids)
+        self.positions = np.fromiter(positions, np.int32, len(row_ids))
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self.document_ids)
+        return len(self.positions)
 
-    @cached_property
-    def rows_by_document(self) -> dict[str, list[int]]:
+    @property
+    def document_ids(self) -> RowIds:
+        """The document of each row."""
+        return RowIds(self.ids, self.positions)
+
+    @property
+    def rows_by_document(self) -> RowsByDocument:
         """The rows of each document, ascending."""
-        rows: dict[str, list[int]] = {}
-        for row, document in enumerate(self.document_ids):
-            rows.setdefault(document, []).append(row)
-        return rows
+        return RowsByDocument(self)
 
     @property
     def documents(self) -> int:
         """Number of different documents."""
-        return len(self.rows_by_document)
+        return len(self.ids)
 
     @cached_property
-    def descending_ids(self) -> list[str]:
-        """The different ids in descending order."""
-        return sorted(self.rows_by_document, reverse=True)
+    def _rows(self) -> np.ndarray:
+        """All rows, grouped by document in the order of `ids`, and ascending per document."""
+        return np.argsort(self.positions, kind="stable").astype(np.int32)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """Start of each document's rows in `_rows`, then the number of rows, int32."""
+        counts = np.bincount(self.positions, minlength=len(self.ids))
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
     @cached_property
     def descending_positions(self) -> np.ndarray:
-        """For each row the position of its id among `descending_ids`, shape (n,), uint64."""
-        position = {document: i for i, document in enumerate(self.descending_ids)}
-        positions = map(position.__getitem__, self.document_ids)
-        return np.fromiter(positions, np.uint64, len(self))
+        """For each row the position of its id among the descending ids, shape (n,), uint32."""
+        return (len(self.ids) - 1 - self.positions).astype(np.uint32)
+
+    def positions_by_first_row(self) -> np.ndarray:
+        """Return the positions in `ids` of all documents, in the order of their first rows."""
+        return np.argsort(self._rows[self._starts[:-1]], kind="stable")
+
+    def rows_at(self, position: int) -> np.ndarray:
+        """Return the rows of one document, ascending, int32.
+
+        Args:
+            position: Position of the document in `ids`.
+        """
+        return self._rows[self._starts[position] : self._starts[position + 1]]
+
+    def group_at(self, positions: np.ndarray) -> RowGroups:
+        """Return the rows of different documents, grouped by document.
+
+        Args:
+            positions: Positions of the documents in `ids`, shape (n,).
+        """
+        first = self._starts[positions].astype(np.int64)
+        counts = self._starts[positions + 1] - first
+        starts = np.cumsum(counts) - counts
+        within = np.arange(counts.sum()) - np.repeat(starts, counts)
+        rows = self._rows[np.repeat(first, counts) + within].astype(np.int64)
+        return RowGroups(rows, starts, np.arange(len(positions)))
 
     def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
         """Return the k best documents with a score above 0, each by its best row.
@@ -173,16 +236,16 @@ class IdMap:
             k: Number of documents.
             rows: Rows that were scored. None: all.
         """
-        documents = self.descending_ids
         positions = self.descending_positions
-        has_repeated_documents = len(documents) < len(self)
+        has_repeated_documents = self.documents < len(self)
         if rows is not None:
             positions = positions[rows]
+        documents = DescendingIds(self.ids)
         return top_k_positive(scores, documents, k, positions, has_repeated_documents)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether any row belongs to the document."""
-        return document_id in self.rows_by_document
+        return document_id in self.ids
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """Return the rows of these documents, ascending.
@@ -193,11 +256,13 @@ class IdMap:
         if isinstance(document_ids, AllowedDocuments):
             (mask,) = document_ids.masks(1)
             return self.rows_of_mask(mask)
-        documents = set(document_ids)
-        if not documents <= self.rows_by_document.keys():
-            self.require_known(documents)
-        rows = chain.from_iterable(self.rows_by_document[document] for document in documents)
-        return np.array(sorted(rows), dtype=np.int64)
+        documents = list(document_ids)
+        if len(documents) == 1:
+            position = self.ids.position(documents[0])
+            if position != NOT_FOUND:
+                return self.rows_at(position).astype(np.int64)
+        positions = self._find(documents)
+        return np.sort(self.group_at(np.unique(positions)).rows)
 
     def rows_of_mask(self, mask: np.ndarray) -> np.ndarray:
         """Return the rows of the given documents, ascending.
@@ -212,7 +277,7 @@ class IdMap:
             raise FreshetError(
                 f"a filter of {len(mask)} documents does not fit an index of {self.documents}"
             )
-        return np.flatnonzero(mask[::-1][self.descending_positions])
+        return np.flatnonzero(mask[self.positions])
 
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents, grouped by document.
@@ -223,19 +288,25 @@ class IdMap:
         >>> IdMap(["a", "b", "a"]).group_rows(["b", "a"])
         RowGroups(rows=array([1, 0, 2]), starts=array([0, 1]), group_index=array([0, 1]))
         """
-        self.require_known(document_ids)
-        groups = [self.rows_by_document[document] for document in document_ids]
-        return RowGroups.of(groups, np.arange(len(document_ids)))
+        return self.group_at(self._find(document_ids))
 
     def intersection(self, document_ids: Set[str]) -> set[str]:
         """Return the given documents that have a row."""
-        return self.rows_by_document.keys() & document_ids
+        documents = list(document_ids)
+        positions = self.ids.find(documents)
+        return {documents[i] for i in np.flatnonzero(positions != NOT_FOUND).tolist()}
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """Raise FreshetError if one of the documents has no row."""
-        unknown = set(document_ids).difference(self.rows_by_document)
-        if unknown:
-            _raise_unknown(unknown)
+        self._find(list(document_ids))
+
+    def _find(self, document_ids: Sequence[str]) -> np.ndarray:
+        """Return the positions of documents in `ids`; FreshetError if one has no row."""
+        positions = self.ids.find(document_ids)
+        unknown = np.flatnonzero(positions == NOT_FOUND)
+        if len(unknown):
+            _raise_unknown({document_ids[i] for i in unknown.tolist()})
+        return positions
 
 
 _open_maps: WeakValueDictionary[int, IdMap] = WeakValueDictionary()
@@ -250,8 +321,10 @@ def read_id_map(path: Path) -> IdMap:
     document_ids = read_json(path)
     key = hash(tuple(document_ids))
     shared = _open_maps.get(key)
-    if shared is not None and shared.document_ids == document_ids:
-        return shared
+    if shared is not None and len(shared) == len(document_ids):
+        # A loop over pairs needs no second list of all ids.
+        if all(map(eq, shared.document_ids, document_ids)):
+            return shared
     ids = IdMap(document_ids)
     _open_maps[key] = ids
     return ids
@@ -289,10 +362,12 @@ class IdMaps:
         """Number of different documents that are not removed."""
         return sum(ids.documents - len(removed) for ids, removed in self.maps)
 
-    @cached_property
-    def document_ids(self) -> list[str]:
+    @property
+    def document_ids(self) -> Sequence[str]:
         """The document of each row."""
-        return list(chain.from_iterable(ids.document_ids for ids, _ in self.maps))
+        if len(self.maps) == 1:
+            return self.maps[0][0].document_ids
+        return _JoinedRowIds(self)
 
     @cached_property
     def removed_rows(self) -> np.ndarray:
@@ -318,24 +393,34 @@ class IdMaps:
         Groups are ordered by map, so that the rows of a map are adjacent and ascend from map to
         map.
         """
-        missing = list(document_ids)
-        groups: list[list[int]] = []
-        group_of: dict[str, int] = {}
+        parts = [RowGroups(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))]
+        group_index = np.empty(len(document_ids), np.int64)
+        group_count = 0
+        row_count = 0
+        # Positions in `document_ids` of the documents that no map has so far.
+        missing = np.arange(len(document_ids))
         for (ids, removed), first_row in zip(self.maps, self.first_rows, strict=False):
-            wanted = missing
-            missing = []
-            for document in wanted:
-                local_rows = ids.rows_by_document.get(document)
-                if local_rows is None or document in removed:
-                    missing.append(document)
-                    continue
-                group_of[document] = len(groups)
-                groups.append([first_row + row for row in local_rows] if first_row else local_rows)
+            if not len(missing):
+                break
+            wanted = [document_ids[i] for i in missing.tolist()]
+            positions = ids.ids.find(wanted)
+            if removed:
+                is_removed = np.fromiter(map(removed.__contains__, wanted), bool, len(wanted))
+                positions[is_removed] = NOT_FOUND
 
-        if missing:
-            _raise_unknown(set(missing))
-        group_index = np.fromiter(map(group_of.__getitem__, document_ids), np.int64)
-        return RowGroups.of(groups, group_index)
+            is_found = positions != NOT_FOUND
+            found = ids.group_at(positions[is_found])
+            parts.append(RowGroups(found.rows + first_row, found.starts + row_count, missing[:0]))
+            group_index[missing[is_found]] = found.group_index + group_count
+            group_count += len(found.starts)
+            row_count += len(found.rows)
+            missing = missing[~is_found]
+
+        if len(missing):
+            _raise_unknown({document_ids[i] for i in missing.tolist()})
+        rows = np.concatenate([part.rows for part in parts])
+        starts = np.concatenate([part.starts for part in parts])
+        return RowGroups(rows, starts, group_index)
 
     def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
         """Return the k best documents with a score above 0; see `IdMap.best_documents`."""
@@ -352,6 +437,31 @@ class IdMaps:
             unknown -= ids.intersection(unknown) - removed
         if unknown:
             _raise_unknown(unknown)
+
+
+class _JoinedRowIds(Sequence[str]):
+    """The document id of each row of several maps."""
+
+    def __init__(self, maps: IdMaps) -> None:
+        self._first_rows = maps.first_rows
+        self._row_ids = [ids.document_ids for ids, _ in maps.maps]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return self._first_rows[-1]
+
+    def __getitem__(self, row: Any) -> Any:
+        """Return the document of a row, or a list of the documents of a slice of rows."""
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        if row < 0:
+            row += len(self)
+        number = bisect_right(self._first_rows, row) - 1
+        return self._row_ids[number][row - self._first_rows[number]]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the document of each row."""
+        return chain.from_iterable(self._row_ids)
 
 
 def _raise_unknown(unknown: Set[str]) -> NoReturn:

@@ -9,7 +9,7 @@ time.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -50,6 +50,7 @@ from model_code.hierarchy.tree import TOPICS, Hierarchy
 from model_code.retrieval.id_map import IdMap, read_id_map
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Refine, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.packed_ids import NOT_FOUND, SortedIds
 from model_code.text.documents import Document
 from model_code.text.headlines import make_headline
 from model_code.text.known_queries import KnownQuery, QuerySource
@@ -137,10 +138,10 @@ class LoadedSegment:
             raise FreshetError(f"a {self.kind} retriever makes no vectors of queries")
         return self.retriever.dense
 
-    @cached_property
-    def sorted_ids(self) -> list[str]:
+    @property
+    def sorted_ids(self) -> SortedIds:
         """Ids of all documents, ascending."""
-        return self.rows.descending_ids[::-1]
+        return self.rows.ids
 
     @cached_property
     def kind(self) -> str:
@@ -192,8 +193,8 @@ class LoadedSegment:
             field: Name of the field.
             document_ids: Ids of documents in the segment.
         """
-        numbers = [bisect_left(self.sorted_ids, document_id) for document_id in document_ids]
-        return self.field_index.values_of(field, numbers)
+        numbers = self.sorted_ids.find(document_ids)
+        return self.field_index.values_of(field, numbers.tolist())
 
 
 class BaseSegment(LoadedSegment):
@@ -335,21 +336,21 @@ class SegmentView:
 
     def __contains__(self, document_id: object) -> bool:
         """Return whether the segment has a live document with this id."""
-        return document_id in self.segment.rows.rows_by_document and document_id not in self.removed
+        return document_id not in self.removed and document_id in self.segment.rows
 
     @cached_property
     def is_live(self) -> np.ndarray:
         """Mask of the live documents, by ascending id, shape (n,), bool."""
         ids = self.segment.sorted_ids
         is_live = np.ones(len(ids), bool)
-        for document_id in self.removed:
-            is_live[bisect_left(ids, document_id)] = False
+        removed = ids.find(list(self.removed))
+        is_live[removed[removed != NOT_FOUND]] = False
         return is_live
 
     @cached_property
     def documents(self) -> int:
         """Number of live documents."""
-        return len(self.segment.rows.rows_by_document) - len(self.removed)
+        return self.segment.rows.documents - len(self.removed)
 
     @property
     def passages(self) -> int:
@@ -360,12 +361,16 @@ class SegmentView:
         """Yield the ids of live documents that are larger than `after`, ascending."""
         ids = self.segment.sorted_ids
         for position in range(bisect_right(ids, after), len(ids)):
-            if ids[position] not in self.removed:
-                yield ids[position]
+            document_id = ids[position]
+            if document_id not in self.removed:
+                yield document_id
 
     def document_ids(self) -> list[str]:
         """Return the ids of all live documents, ascending."""
-        return sorted(set(self.segment.rows.document_ids) - self.removed)
+        removed = self.removed
+        return [
+            document_id for document_id in self.segment.sorted_ids if document_id not in removed
+        ]
 
 
 def write_segment(

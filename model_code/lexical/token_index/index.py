@@ -138,7 +138,7 @@ class SparseIndex(ABC):
             path = folder / f"{name}.npy"
             with atomic_write(path) as temporary_file, temporary_file.open("wb") as stream:
                 np.save(stream, array)
-        write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
+        write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
 
         all_facts = dict(facts)
         all_facts["documents"] = self.ids.documents
