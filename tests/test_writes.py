@@ -49,7 +49,7 @@ ALLOWED = {
         model_code/encoding/base_models.py:save_transformer
         model_code/encoding/base_models.py:save_projection
         model_code/evaluation/system_evaluation.py:evaluate_system
-        model_code/retrieval/dense_index.py:DenseIndex.save
+        model_code/retrieval/dense_index.py:_write_inverted_file
         model_code/lexical/layout.py:_save_head
         model_code/lexical/layout.py:_write_modules
         model_code/queries/sequence_to_sequence.py:save_sequence_model

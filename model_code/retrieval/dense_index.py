@@ -314,7 +314,7 @@ class DenseIndex:
             np.save(stream, self.vectors)
         write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
         if self.approximate is not None:
-            _import_faiss().write_index(self.approximate, str(folder / FAISS))
+            _write_inverted_file(self.approximate, folder / FAISS)
         if self.tokens is not None:
             self.tokens.save(folder)
 
@@ -351,7 +351,7 @@ class DenseIndex:
         approximate = None
         vector_file = None
         if manifest["factory"] != FLAT_FACTORY:
-            approximate = _read_inverted_file(folder / FAISS, settings)
+            approximate = _map_inverted_file(folder / FAISS, settings)
             # An exact search reads all vectors, so that mapping them is best.
             vector_file = RowFile.open_large(folder / VECTORS)
         tokens = None
@@ -706,8 +706,25 @@ def build_inverted_file(vectors: np.ndarray, settings: IndexSettings) -> Any | N
     return index
 
 
-def _read_inverted_file(path: Path, settings: IndexSettings) -> Any:
-    index = _import_faiss().read_index(str(path))
+def _write_inverted_file(index: Any, path: Path) -> None:
+    """Write FAISS's inverted file. Mapped lists are read first, or FAISS would write their path."""
+    faiss = _import_faiss()
+    lists = faiss.downcast_InvertedLists(index.invlists)
+    if isinstance(lists, faiss.OnDiskInvertedLists):
+        read_lists = faiss.ArrayInvertedLists(lists.nlist, lists.code_size)
+        lists.copy_subset_to(read_lists, faiss.InvertedLists.SUBSET_TYPE_ID_RANGE, 0, index.ntotal)
+        index.replace_invlists(read_lists, True)
+        # The index deletes the lists from now on.
+        read_lists.this.disown()
+    faiss.write_index(index, str(path))
+
+
+def _map_inverted_file(path: Path, settings: IndexSettings) -> Any:
+    """Open FAISS's inverted file with mapped lists, so that the kernel can take them back."""
+    faiss = _import_faiss()
+    index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+    # FAISS would read the lists of each query ahead, in 32 threads.
+    faiss.downcast_InvertedLists(index.invlists).prefetch_nthread = 0
     index.nprobe = settings.nprobe
     return index
 

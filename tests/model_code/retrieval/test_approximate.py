@@ -6,6 +6,8 @@ hardly depend on the order of insertion, and ties break by id.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -117,3 +119,25 @@ def test_equal_passages_tie_by_document_id(vectors: np.ndarray) -> None:
 def rank_key(hit: tuple[str, float]) -> tuple[float, str]:
     document_id, score = hit
     return -score, document_id
+
+
+@pytest.fixture
+def saved(index: DenseIndex, tmp_path: Path) -> Path:
+    index.save(tmp_path)
+    return tmp_path
+
+
+def test_mapped_lists_find_the_same(
+    saved: Path, queries: np.ndarray, rankings: list[Ranking]
+) -> None:
+    assert DenseIndex.load(saved).search(queries, 10, "f") == rankings
+
+
+def test_loaded_lists_are_mapped(saved: Path) -> None:
+    import faiss
+
+    # The lists do not outlive their index.
+    loaded = DenseIndex.load(saved)
+    lists = faiss.downcast_InvertedLists(loaded.approximate.invlists)
+
+    assert isinstance(lists, faiss.OnDiskInvertedLists)
