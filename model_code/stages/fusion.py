@@ -52,9 +52,6 @@ MAX_LEARNING_QUERIES = 1000
 # number of standard errors. On 30 queries, the best of twelve weights is often best by chance; the
 # value 2 protects small dev sets from that.
 MIN_GAIN = 2.0
-# The same limit for the weight of late interaction. It is smaller because learning starts without
-# late interaction (weight 0), so no default weight has to be protected.
-MIN_GAIN_OF_LATE = 1.0
 # Number of dev queries that are searched to find the largest dense scores of a build (see
 # `limit_scores`), if no weights are learned.
 MAX_LIMIT_QUERIES = 200
@@ -352,9 +349,8 @@ def choose_weights(
 
     The search is coordinate-wise. The first component keeps its weight. The weights of the others
     are set one after the other to the best value of `WEIGHT_GRID`, in two rounds if there are
-    several. A weight changes only if the mean gain is larger than `MIN_GAIN` standard errors
-    (`MIN_GAIN_OF_LATE` for late interaction). Late interaction begins with weight 0, and is removed
-    from the fusion if its weight stays 0.
+    several. A weight changes only if the gain is clear (see `is_clear_gain`). Late interaction with
+    weight 0 is removed from the fusion.
 
     Args:
         fusion: A fusion with initial weights.
@@ -364,21 +360,33 @@ def choose_weights(
         fixed: Components that keep their weights.
     """
     weights = dict(fusion.weights)
-    late = [name for name in weights if name.endswith(LATE_SUFFIX)]
-    for name in late:
-        weights[name] = 0.0
-
     tuned = [name for name in list(weights)[1:] if name not in fixed]
     rounds = min(2, len(tuned))
     for name in tuned * rounds:
         best, gains = _best_weight(scored, weights, name, dev, metric)
-        standard_error = gains.std() / len(gains) ** 0.5
-        min_gain = MIN_GAIN_OF_LATE if name in late else MIN_GAIN
-        if gains.mean() > min_gain * standard_error:
+        if is_clear_gain(gains):
             weights[name] = best
 
-    kept = {name: weight for name, weight in weights.items() if weight or name not in late}
+    kept: dict[str, float] = {}
+    for name, weight in weights.items():
+        if weight or not name.endswith(LATE_SUFFIX):
+            kept[name] = weight
     return replace(fusion, weights=kept)
+
+
+def is_clear_gain(gains: np.ndarray) -> bool:
+    """Return whether a mean gain is larger than `MIN_GAIN` of its standard errors.
+
+    Args:
+        gains: Gain of each query, (q,).
+
+    >>> is_clear_gain(np.array([0.2, 0.1, 0.2, 0.1]))
+    True
+    >>> is_clear_gain(np.array([0.3, -0.1, 0.1, 0.0]))
+    False
+    """
+    standard_error = gains.std() / len(gains) ** 0.5
+    return bool(gains.mean() > MIN_GAIN * standard_error)
 
 
 def _best_weight(

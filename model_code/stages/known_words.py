@@ -5,9 +5,11 @@ A known query is one that a document is known to answer. Its words are indexed w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.metrics import evaluate_run
@@ -15,7 +17,12 @@ from model_code.evaluation.system_evaluation import sample_queries
 from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import KnownWords
 from model_code.stages.evaluation_set import EvaluationSet
-from model_code.stages.fusion import MAX_LEARNING_QUERIES, MEAN_DECIMALS, MIN_LEARNING_QUERIES
+from model_code.stages.fusion import (
+    MAX_LEARNING_QUERIES,
+    MEAN_DECIMALS,
+    MIN_LEARNING_QUERIES,
+    is_clear_gain,
+)
 from model_code.text.known_queries import KnownQueryLimits
 
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)
@@ -107,6 +114,11 @@ def choose_known_words(
     known queries. A variant is excluded if these queries lose more than `MAX_LOSS` compared with
     weight 0. If several variants are equally good, the one with the smallest weight is chosen.
 
+    The default is replaced only by a variant whose mean gain is larger than `MIN_GAIN` standard
+    errors, because chance alone makes some variant look best on a small set. Weights of a fusion
+    move by the same rule. The default is excluded only if its loss is larger than `MAX_LOSS` and
+    than `MIN_GAIN` standard errors.
+
     If too few dev queries ask for documents with known queries, the gain cannot be measured. The
     default is then chosen, unless it is excluded.
 
@@ -123,29 +135,54 @@ def choose_known_words(
 
     sample = sample_queries(dev, MAX_LEARNING_QUERIES)
     metric = evaluation_set.settings.main_metric
-    values = []
+    values: list[np.ndarray] = []
     for variant in variants:
         search = evaluation_set.strip_query_lines(retriever.with_words(variant))
         rankings = search.search(list(sample.queries.values()), evaluation_set.settings.depth)
         run = dict(zip(sample.queries, rankings, strict=True))
-        values.append(evaluate_run(run, sample.qrels, [metric])[metric])
+        metric_by_query = evaluate_run(run, sample.qrels, [metric])[metric]
+        values.append(np.array([metric_by_query[query_id] for query_id in sample.queries]))
 
-    means = [
-        round(_mean(variant_values, sample.queries), MEAN_DECIMALS) for variant_values in values
-    ]
-    unasked = queries_without_known(sample, retriever)
-    allowed = range(len(variants))
-    if unasked and any(not variant.weight for variant in variants):
-        (plain,) = [number for number in allowed if not variants[number].weight]
-        least = _mean(values[plain], unasked) - MAX_LOSS
-        allowed = [number for number in allowed if _mean(values[number], unasked) >= least]
+    unasked_ids = set(queries_without_known(sample, retriever))
+    is_unasked = np.array([query_id in unasked_ids for query_id in sample.queries])
+    means = [round(float(query_values.mean()), MEAN_DECIMALS) for query_values in values]
+    allowed = _allowed_variants(variants, values, is_unasked)
 
-    shows_gain = len(sample.queries) - len(unasked) >= MIN_LEARNING_QUERIES
-    if not shows_gain and 0 in allowed:
+    asked = int((~is_unasked).sum())
+    if asked < MIN_LEARNING_QUERIES and 0 in allowed:
         return KnownWordsChoice(variants[0], means, variants)
 
     best = max(allowed, key=lambda number: (means[number], -variants[number].weight))
+    if 0 in allowed and not is_clear_gain(values[best] - values[0]):
+        best = 0
     return KnownWordsChoice(variants[best], means, variants, chosen_on_dev=True)
+
+
+def _allowed_variants(
+    variants: Sequence[KnownWords], values: Sequence[np.ndarray], is_unasked: np.ndarray
+) -> list[int]:
+    """Return the numbers of the variants that do not harm documents without known queries.
+
+    Args:
+        variants: The variants, the default one first.
+        values: Metric of each of q dev queries by variant, (q,) each.
+        is_unasked: Whether a dev query asks for documents without known queries only, (q,).
+    """
+    numbers = range(len(variants))
+    plain = [number for number in numbers if not variants[number].weight]
+    if not plain or not is_unasked.any():
+        return list(numbers)
+
+    plain_values = values[plain[0]][is_unasked]
+    allowed = []
+    for number in numbers:
+        losses = plain_values - values[number][is_unasked]
+        is_harmful = losses.mean() > MAX_LOSS
+        if number == 0:
+            is_harmful = is_harmful and is_clear_gain(losses)
+        if not is_harmful:
+            allowed.append(number)
+    return allowed
 
 
 def queries_without_known(judgements: Judgements, retriever: Bm25Retriever) -> list[str]:
@@ -160,8 +197,3 @@ def queries_without_known(judgements: Judgements, retriever: Bm25Retriever) -> l
         if asked.isdisjoint(relevant):
             query_ids.append(query_id)
     return query_ids
-
-
-def _mean(values: Mapping[str, float], query_ids: Collection[str]) -> float:
-    """Return the mean value of the given queries."""
-    return sum(values[query_id] for query_id in query_ids) / len(query_ids)

@@ -296,8 +296,24 @@ def test_weight_moves_where_many_queries_gain() -> None:
     assert gain_on(8, "bm25")["bm25"] == 1.5
 
 
+def test_late_interaction_keeps_its_weight_where_one_query_gains() -> None:
+    assert gain_on(1, "dense.late")["dense.late"] == 1.0
+
+
+def test_late_interaction_of_weight_zero_is_removed() -> None:
+    scores = {"dense": np.ones(1), "dense.late": np.ones(1)}
+    scored = [ScoredQuery("q", ["right"], scores)]
+    judged = Judgements({"q": "q"}, {"q": {"right": 1}}, "qrels")
+
+    fusion = choose_weights(Fusion({"dense": 1.0, "dense.late": 0.0}), scored, judged, "nDCG@10")
+
+    assert fusion.weights == {"dense": 1.0}
+
+
 @pytest.mark.parametrize("asked", ["late", "dense"])
-def test_late_interaction_stays_where_it_clearly_gains(fused: FusedRetriever, asked: str) -> None:
+def test_late_interaction_keeps_its_weight_where_it_clearly_gains(
+    fused: FusedRetriever, asked: str
+) -> None:
     """Queries ask for what vectors of words, or those of passages, put first."""
     fused = FusedSearch(fused.components, replace(fused.fusion, feedback=0.0))
     dense, everything, qrels = fused.components["dense"], sorted({**OLD, **NEW}), {}
@@ -312,4 +328,5 @@ def test_late_interaction_stays_where_it_clearly_gains(fused: FusedRetriever, as
     learned = learn_weights(
         fused, Judgements(dict(zip(WORDS, WORDS, strict=True)), qrels, "qrels"), "nDCG@10"
     )
-    assert ("dense.late" in learned.weights) == (asked == "late")
+    late_weight = learned.weights.get("dense.late", 0.0)
+    assert (late_weight >= 1.0) == (asked == "late")

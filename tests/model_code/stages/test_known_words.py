@@ -79,7 +79,20 @@ def test_weight_that_harms_unasked_documents_is_left_out() -> None:
 
 
 def test_words_are_switched_off_if_every_weight_harms() -> None:
-    assert choose({0.0: (10, 20), 0.25: (29, 19), 0.5: (29, 18), 1.0: (30, 10)}) == 0.0
+    assert choose({0.0: (10, 20), 0.25: (29, 12), 0.5: (29, 11), 1.0: (30, 10)}) == 0.0
+
+
+@pytest.mark.parametrize(("answered", "weight"), [(20, 0.25), (21, 0.25), (23, 0.25), (27, 0.5)])
+def test_default_yields_to_a_clear_gain_only(answered: int, weight: float) -> None:
+    values = {0.0: (20, 20), 0.25: (20, 20), 0.5: (answered, 20), 1.0: (20, 20)}
+
+    assert choose(values) == weight
+
+
+def test_default_is_kept_if_its_loss_may_be_chance() -> None:
+    values = {0.0: (20, 20), 0.25: (20, 19), 0.5: (20, 10), 1.0: (20, 10)}
+
+    assert choose(values) == 0.25
 
 
 def test_default_is_used_without_judgements() -> None:
@@ -91,11 +104,11 @@ def test_default_is_used_if_dev_cannot_show_a_gain() -> None:
     values = {0.0: (0, 20), 0.25: (0, 20), 0.5: (0, 20), 1.0: (0, 20)}
 
     assert choose(values, asked=MIN_LEARNING_QUERIES - 1) == 0.25
-    assert choose(values) == 0.0
+    assert choose(values) == 0.25
 
 
 def test_default_that_harms_is_not_used_either() -> None:
-    values = {0.0: (0, 20), 0.25: (0, 19), 0.5: (0, 18), 1.0: (0, 10)}
+    values = {0.0: (0, 20), 0.25: (0, 12), 0.5: (0, 18), 1.0: (0, 10)}
 
     assert choose(values, asked=0) == 0.0
 
