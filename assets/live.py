@@ -1,4 +1,4 @@
-"""Dagster assets of the live collection: generations, drift reports, pilots, retrains and the sync.
+"""Dagster assets of the live collection: generations, drift reports, retunes, retrains, the sync.
 
 Descriptions are shown on Dagster's pages. They say what an asset is, when it runs, and what it
 writes.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Each task of the ledger is one partition of an asset.
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 DRIFT_CHECKS = dg.DynamicPartitionsDefinition(name="drift_checks")
+RETUNES = dg.DynamicPartitionsDefinition(name="retunes")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
 
@@ -191,7 +192,7 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
     ],
     description="The comparison of new documents with those that the retriever was trained on. "
     "Runs when `drift.minimum_batch` changes are unmeasured. Writes a drift report to the ledger, "
-    "and requests a pilot or a retrain if the report calls for one.",
+    "and requests a retune, a pilot or a retrain if the report calls for one.",
 )
 def drift_report(project: ProjectResource) -> Iterator[EventResult]:
     """Check drift, and show the report and the decision."""
@@ -248,6 +249,25 @@ def _deciding_metadata(project: ProjectResource) -> dict[str, Any]:
     if deciding.run_id is not None:
         metadata["run that it called for"] = dg.MetadataValue.dagster_run(deciding.run_id)
     return metadata
+
+
+@dg.asset(
+    group_name="live",
+    kinds={"faiss"},
+    partitions_def=RETUNES,
+    pool=WRITER_POOL,
+    description="The weights of the live fusion, chosen again on queries that were judged since "
+    "its build. Runs when a drift check requested it. Writes a new generation with these weights "
+    "if the gate accepts them. No document is encoded.",
+)
+def tuned_weights(
+    context: dg.AssetExecutionContext, project: ProjectResource
+) -> dg.MaterializeResult[None]:
+    """Run the retune of a partition."""
+    from orchestration.freshness.retune import run_requested_retune
+
+    outcome = run_requested_retune(project, context.partition_key, context.run_id)
+    return dg.MaterializeResult(metadata={"what happened": outcome})
 
 
 @dg.asset(
@@ -428,6 +448,7 @@ def live_assets(cron: str | None) -> list[dg.AssetsDefinition | dg.AssetSpec]:
         added_documents,
         drift_report,
         synced_source.map_asset_specs(set_sync_policy),
+        tuned_weights,
         retrain_pilot,
         retrained_retriever,
         retrained_champion,

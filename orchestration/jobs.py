@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.live import BATCHES, DRIFT_CHECKS, PILOTS, RETRAINS, SYNCED
+from assets.live import BATCHES, DRIFT_CHECKS, PILOTS, RETRAINS, RETUNES, SYNCED
 from assets.stage_assets import asset_key
 from model_code.collection.generations.generation_store import retrievers
 from model_code.project import Project
@@ -18,6 +18,7 @@ from model_code.stages.stage import Stage
 # Names of the assets that each job materializes.
 DRIFT_ASSETS = ("drift_report",)
 ADDING_ASSETS = ("added_documents",)
+RETUNE_ASSETS = ("tuned_weights",)
 PILOT_ASSETS = ("retrain_pilot",)
 RETRAIN_ASSETS = ("retrained_retriever", "retrained_champion")
 # Names of the stages whose assets the job `evaluate` materializes.
@@ -44,6 +45,15 @@ check_drift = dg.define_asset_job(
     "writes a drift report to the ledger. Started by the sensor `freshness` when "
     "`drift.minimum_batch` changes are unmeasured, for example after a service added them.",
 )
+retune = dg.define_asset_job(
+    "retune",
+    dg.AssetSelection.assets(*RETUNE_ASSETS),
+    partitions_def=RETUNES,
+    executor_def=EXECUTOR,
+    description="Chooses the weights of the live fusion again, on queries that were judged since, "
+    "and searches with them if the gate accepts them. Nothing is trained. Started by the sensor "
+    "`freshness` when a drift check requested a retune.",
+)
 pilot = dg.define_asset_job(
     "pilot",
     dg.AssetSelection.assets(*PILOT_ASSETS),
@@ -68,6 +78,7 @@ retrain = dg.define_asset_job(
 TASK_JOBS = {
     "add": add_documents,
     "drift": check_drift,
+    "retune": retune,
     "pilot": pilot,
     "retrain": retrain,
 }
@@ -87,7 +98,7 @@ def build_jobs(
             which `full_build` leaves alone.
     """
     not_built = dg.AssetSelection.assets(
-        *ADDING_ASSETS, *DRIFT_ASSETS, *PILOT_ASSETS, *RETRAIN_ASSETS, SYNCED
+        *ADDING_ASSETS, *DRIFT_ASSETS, *RETUNE_ASSETS, *PILOT_ASSETS, *RETRAIN_ASSETS, SYNCED
     )
     evaluation_keys = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
 

@@ -35,7 +35,7 @@ SENSOR_OPTIONS = {
 PARTITION_TAG = "dagster/partition"
 RUN_KEY_TAG = "dagster/run_key"
 REASON_TAG = "freshet/why"
-NOTHING_DUE = "nothing arrived, and no drift check, pilot or retrain is due"
+NOTHING_DUE = "nothing arrived, and no drift check, retune, pilot or retrain is due"
 MAX_REASON_CHARACTERS = 200
 # The name of an error class of this project at the beginning of a message.
 ERROR_CLASS = re.compile(r"^(freshet|model_code)\.errors\.\w+: ")
@@ -49,7 +49,7 @@ REPORT_INTERVAL_SECONDS = {SEARCHABLE: 300.0, MEASURED: 1800.0}
 @dg.sensor(
     jobs=list(TASK_JOBS.values()),
     description="Receives files from the inbox, and starts what is due: additions, drift checks, "
-    "and the pilots and retrains that a drift check requested. It also reports "
+    "and the retunes, pilots and retrains that a drift check requested. It also reports "
     "`searchable_documents` and `measured_drift` while they are fresh.",
     **SENSOR_OPTIONS,
 )

@@ -200,6 +200,7 @@ def make_generation(
             "segments": [*parts[1:], *([number] if rows else [])] if before else [],
             "removed": number,
             "known": None,
+            "tuned": None,
         }
         collection.write_manifest(folder, facts, cursor, before and before.number)
         return collection.commit(folder, number)

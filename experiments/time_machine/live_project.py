@@ -23,6 +23,7 @@ from model_code.collection.index.retrain_plan import plan_retrain, read_planned_
 from model_code.collection.ledger.events import Position
 from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.corpus.judgement_file import text_query_id
+from model_code.corpus.known_queries import KNOWN_QUERIES
 from model_code.corpus.sources.files import write_snapshot
 from model_code.evaluation.promotion import Verdict, judge_pilot, judge_retrain
 from model_code.evaluation.scores import load_gate_scores
@@ -31,6 +32,7 @@ from model_code.project import Project
 from model_code.text.passages import TextRules
 from orchestration import parameters
 from orchestration.freshness.pilot import SAMPLE_SETTINGS, sample_documents
+from orchestration.freshness.retune import run_requested_retune
 from orchestration.freshness.snapshot import (
     export_snapshot,
     gate_queries_for,
@@ -153,6 +155,7 @@ def open_live(project: Project, built: Project, snapshot: Position | None = None
         fusion / "index",
         artifacts / "corpus" / "documents.parquet",
         artifacts / "hierarchy",
+        artifacts / "corpus" / KNOWN_QUERIES,
     )
     settings = parameters.load(built.params_file)
     rules = TextRules(settings.encoder.include_title, **dict(settings.passages))
@@ -204,6 +207,13 @@ def run_pilot(project: Project, folder: Path) -> Verdict | None:
     return verdict
 
 
+def retune(project: Project) -> str:
+    """Carry out the retune that a drift check requested, and return its outcome."""
+    ledger = LiveIndex(project, FUSION).ledger
+    (task,) = ledger.tasks.open(FUSION, TaskKind.RETUNE)
+    return run_requested_retune(project, task.run_key)
+
+
 def retrain(project: Project, folder: Path) -> Verdict:
     """Train on all live documents, and make the build live if the gate accepts it.
 
@@ -232,7 +242,8 @@ def retrain(project: Project, folder: Path) -> Verdict:
         open_live(project, workspace, plan.snapshot)
     state = TaskState.DONE if verdict.passed else TaskState.REFUSED
     live_index = LiveIndex(project, FUSION)
-    live_index.ledger.tasks.close_retrains(FUSION, state, "; ".join(verdict.reasons), {}, None)
+    outcome = "; ".join(verdict.reasons)
+    live_index.ledger.tasks.close_retrains(FUSION, state, outcome, plan.summary(), None)
     return verdict
 
 

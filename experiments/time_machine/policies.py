@@ -32,8 +32,8 @@ class PolicySettings:
         label: Name of the policy in the picture.
         adds: Whether new, changed and removed documents are applied to the live index.
         tells_queries: Whether documents are added with their known queries.
-        checks_drift: Whether drift is checked after each batch. The pilots and retrains that the
-            check requests are run.
+        checks_drift: Whether drift is checked after each batch. The retunes, pilots and retrains
+            that the check requests are run.
         retrains: Whether everything is built again at the end of each step.
         overrides: Assignments of settings for this policy's project, such as "seed=1".
     """
@@ -98,6 +98,8 @@ class Policy:
         if settings.overrides:
             parameters.write_overrides(self.project.params_file, settings.overrides)
         live_project.open_live(self.project, self.project)
+        # The index stays open between batches, as in a running service.
+        self.index = LiveIndex(self.project, FUSION)
 
     def advance(self, number: int, documents: Mapping[str, Text]) -> Work:
         """Do the work of one step.
@@ -121,11 +123,10 @@ class Policy:
         rows = self._rows(batch, number)
         meter = Meter(self.cache)
         with meter.running():
-            index = LiveIndex(self.project, FUSION)
-            index.receive(rows, batch.name)
+            self.index.receive(rows, batch.name)
             if batch.removals:
-                index.remove(batch.removals, batch.name)
-            index.apply()
+                self.index.remove(batch.removals, batch.name)
+            self.index.apply()
         work.lag_seconds += meter.seconds * len(batch.puts)
         if self.settings.checks_drift:
             with meter.running():
@@ -165,6 +166,8 @@ class Policy:
             return []
 
         events = [f"{name}: {action}: {'; '.join(check.decision.reasons)}"]
+        if action == Action.RETUNE:
+            return [*events, f"retune: {live_project.retune(self.project)}"]
         if action == Action.PILOT:
             verdict = live_project.run_pilot(self.project, self.folder / "pilot")
             live_project.close_pilot(self.project, verdict)

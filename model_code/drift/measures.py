@@ -289,7 +289,7 @@ class Arrivals:
         quality: Mean score of a new document over its held-out pseudo-queries, (k,), or None.
         asked: Mean score of a document over the queries that it arrived with, (a,), or None.
         statuses: Names of `model_code.drift.statuses.Status` of the refined documents.
-        unscored: Why there are no scores, by the name of the attribute that is None.
+        unscored: Why there are no scores, by the name of the attribute that is None or empty.
         changed_documents: The number c of documents that training saw in a former version.
         changed: Mean scores of changed documents over their pseudo-queries. Each document has two:
             the score of its former version after the training, and that of its present version.

@@ -247,8 +247,11 @@ def _measure_changed(
     count = len(scores.before)
     if count >= settings.minimum_batch:
         return paired_change(CHANGED_DOCUMENTS, scores, settings, scope)
-    reason = f"{count} changed documents are fewer than drift.minimum_batch = "
-    return SkippedMeasure(CHANGED_DOCUMENTS, f"{reason}{settings.minimum_batch}", scope)
+    reason = arrivals.unscored.get("changed")
+    if reason is None:
+        minimum = settings.minimum_batch
+        reason = f"{count} changed documents are fewer than drift.minimum_batch = {minimum}"
+    return SkippedMeasure(CHANGED_DOCUMENTS, reason, scope)
 
 
 def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:

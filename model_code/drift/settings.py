@@ -43,8 +43,20 @@ class DriftSettings(Settings):
     growth_limit: float = constant_field(
         0.5,
         gt=0,
-        description="Documents added since the last training, as a share of those trained on, "
-        "from which a retrain is due.",
+        description="Documents added or changed since the last training, retrain or retune, as a "
+        "share of those trained on, from which a retune is due, or a retrain without weights.",
+    )
+    retry_share: float = constant_field(
+        0.25,
+        ge=0,
+        description="Documents added or changed since a refused retrain, as a share of those "
+        "trained on, from which another one is requested.",
+    )
+    retune_share: float = constant_field(
+        0.5,
+        gt=0,
+        description="Further judged queries, as a share of those at the last choice of weights, "
+        "from which a retune is due.",
     )
     conflict_limit: float = constant_field(
         0.3,

@@ -179,13 +179,14 @@ class FusedIncDsiBuilder(GenerationBuilder):
         puts: Sequence[Document] | None,
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
+        weights: Mapping[str, float] | None = None,
     ) -> Searcher:
         """Build a generation, and keep its older segments for `_write_segment` meanwhile."""
         for view in searcher.views:
             gone = removed.get(view.segment.number, frozenset())
             self._existing.append(replace(view, removed=gone))
         try:
-            return super()._build(searcher, removed, puts, cursor, provenance)
+            return super()._build(searcher, removed, puts, cursor, provenance, weights)
         finally:
             # A view locks the folder of its segment, so that the folder cannot be deleted.
             self._existing = []

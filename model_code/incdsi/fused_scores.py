@@ -111,7 +111,9 @@ class FusedScore:
         self.dense_weight = 1.0
         self.bm25_weight = 0.0
 
-        retriever = base.retriever
+        # A retune may have chosen other weights later. They are not used here, so that vectors that
+        # were solved before and after it compete on the same score.
+        retriever = base.built
         if isinstance(retriever, FusedRetriever):
             weights = retriever.fusion.weights
             for name, component in retriever.components.items():

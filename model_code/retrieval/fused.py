@@ -39,7 +39,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -757,6 +757,10 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
 
     components: dict[str, Any]
     """Opened components, each an `IndexedRetriever`."""
+
+    def with_weights(self, weights: Mapping[str, float]) -> Self:
+        """Return the same fusion with other weights."""
+        return type(self)(self.components, replace(self.fusion, weights=dict(weights)))
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages for each component, as its kind does."""

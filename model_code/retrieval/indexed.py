@@ -76,6 +76,14 @@ class IndexedRetriever(Retriever[Queries]):
     def reopen(self, folder: Path) -> Self:
         """Return a retriever with the same encoder over the index in another folder."""
 
+    def with_weights(self, weights: Mapping[str, float]) -> Self:
+        """Return the same retriever with other weights of its components.
+
+        Raises:
+            FreshetError: If this is no fusion.
+        """
+        raise FreshetError(f"{type(self).__name__} has no weights: only a fusion has components")
+
     @classmethod
     @abstractmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:

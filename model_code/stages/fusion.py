@@ -18,7 +18,7 @@ import numpy as np
 from model_code.context import StageContext
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
-from model_code.evaluation.metrics import Run, evaluate_run
+from model_code.evaluation.metrics import Run, evaluate_run, metric_cutoff
 from model_code.evaluation.scores import VARIANTS_FOLDER
 from model_code.evaluation.system_evaluation import own_document_queries, sample_queries
 from model_code.files import add_to_manifest
@@ -430,8 +430,10 @@ def metric_values(
 ) -> np.ndarray:
     """Return the metric of each query, (q,), if a fusion had these weights."""
     run: Run = {}
+    # Documents below the cutoff of the metric, such as 10 in nDCG@10, do not count.
+    cutoff = metric_cutoff(metric)
     for query in scored:
         total = sum(weights[name] * scores for name, scores in query.scores.items())
-        order = np.argsort(-total, kind="stable").tolist()
+        order = np.argsort(-total, kind="stable")[:cutoff].tolist()
         run[query.query_id] = [(query.candidates[i], float(total[i])) for i in order]
     return np.array(list(evaluate_run(run, dev.qrels, [metric])[metric].values()))

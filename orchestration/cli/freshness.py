@@ -56,6 +56,10 @@ def retrain(
             help="Train on this number of documents only, and tell whether a retrain would help.",
         ),
     ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option("--weights", help="Train nothing: only choose the fusion's weights again."),
+    ] = False,
 ) -> None:
     """Train on all live documents, and promote the result if the gate accepts it.
 
@@ -68,6 +72,13 @@ def retrain(
     from orchestration.freshness.retrain import retrain as run_retrain
 
     project = Project.find()
+    if weights:
+        if key or pilot is not None:
+            raise typer.BadParameter(
+                "--weights cannot be combined with --key or --pilot, because it trains nothing"
+            )
+        _retune(project, dry_run)
+        return
     if pilot is not None:
         if dry_run or key:
             raise typer.BadParameter(
@@ -101,6 +112,20 @@ def _show_plan(project: Project, plan: RetrainPlan, key: str) -> None:
     print_message(json.dumps(summary, indent=2))
     if summary["obstacle"] is not None:
         raise typer.Exit(1)
+
+
+def _retune(project: Project, dry_run: bool) -> None:
+    from model_code.collection.generations.searcher import Searcher
+    from orchestration.freshness.retune import choose_live_weights, run_manual_retune
+
+    if dry_run:
+        result = choose_live_weights(project, Searcher.open(project.live))
+        print_message(f"a dry run: {result.summary}")
+        return
+    result = run_manual_retune(project)
+    print_message(result.summary)
+    if result.generation is not None:
+        print_message(f"live: generation {result.generation}")
 
 
 def _run_pilot(project: Project, documents: int) -> None:

@@ -21,13 +21,17 @@ from typing import Any
 import numpy as np
 
 from model_code.collection.generations.encodings import with_encodings
-from model_code.collection.generations.generation import added_since_training, trained_documents
+from model_code.collection.generations.generation import (
+    Generation,
+    trained_documents,
+)
+from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.generations.refinements import refinement_statuses, solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import Event, LedgerView
-from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
+from model_code.collection.ledger.tasks import EventRange, Task, TaskKind, TaskState
 from model_code.collection.segments.documents import DocumentFile
 from model_code.collection.segments.segment import LoadedSegment
 from model_code.drift.measures import (
@@ -46,11 +50,15 @@ from model_code.drift.reference import Question
 from model_code.drift.report import Arrivals, DriftReport, make_report
 from model_code.drift.statuses import Status
 from model_code.project import Project, file_lock
+from model_code.retrieval.fused import FusedRetriever
+from model_code.retrieval.protocol import Search
 from orchestration import parameters
 from orchestration.freshness import drift_page, probes
+from orchestration.freshness.check_cache import CheckCache
 from orchestration.freshness.drift_reference import (
     MAX_SCORED_ARRIVALS,
     PROTECTED_DEPTH,
+    calibration_folder,
     load_calibration,
     load_reference,
     reasons_not_to_score,
@@ -58,12 +66,21 @@ from orchestration.freshness.drift_reference import (
     score_protected_queries,
 )
 from orchestration.freshness.judged_pairs import retrain_obstacle
-from orchestration.freshness.policy import Action, Decision, PastDecision, decide
+from orchestration.freshness.policy import (
+    Action,
+    Attempts,
+    Decision,
+    PastDecision,
+    decide,
+)
+from orchestration.freshness.retune import read_retune_queries
 from orchestration.parameters import Parameters
 
 # Name of a lock file in the project's state folder. Without it, two checks at the same time would
 # report the same events twice.
 LOCK = "drift.lock"
+# Number of retunes and retrains that are read from the ledger, newest first.
+MAX_PAST_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -112,21 +129,25 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
         report; in a dry run, None only if no document was added.
     """
     with file_lock(project.state / LOCK):
-        searcher = Searcher.open(project.live)
-        ledger = open_ledger_if_exists(project, searcher.generation.retriever)
+        generation = GenerationStore(project.live, default_retriever(project.live)).current()
+        ledger = open_ledger_if_exists(project, generation.retriever)
         if ledger is None:
             return None
 
         with ledger:
-            check = _measure_and_decide(project, searcher, ledger, dry_run=not record)
-            if check is not None:
-                row = _row_of_check(check, ledger.retriever)
-                check = replace(check, page=drift_page.page_with_titles(row, searcher))
+            check = None
+            if not record or _may_be_measured(project, ledger, generation):
+                searcher = Searcher.open(project.live, generation.retriever)
+                generation = searcher.generation
+                check = _measure_and_decide(project, searcher, ledger, dry_run=not record)
+                if check is not None:
+                    row = _row_of_check(check, ledger.retriever)
+                    check = replace(check, page=drift_page.page_with_titles(row, searcher))
             if not record:
                 return check
 
             if check is None:
-                _close_checks_without_documents(ledger, searcher.generation.watermark)
+                _close_checks_without_documents(ledger, generation.watermark)
             else:
                 # The task is written before the report. If this process is killed in between, the
                 # next check covers the same events and finds the task.
@@ -147,6 +168,17 @@ def _row_of_check(check: DriftCheck, retriever: str) -> dict[str, Any]:
     }
 
 
+def _may_be_measured(project: Project, ledger: Ledger, generation: Generation) -> bool:
+    """Return whether the newest batch has enough events, which the ledger tells without an index.
+
+    A batch has at most as many documents as events.
+    """
+    settings = parameters.load(project.params_file).drift
+    trained = ledger.view_at(generation.cursor).cursor.trained
+    newest = batches_to_measure(ledger, 0, generation.watermark, trained)[-1]
+    return newest.last - newest.first + 1 >= settings.minimum_batch
+
+
 def _measure_and_decide(
     project: Project, searcher: Searcher, ledger: Ledger, dry_run: bool
 ) -> DriftCheck | None:
@@ -157,24 +189,35 @@ def _measure_and_decide(
         ledger, settings.drift.window, generation.watermark, ledger_view.cursor.trained
     )
 
-    reference = load_reference(project, searcher, settings)
-    unscored = reasons_not_to_score(searcher, reference, settings)
-    reader = BatchReader(searcher, settings, ledger_view, unscored)
-    newest_arrivals = reader.read_arrivals(newest, MAX_SCORED_ARRIVALS)
-    min_documents = 1 if dry_run else settings.drift.minimum_batch
-    if newest_arrivals.documents < min_documents:
-        return None
     # The window consists of the newest batch and up to `window - 1` earlier ones.
     earlier = earlier[-(settings.drift.window - 1) :] if settings.drift.window > 1 else []
+    cache = CheckCache.open(
+        calibration_folder(project, searcher, settings), searcher.generation.tuned
+    )
+    reader = BatchReader(searcher, settings, ledger_view, cache=cache)
+    min_documents = 1 if dry_run else settings.drift.minimum_batch
+    if reader.count_documents([newest]) < min_documents:
+        return None
+
+    reference = load_reference(project, searcher, settings)
+    unscored = reasons_not_to_score(searcher, reference, settings)
+    unscored.update(reader.reasons_of_size([*earlier, newest]))
+    reader = replace(reader, unscored=unscored)
+    newest_arrivals = reader.read_arrivals(newest, MAX_SCORED_ARRIVALS)
     batches = []
     for events in earlier:
         batches.append(reader.read_arrivals(events, ceil(MAX_SCORED_ARRIVALS / len(earlier))))
     batches.append(newest_arrivals)
 
-    calibration = load_calibration(project, searcher, settings, batches, reader.arrived_answers)
-    protected = score_protected_queries(searcher, calibration.reference, reader.arrived_answers)
-    added_documents = len(added_since_training(generation))
-    report = make_report(calibration, batches, added_documents, protected)
+    calibration = load_calibration(
+        project, searcher, settings, batches, reader.arrived_answers, cache
+    )
+    protected = score_protected_queries(
+        searcher, calibration.reference, settings, reader.arrived_answers, cache
+    )
+    cache.save()
+    attempts, changed = read_attempts(project, searcher, ledger, ledger_view)
+    report = make_report(calibration, batches, changed, protected)
 
     decision = decide(
         report,
@@ -182,16 +225,92 @@ def _measure_and_decide(
         settings.drift,
         judgement_obstacle=retrain_obstacle(project, generation),
         dry_run=dry_run,
+        attempts=attempts,
     )
     return DriftCheck(report, decision, newest)
 
 
+def read_attempts(
+    project: Project, searcher: Searcher, ledger: Ledger, ledger_view: LedgerView
+) -> tuple[Attempts, int]:
+    """Read what has arrived since the last attempts to adapt the retriever.
+
+    Args:
+        project: The project.
+        searcher: Searcher of the live generation.
+        ledger: The ledger, opened for the retriever.
+        ledger_view: The ledger as of the searcher's generation.
+
+    Returns:
+        The attempts, and the number of documents that were added or changed since the last one:
+        the training, a retrain or a retune, refused ones included.
+    """
+    trained_event = ledger_view.cursor.trained
+    trained = trained_documents(searcher.generation)
+    queries = read_retune_queries(project, searcher)
+    queries_before = max(queries.at_build, 1)
+    last_attempt = trained_event
+    last_refusal: int | None = None
+    for task in ledger.tasks.last(
+        ledger.retriever, MAX_PAST_ATTEMPTS, TaskKind.RETUNE, TaskKind.RETRAIN
+    ):
+        event = _event_of(task)
+        was_carried_out = task.state in (TaskState.DONE, TaskState.REFUSED)
+        if event is None or not was_carried_out or event <= trained_event:
+            continue
+        last_attempt = max(last_attempt, event)
+        if task.kind == TaskKind.RETUNE:
+            queries_before = max(queries_before, task.details.get("queries", 0))
+        elif task.state == TaskState.REFUSED:
+            last_refusal = max(last_refusal or 0, event)
+
+    changed_since_refusal = None
+    if last_refusal is not None:
+        changed_since_refusal = _changed_documents(searcher, ledger_view, last_refusal)
+    obstacle = queries.obstacle
+    if not isinstance(searcher.base.retriever, FusedRetriever):
+        obstacle = f"{searcher.generation.retriever} is no fusion"
+    attempts = Attempts(
+        len(queries.learning.queries),
+        queries_before,
+        obstacle,
+        changed_since_refusal,
+        len(trained),
+    )
+    return attempts, _changed_documents(searcher, ledger_view, last_attempt)
+
+
+def _event_of(task: Task) -> int | None:
+    """Return the id of the last event that an attempt covered; None if it is not recorded."""
+    if "last_event" in task.details:
+        event: int = task.details["last_event"]
+        return event
+    if "watermark" in task.details:
+        watermark: int = task.details["watermark"]
+        return watermark
+    return task.event_range.last if task.event_range is not None else None
+
+
+def _changed_documents(searcher: Searcher, ledger_view: LedgerView, after: int) -> int:
+    """Count the live documents that were added or changed after an event.
+
+    Documents that are live as they were trained are not counted.
+    """
+    base = searcher.views[0]
+    changed = 0
+    for event in ledger_view.arrivals(after + 1, searcher.generation.watermark):
+        changed += event.document_id not in base
+    return changed
+
+
 def _request_task(ledger: Ledger, check: DriftCheck) -> None:
-    """Request the pilot or retrain that the policy decided on, if any."""
+    """Request the retune, pilot or retrain that the policy decided on, if any."""
     if check.decision.action == Action.RETRAIN:
         kind = TaskKind.RETRAIN
     elif check.decision.action == Action.PILOT:
         kind = TaskKind.PILOT
+    elif check.decision.action == Action.RETUNE:
+        kind = TaskKind.RETUNE
     else:
         return
     reason = "; ".join(check.decision.reasons)
@@ -252,12 +371,45 @@ class BatchReader:
         settings: All settings of the project.
         ledger_view: The ledger as of the searcher's generation; later events are not visible.
         unscored: The reason for each kind of score that is not measured; see `Arrivals.unscored`.
+        cache: Encodings of queries and ranks of former versions, which earlier checks have kept.
     """
 
     searcher: Searcher
     settings: Parameters
     ledger_view: LedgerView
     unscored: Mapping[str, str] = field(default_factory=dict)
+    cache: CheckCache = field(default_factory=CheckCache)
+
+    def count_documents(self, batches: Sequence[EventRange]) -> int:
+        """Count the new and changed documents of some event ranges."""
+        return sum(len(self._new_arrivals(events)) for events in batches)
+
+    def reasons_of_size(self, batches: Sequence[EventRange]) -> dict[str, str]:
+        """Return the kinds of scores that are not measured because there are too few documents.
+
+        Args:
+            batches: The event ranges that a report covers.
+
+        Returns:
+            The reason for each kind of score. The keys are names of attributes of `Arrivals`.
+        """
+        new = 0
+        changed = 0
+        for events in batches:
+            for event in self._new_arrivals(events):
+                if event.document_id in self._trained:
+                    changed += 1
+                else:
+                    new += 1
+
+        minimum = self.settings.drift.minimum_batch
+        limit = f"are fewer than drift.minimum_batch = {minimum}"
+        reasons = {}
+        if new < minimum:
+            reasons["quality"] = f"{new} {limit}"
+        if changed < minimum:
+            reasons["changed"] = f"{changed} changed documents {limit}"
+        return reasons
 
     def read_arrivals(self, events: EventRange, max_scored: int) -> Arrivals:
         """Read the new and changed documents of an event range, and score how well they are found.
@@ -274,7 +426,7 @@ class BatchReader:
         arrivals = self._new_arrivals(events)
         ids = [event.document_id for event in arrivals]
         new = [document_id for document_id in ids if document_id not in self._trained]
-        changed = [document_id for document_id in ids if document_id in self._trained]
+        changed = [event for event in arrivals if event.document_id in self._trained]
         vectors, vector_ids, texts = self._read_vectors_and_texts(new)
 
         quality = None
@@ -341,18 +493,50 @@ class BatchReader:
         sample = {document_id: texts[document_id] for document_id in sampled_ids}
         return self._score(probes.generate_questions(sample, self.settings.drift.seed))
 
-    def _score_changed(self, document_ids: Sequence[str], max_scored: int) -> PairedScores:
+    def _score_changed(self, arrivals: Sequence[Event], max_scored: int) -> PairedScores:
         """Score changed documents by pseudo-queries of their former and of their present version.
 
         The former version is searched for in the base segment, because this segment still holds
         it. The present version is searched for in the whole collection. A document counts only if
-        both versions are long enough for a pseudo-query.
+        both versions are long enough for a pseudo-query. A document that an earlier check has
+        scored since it changed keeps its scores, so that only the newest batch is searched.
+
+        Args:
+            arrivals: The events that changed the documents.
+            max_scored: The largest number of documents to score.
 
         Returns:
             Reciprocal ranks of the former and the present versions, and the loss to expect from
             growth alone.
         """
-        sample = self._sample_ids(document_ids, max_scored)
+        if "changed" in self.unscored:
+            return no_paired_scores()
+        # Both versions are searched, so a full sample has half as many documents.
+        limit = max_scored
+        if max_scored // 2 >= self.settings.drift.minimum_batch:
+            limit = max_scored // 2
+
+        event_ids = {event.document_id: event.id for event in arrivals}
+        kept = self.cache.changed_scores
+        scored = [name for name, event in event_ids.items() if str(event) in kept]
+        if len(scored) < min(limit, len(event_ids)) // 2:
+            self._search_changed(event_ids, self._sample_ids(event_ids, limit))
+            scored = [name for name, event in event_ids.items() if str(event) in kept]
+
+        sample = self._sample_ids(scored, limit)
+        if not sample:
+            return no_paired_scores()
+        rows = [kept[str(event_ids[document_id])] for document_id in sample]
+        before, after, crowding_loss = np.array(rows, np.float64).T
+        return PairedScores(before, after, crowding_loss, tuple(sample))
+
+    def _search_changed(self, event_ids: Mapping[str, int], sample: Sequence[str]) -> None:
+        """Search both versions of changed documents, and keep their scores.
+
+        Args:
+            event_ids: Id of the event that changed each document, by document id.
+            sample: Ids of the documents to search.
+        """
         seed = self.settings.drift.seed
         former_texts = _read_texts(self.searcher.base.documents, sample)
         present_texts: dict[str, str] = {}
@@ -368,23 +552,35 @@ class BatchReader:
         }
         compared = sorted(former.keys() & present.keys())
         if not compared:
-            return no_paired_scores()
+            return
 
-        ranks_before = probes.first_ranks(
-            self.searcher.base.retriever.search,
-            [former[document_id] for document_id in compared],
-            PROTECTED_DEPTH,
-        )
+        ranks_before = self._former_ranks([former[document_id] for document_id in compared])
         ranks_now = probes.first_ranks(
-            self.searcher.plain_retriever.search, [present[document_id] for document_id in compared]
+            self._plain_search, [present[document_id] for document_id in compared]
         )
-        share = remaining_share(self.searcher, len(self._trained))
-        return PairedScores(
-            reciprocal_ranks(ranks_before),
-            reciprocal_ranks(ranks_now),
-            crowding(ranks_before, share),
-            tuple(compared),
-        )
+        before = reciprocal_ranks(ranks_before).tolist()
+        after = reciprocal_ranks(ranks_now).tolist()
+        losses = crowding(ranks_before, remaining_share(self.searcher, len(self._trained))).tolist()
+        for i, document_id in enumerate(compared):
+            key = str(event_ids[document_id])
+            self.cache.changed_scores[key] = (before[i], after[i], losses[i])
+
+    def _former_ranks(self, questions: Sequence[Question]) -> np.ndarray:
+        """Return the ranks at which the base segment finds the former versions, (q,) int64.
+
+        The base segment never changes, so a rank is found once and kept.
+        """
+        ranks = self.cache.former_ranks
+        missing = [question for question in questions if question.document_id not in ranks]
+        search = self.cache.queries.cached(self.searcher.base.retriever).search
+        found = probes.first_ranks(search, missing, PROTECTED_DEPTH)
+        for question, rank in zip(missing, found.tolist(), strict=True):
+            ranks[question.document_id] = rank
+        return np.array([ranks[question.document_id] for question in questions], np.int64)
+
+    @cached_property
+    def _plain_search(self) -> Search:
+        return self.cache.queries.cached(self.searcher.plain_retriever).search
 
     def _arrived_query_scores(
         self, arrivals: Sequence[Event], max_scored: int
@@ -420,7 +616,8 @@ class BatchReader:
         with TemporaryDirectory() as folder:
             encoded = with_encodings(self.searcher, segments, solved_ids, Path(folder))
             retriever = type(self.searcher.base.retriever).join_segments(encoded)
-            return probes.scores_by_document(retriever.without_known_words().search, questions)
+            plain = self.cache.queries.cached(retriever.without_known_words())
+            return probes.scores_by_document(plain.search, questions)
 
     @cached_property
     def _solved_ids(self) -> frozenset[str]:
@@ -446,7 +643,7 @@ class BatchReader:
     def _score(self, questions: Sequence[Question]) -> dict[str, float] | None:
         if not questions:
             return None
-        return probes.scores_by_document(self.searcher.plain_retriever.search, questions)
+        return probes.scores_by_document(self._plain_search, questions)
 
     def _read_vectors_and_texts(
         self, document_ids: Sequence[str]

@@ -18,13 +18,20 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.placements import normalize_rows
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration
-from model_code.drift.measures import OldScores, PairedScores, crowding, reciprocal_ranks
+from model_code.drift.measures import (
+    OldScores,
+    PairedScores,
+    crowding,
+    no_paired_scores,
+    reciprocal_ranks,
+)
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals
 from model_code.files import MANIFEST, canonical_json, hash_text
 from model_code.project import Project
 from orchestration import parameters
 from orchestration.freshness import probes
+from orchestration.freshness.check_cache import CheckCache
 from orchestration.parameters import Parameters
 
 # Number of old documents that a report scores, for each kind of query. It limits the time of a
@@ -47,6 +54,7 @@ def load_calibration(
     settings: Parameters,
     batches: Sequence[Arrivals],
     arrived_answers: Mapping[str, frozenset[str]],
+    cache: CheckCache,
 ) -> Calibration:
     """Load what a drift report compares new documents with, and make the reference if needed.
 
@@ -60,8 +68,9 @@ def load_calibration(
         batches: The batches that the report covers.
         arrived_answers: Ids of the documents that arrived with a query, by the text of the query;
             see `probes.old_document_scores`.
+        cache: Encodings of queries that earlier checks have kept.
     """
-    folder = _calibration_folder(project, searcher, settings)
+    folder = calibration_folder(project, searcher, settings)
     reference = load_reference(project, searcher, settings)
 
     pseudo_query_scores = [batch.quality for batch in batches]
@@ -74,19 +83,29 @@ def load_calibration(
     if _is_compared(arrived_query_scores, settings):
         asked_questions = reference.questions.asked
 
+    search = cache.queries.cached(searcher.plain_retriever).search
     scores = OldScores(
-        made=probes.old_document_scores(searcher, made_questions, arrived_answers),
-        asked=probes.old_document_scores(searcher, asked_questions, arrived_answers),
+        made=probes.old_document_scores(searcher, search, made_questions, arrived_answers),
+        asked=probes.old_document_scores(searcher, search, asked_questions, arrived_answers),
     )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
 
 def load_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
     """Load the drift reference of the live retriever, and make it if there is none."""
-    folder = _calibration_folder(project, searcher, settings) / "reference"
+    folder = calibration_folder(project, searcher, settings) / _reference_name(searcher)
     if not (folder / MANIFEST).is_file():
         build_reference(project, searcher, settings).save(folder)
     return DriftReference.load(folder)
+
+
+def _reference_name(searcher: Searcher) -> str:
+    """Return the name of the reference's folder, which depends on the weights of a retune.
+
+    With other weights, the protected queries had other ranks before any addition.
+    """
+    tuned = searcher.generation.tuned
+    return "reference" if tuned is None else f"reference-{tuned}"
 
 
 def reasons_not_to_score(
@@ -120,7 +139,7 @@ def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> b
     return scored_documents >= settings.drift.minimum_batch
 
 
-def _calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
+def calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """Return the cache folder for the present base segment and drift settings.
 
     The name of the folder is a hash of everything that the reference depends on. The number and
@@ -287,22 +306,29 @@ def select_protected_queries(project: Project, searcher: Searcher, seed: int) ->
 
 
 def score_protected_queries(
-    searcher: Searcher, reference: DriftReference, arrived_answers: Mapping[str, frozenset[str]]
+    searcher: Searcher,
+    reference: DriftReference,
+    settings: Parameters,
+    arrived_answers: Mapping[str, frozenset[str]],
+    cache: CheckCache,
 ) -> PairedScores:
     """Score the protected queries as they were answered before any addition, and as they are now.
 
     The difference shows how far additions push old documents down. Only queries whose answers are
-    all live and unchanged are scored.
+    all live and unchanged are scored. If they are too few to be tested, they are not searched.
 
     Args:
         searcher: Searcher of the live collection.
         reference: The drift reference, which holds the queries and their earlier ranks.
+        settings: All settings of the project.
         arrived_answers: Ids of the documents that arrived with a query, by the text of the query.
             They also count as answers to a protected query with the same text.
+        cache: Encodings of queries that earlier checks have kept.
 
     Returns:
         The scores before and now, (q,) each, and the loss to expect from growth alone: the loss if
-        the added documents were like the old ones.
+        the added documents were like the old ones. If there are too few queries, only the scores
+        before.
     """
     old_documents = searcher.views[0]
     unchanged = []
@@ -316,9 +342,10 @@ def score_protected_queries(
         current_questions.append(_make_question(query.text, answers))
 
     ranks_before = np.array([query.rank for query in unchanged], np.int64)
-    ranks_now = probes.first_ranks(
-        searcher.plain_retriever.search, current_questions, PROTECTED_DEPTH
-    )
+    if len(unchanged) < settings.drift.minimum_batch:
+        return no_paired_scores()._replace(before=reciprocal_ranks(ranks_before))
+    search = cache.queries.cached(searcher.plain_retriever).search
+    ranks_now = probes.first_ranks(search, current_questions, PROTECTED_DEPTH)
 
     share = remaining_share(searcher, reference.trained)
     return PairedScores(

@@ -24,8 +24,8 @@ def request_due_tasks(project: Project) -> list[Task]:
     """Request the tasks that are due for the project, and return the open tasks that may run now.
 
     An addition, which makes recorded changes searchable, is requested if changes are waiting. A
-    drift check is requested only if nothing else is due. Pilots and retrains are requested by a
-    drift check; this function only lists them. Pilots, retrains and drift checks of a retriever
+    drift check is requested only if nothing else is due. Retunes, pilots and retrains are requested
+    by a drift check; this function only lists them. Such tasks, and drift checks, of a retriever
     that is no longer searched by default are not due.
 
     Calling this again returns the same tasks until they end.
@@ -42,6 +42,7 @@ def request_due_tasks(project: Project) -> list[Task]:
     default = default_retriever(project.live)
     with ledger:
         tasks = _request_addition(project, ledger)
+        tasks.extend(ledger.tasks.open(default, TaskKind.RETUNE))
         tasks.extend(ledger.tasks.open(default, TaskKind.PILOT))
         tasks.extend(ledger.tasks.open(default, TaskKind.RETRAIN))
         if tasks:

@@ -93,6 +93,7 @@ def loop_steps(project: Project) -> list[LoopStep]:
             _arrived_step(view, ledger),
             _added_step(view, generation),
             _drift_step(project, ledger, tasks),
+            _task_step("retune", TaskKind.RETUNE, tasks, "no drift check called for one"),
             _task_step("pilot", TaskKind.PILOT, tasks, "no drift check called for one"),
             _task_step(
                 "retrain", TaskKind.RETRAIN, tasks, "no drift check or pilot called for one"

@@ -1,4 +1,4 @@
-"""Decide the next step after a drift check: no action, a pilot or a retrain.
+"""Decide the next step after a drift check: no action, a retune, a pilot or a retrain.
 
 Everything in this module is a pure function of its arguments. Drift checks and the drift benchmark
 call `decide`.
@@ -10,16 +10,24 @@ The rules, in order:
    - new documents are found significantly worse than old ones. This is measured by the queries that
      documents arrived with or, if too few documents have such queries, by pseudo-queries;
    - changed documents are found worse than their former versions were;
-   - additions push old documents down by more than growth alone does;
-   - refined documents break too many of IncDSI's constraints;
-   - the collection has grown past its limit.
+   - additions push old documents down by more than growth alone does.
 
-2. **Pilot** if documents have shifted and the queries that they arrived with show no harm.
+   A refused retrain is not requested again before enough documents have been added or changed.
+
+2. **Retune** if the weights of the live fusion can be chosen on clearly more judged queries than
+   before. After growth past its limit, half as many further queries suffice. Such growth of a
+   retriever that has no weights calls for a retrain.
+
+3. **Pilot** if documents have shifted and the queries that they arrived with show no harm.
    Documents have shifted if their vectors lie elsewhere than the vectors of old documents. A
    retrain may improve the search for such documents. Only a training on a sample can show this. A
    retrain follows if the pilot finds a gain.
 
-3. **No action** otherwise, even if vectors have shifted: an encoder may serve new topics well.
+4. **No action** otherwise, even if vectors have shifted: an encoder may serve new topics well.
+
+Refined documents that break too many of IncDSI's constraints are reported and call for nothing. A
+retrain encodes these documents and solves later ones under the same settings, so the conflicts
+return. What helps is `additions.refine: false`, or other settings of the solver.
 
 Each of the k measures is tested at the level alpha / k (Bonferroni). If vectors have shifted, the
 measures of harm are tested a second time and share all of alpha
@@ -33,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from model_code.drift.measures import (
     ASKED_QUERIES,
@@ -46,7 +55,10 @@ from model_code.drift.measures import (
 from model_code.drift.report import DriftReport
 from model_code.drift.settings import DriftSettings
 
-LIMIT_MEASURES = ("conflicts", "growth", CHANGED_DOCUMENTS, PROTECTED_QUERIES)
+LIMIT_MEASURES = (CHANGED_DOCUMENTS, PROTECTED_QUERIES)
+GROWTH = "growth"
+CONFLICTS = "conflicts"
+CONFLICTS_REMEDY = "no retrain resolves this: consider additions.refine=false"
 PILOT_REASON = (
     "documents have shifted, and the queries that they arrived with show no harm: "
     "a pilot tells whether a retrain would help"
@@ -57,6 +69,7 @@ class Action(StrEnum):
     """The next step after a drift check."""
 
     NO_ACTION = "no action"
+    RETUNE = "retune"
     PILOT = "pilot"
     RETRAIN = "retrain"
 
@@ -77,6 +90,26 @@ class PastDecision:
     carried_out: bool = False
     is_open: bool = False
     after_pilot: bool = False
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What has arrived since the last attempts to adapt the retriever, also refused ones.
+
+    Attributes:
+        queries: Number of judged queries that the weights of the live fusion can be chosen on.
+        queries_before: Number of such queries at the last choice: the build or the last retune.
+        retune_obstacle: The reason why no retune is possible. None if one is.
+        changed_since_refusal: Number of documents that were added or changed since the last retrain
+            was refused. None if none was refused since the training.
+        trained: Number of documents that the retriever was trained on.
+    """
+
+    queries: int = 0
+    queries_before: int = 0
+    retune_obstacle: str | None = "no fusion is live"
+    changed_since_refusal: int | None = None
+    trained: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,6 +149,7 @@ def decide(
     settings: DriftSettings,
     judgement_obstacle: str | None = None,
     dry_run: bool = False,
+    attempts: Attempts = Attempts(),
 ) -> Decision:
     """Decide the next step after a drift report.
 
@@ -126,6 +160,7 @@ def decide(
         judgement_obstacle: The reason why the judged queries do not suffice for a retrain, so that
             no retrain starts. None if they suffice.
         dry_run: Recorded in the decision.
+        attempts: What has arrived since the last attempts to adapt the retriever.
 
     Returns:
         The decision with its reasons. A retrain that is called for but blocked becomes `NO_ACTION`
@@ -134,6 +169,9 @@ def decide(
     shifted = _exceeded(report, SHIFT_MEASURES)
     harm = _measures_of_harm(report, is_shifted=bool(shifted))
     limits = _exceeded(report, LIMIT_MEASURES)
+    growth = _exceeded(report, [GROWTH])
+    if attempts.retune_obstacle is not None:
+        limits.extend(growth)
 
     if harm or limits:
         causes = [*harm, *limits]
@@ -143,6 +181,8 @@ def decide(
 
         obstacle = _retrain_obstacle(past, settings.cooldown)
         if obstacle is None:
+            obstacle = refusal_obstacle(attempts, settings.retry_share)
+        if obstacle is None:
             obstacle = judgement_obstacle
         if obstacle is None:
             return Decision(Action.RETRAIN, tuple(reasons), Action.RETRAIN, dry_run)
@@ -150,12 +190,71 @@ def decide(
         reasons.append(f"held back: {obstacle}")
         return Decision(Action.NO_ACTION, tuple(reasons), Action.RETRAIN, dry_run)
 
+    if retune_is_due(attempts, settings.retune_share, has_grown=bool(growth)):
+        return Decision(Action.RETUNE, (describe_retune(attempts, growth),), Action.RETUNE, dry_run)
+
     reasons = _reasons_against_retrain(report, settings)
     if _pilot_is_due(report, past, settings):
         command = f"freshet retrain --pilot {settings.pilot_documents}"
         reasons.append(f"{PILOT_REASON} (the sensor starts it; by hand: {command})")
         return Decision(Action.PILOT, tuple(reasons), Action.PILOT, dry_run)
     return Decision(Action.NO_ACTION, tuple(reasons), Action.NO_ACTION, dry_run)
+
+
+def refusal_obstacle(attempts: Attempts, retry_share: float) -> str | None:
+    """Return the reason why a refused retrain is not tried again yet, or None if it may be.
+
+    The gate would refuse it again: little has changed, and it judges with nearly the same queries.
+
+    Args:
+        attempts: What has arrived since the last attempts.
+        retry_share: Documents added or changed since the refusal, as a share of those trained on,
+            from which a retrain may be tried again.
+
+    >>> refusal_obstacle(Attempts(changed_since_refusal=30, trained=100), 0.25)
+    >>> refusal_obstacle(Attempts(changed_since_refusal=20, trained=100), 0.25)
+    'the gate refused a retrain, and 20 of 25 documents were added or changed since'
+    """
+    changed = attempts.changed_since_refusal
+    needed = ceil(retry_share * attempts.trained)
+    if changed is None or changed >= needed:
+        return None
+    return (
+        f"the gate refused a retrain, and {changed:,} of {needed:,} documents were added or "
+        "changed since"
+    )
+
+
+def retune_is_due(attempts: Attempts, retune_share: float, has_grown: bool) -> bool:
+    """Return whether the weights of the live fusion should be chosen again.
+
+    Args:
+        attempts: What has arrived since the last attempts.
+        retune_share: Further judged queries, as a share of those of the last choice, from which
+            weights are chosen again.
+        has_grown: Whether the collection has grown past its limit since the last attempt. Then half
+            as many further queries suffice.
+
+    >>> known = Attempts(queries=60, queries_before=40, retune_obstacle=None)
+    >>> retune_is_due(known, 0.5, has_grown=False), retune_is_due(known, 0.6, has_grown=False)
+    (True, False)
+    >>> retune_is_due(known, 0.6, has_grown=True)
+    True
+    """
+    if attempts.retune_obstacle is not None:
+        return False
+    needed_share = retune_share / 2 if has_grown else retune_share
+    return attempts.queries >= (1 + needed_share) * attempts.queries_before
+
+
+def describe_retune(attempts: Attempts, growth: Sequence[TestResult] = ()) -> str:
+    """Explain in one sentence why a retune is due."""
+    reasons = [
+        f"the weights can be chosen on {attempts.queries:,} judged queries, "
+        f"{attempts.queries_before:,} at the last choice"
+    ]
+    reasons.extend(describe_measure(measure) for measure in growth)
+    return "; ".join(reasons)
 
 
 def _exceeded(report: DriftReport, names: Sequence[str]) -> list[TestResult]:
@@ -219,9 +318,17 @@ def _reasons_against_retrain(report: DriftReport, settings: DriftSettings) -> li
     if not report.exceeded:
         return [_describe_no_drift(report, settings)]
 
-    reasons = [describe_measure(measure) for measure in report.exceeded]
+    reasons = []
+    for measure in report.exceeded:
+        reason = describe_measure(measure)
+        if measure.name == CONFLICTS:
+            reason += f" ({CONFLICTS_REMEDY})"
+        reasons.append(reason)
     # A measure may have a result for the batch and one for the window. The latter, which comes
     # last, is kept.
+    shifted_or_grown = [one for one in report.exceeded if one.name != CONFLICTS]
+    if not shifted_or_grown:
+        return reasons
     harmless = {measure.name: measure for measure in deciding_measures(report.measures)}
     if harmless:
         descriptions = [describe_measure(measure) for measure in harmless.values()]

@@ -168,6 +168,7 @@ def scores_by_document(search: Search, questions: Sequence[Question]) -> dict[st
 
 def old_document_scores(
     searcher: Searcher,
+    search: Search,
     questions: Iterable[Question],
     arrived_answers: Mapping[str, frozenset[str]],
 ) -> np.ndarray:
@@ -177,6 +178,7 @@ def old_document_scores(
 
     Args:
         searcher: Searcher of the live collection.
+        search: Its search without the words of known queries.
         questions: Questions for old documents.
         arrived_answers: Ids of the documents that arrived with a query, by the text of the query.
             They also count as answers to a question with the same text.
@@ -190,7 +192,7 @@ def old_document_scores(
         if question.document_id in old_documents:
             answers = question.answers | arrived_answers.get(question.text, frozenset())
             current_questions.append(replace(question, answers=answers))
-    return document_scores(searcher.plain_retriever.search, current_questions)
+    return document_scores(search, current_questions)
 
 
 def documents_by_query(documents: Iterable[Document]) -> dict[str, frozenset[str]]:

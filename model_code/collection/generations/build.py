@@ -88,6 +88,7 @@ def add_build(
         facts["segments"] = []
         facts["removed"] = None
         facts["known"] = None
+        facts["tuned"] = None
         facts["provenance"] = dict(provenance)
         manifest = store.write_manifest(folder, facts, cursor)
         chosen = choose(store.find_copies(manifest))

@@ -22,6 +22,7 @@ from model_code.collection.segments.documents import (
     read_columns,
 )
 from model_code.collection.segments.known_overrides import load_overrides
+from model_code.collection.segments.tuned_weights import load_tuned_weights
 from model_code.errors import Damaged, FreshetError
 from model_code.files import (
     MANIFEST,
@@ -35,7 +36,7 @@ from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
 # Version of the format of a generation's folder.
-FORMAT = 6
+FORMAT = 7
 # Name of the file in it that lists the removed documents of each segment.
 REMOVED = "removed.json"
 REPAIR = "mend it: freshet repair"
@@ -51,8 +52,8 @@ class Generation:
 
     The folder of a build has an encoder, an index, documents and a hierarchy. The folder of an
     addition has a segment: the index and the documents that were added. A folder can also have the
-    files `removed.json`, the removed documents of all segments, and `known_overrides.json`, the
-    known queries that changed later.
+    files `removed.json`, the removed documents of all segments, `known_overrides.json`, the known
+    queries that changed later, and `tuned_weights.json`, the weights that a retune chose.
 
     The manifest has the following entries besides the attributes below:
 
@@ -77,6 +78,8 @@ class Generation:
             removed.
         known: Number of the generation whose `known_overrides.json` applies. None if no known query
             changed after the segments were written.
+        tuned: Number of the generation whose `tuned_weights.json` applies. None if the fusion has
+            the weights of its build.
         cursor: Part of the ledger that the generation contains.
     """
 
@@ -90,6 +93,7 @@ class Generation:
     segments: tuple[int, ...]
     removed: int | None
     known: int | None
+    tuned: int | None
     cursor: LedgerCursor
 
     @classmethod
@@ -120,6 +124,7 @@ class Generation:
             segments=tuple(manifest["segments"]),
             removed=manifest["removed"],
             known=manifest["known"],
+            tuned=manifest["tuned"],
             cursor=cursor,
         )
 
@@ -146,7 +151,7 @@ class Generation:
     def needs(self) -> frozenset[int]:
         """Numbers of all generations whose folders this one reads, including its own number."""
         numbers = {self.number, self.base, *self.segments}
-        for shared in (self.removed, self.known):
+        for shared in (self.removed, self.known, self.tuned):
             if shared is not None:
                 numbers.add(shared)
         return frozenset(numbers)
@@ -264,6 +269,14 @@ def known_overrides(generation: Generation) -> dict[str, list[KnownQuery]]:
         return {}
     with verify_checksums_on_error(generation):
         return load_overrides(generation.sibling(generation.known))
+
+
+def tuned_weights(generation: Generation) -> dict[str, float] | None:
+    """Return the weights that a retune chose for a fusion, or None for the weights of the build."""
+    if generation.tuned is None:
+        return None
+    with verify_checksums_on_error(generation):
+        return load_tuned_weights(generation.sibling(generation.tuned))
 
 
 def document_rows(

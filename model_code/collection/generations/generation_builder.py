@@ -42,6 +42,7 @@ from model_code.collection.segments.segment import (
     open_segment,
     write_segment,
 )
+from model_code.collection.segments.tuned_weights import save_tuned_weights
 from model_code.retrieval.indexed import Refine
 from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
@@ -137,6 +138,7 @@ class GenerationDraft:
         fresh: View of the segment in the folder of the new generation. None if it adds no segment.
         known: Known queries of each document whose queries changed after it was indexed, by
             document id.
+        weights: New weights of the fusion. None keeps those of the current generation.
     """
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
@@ -158,6 +160,7 @@ class GenerationDraft:
         self.segments = [view for view in views[1:] if view.documents]
         self.fresh: SegmentView | None = None
         self.known: KnownOverrides = {}
+        self.weights: Mapping[str, float] | None = None
         self._views_before = searcher.views
         self._views_after_removal = views
 
@@ -220,6 +223,7 @@ class GenerationDraft:
             "segments": segments,
             "removed": self._write_removed(shared, number),
             "known": self._write_overrides(number),
+            "tuned": self._write_weights(number),
             "fingerprint": self.current.fingerprint,
             "text": self.current.manifest["text"],
             "documents": sum(view.documents for view in views),
@@ -259,6 +263,17 @@ class GenerationDraft:
             write_removed(self.folder, removed)
             return number
         return self.current.removed if removed else None
+
+    def _write_weights(self, number: int) -> int | None:
+        """Write `tuned_weights.json` if there are new weights; return the generation that has it.
+
+        Args:
+            number: Number of the new generation.
+        """
+        if self.weights is None:
+            return self.current.tuned
+        save_tuned_weights(self.folder, self.weights)
+        return number
 
     def _write_overrides(self, number: int) -> int | None:
         """Write `known_overrides.json` if needed, and return the generation that has it.
@@ -449,6 +464,24 @@ class GenerationBuilder:
             self._searcher = self._build(searcher, removed, [], cursor, provenance)
             return self.collection.set_current(self._searcher.generation)
 
+    def tune(
+        self, weights: Mapping[str, float], cursor: LedgerCursor, provenance: Mapping[str, Any]
+    ) -> Generation:
+        """Give the fusion other weights, without changing or encoding a document.
+
+        Args:
+            weights: Weight of each component.
+            cursor: Part of the ledger that the new generation contains.
+            provenance: Origin of the weights, for the manifest.
+        """
+        searcher = self.searcher
+        current = searcher.generation
+        removed = {view.segment.number: view.removed for view in searcher.views}
+        facts = {**inherited_provenance(current), **provenance}
+        with verify_checksums_on_error(current):
+            self._searcher = self._build(searcher, removed, [], cursor, facts, weights)
+            return self.collection.set_current(self._searcher.generation)
+
     def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
         """Delete old generations, except for folders that a searcher has open.
 
@@ -472,6 +505,7 @@ class GenerationBuilder:
         puts: Sequence[Document] | None,
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
+        weights: Mapping[str, float] | None = None,
     ) -> Searcher:
         """Build a generation, and return a searcher of it. It is not current yet.
 
@@ -481,10 +515,12 @@ class GenerationBuilder:
             puts: Documents to add. None merges all added segments instead.
             cursor: Part of the ledger that the new generation contains.
             provenance: Origin of the new generation, for the manifest.
+            weights: New weights of the fusion. None keeps the present ones.
         """
         parent = searcher.generation.number
         with self.collection.staging_dir(after=parent) as folder:
             draft = GenerationDraft(folder, searcher, removed)
+            draft.weights = weights
             if puts is None:
                 draft.merge(len(draft.segments))
             elif puts:

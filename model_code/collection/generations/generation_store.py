@@ -45,6 +45,7 @@ COPIED_KEYS = (
     "segments",
     "removed",
     "known",
+    "tuned",
     "fingerprint",
     "text",
     "documents",

@@ -23,6 +23,7 @@ from model_code.collection.generations.generation import (
     Generation,
     known_overrides,
     removed_by_segment,
+    tuned_weights,
     verify_checksums_on_error,
 )
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
@@ -127,6 +128,7 @@ class Searcher:
             if not isinstance(base, BaseSegment):
                 folder = generation.sibling(generation.base)
                 base = BaseSegment.open(folder, generation.fingerprint)
+            base = base.with_weights(tuned_weights(generation))
             self.base = base
 
             overrides = known_overrides(generation)

@@ -623,6 +623,16 @@ class LiveIndex:
         with self._lock_for_change() as ledger_view:
             return self.builder.update_known_queries(ledger_view.cursor)
 
+    def tune(self, weights: Mapping[str, float], provenance: Mapping[str, Any]) -> Generation:
+        """Search with other weights of the fusion. No document is changed or encoded.
+
+        Args:
+            weights: Weight of each component.
+            provenance: Origin of the weights, for the manifest of the new generation.
+        """
+        with self._lock_for_change() as ledger_view:
+            return self.builder.tune(weights, ledger_view.cursor, provenance)
+
     def revert(self, number: int) -> Generation:
         """Take all documents back to their state in an earlier generation.
 

@@ -30,12 +30,14 @@ class TaskKind(StrEnum):
 
     - `ADD` makes pending events searchable.
     - `DRIFT_CHECK` compares new documents with old ones.
+    - `RETUNE` chooses the weights of the live fusion again.
     - `PILOT` trains on a sample of the live documents, to tell whether a retrain would help.
     - `RETRAIN` trains on all live documents.
     """
 
     ADD = "add"
     DRIFT_CHECK = "drift"
+    RETUNE = "retune"
     PILOT = "pilot"
     RETRAIN = "retrain"
 

@@ -206,6 +206,8 @@ class BaseSegment(LoadedSegment):
         tree: Hierarchy of passages, which also classifies the passages of other segments.
         floor: Relevance floor of the retriever, the fit below which a hit is probably no answer.
             None before the first search that needs it.
+        built: Retriever as it was built. `retriever` differs if a retune chose other weights.
+        weights: Weights that a retune chose. None: those of the build.
     """
 
     floor: RelevanceFloor | None = None
@@ -215,6 +217,8 @@ class BaseSegment(LoadedSegment):
     ) -> None:
         super().__init__(folder, retriever, rows)
         self.tree = tree
+        self.built = retriever
+        self.weights: Mapping[str, float] | None = None
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> BaseSegment:
@@ -235,6 +239,22 @@ class BaseSegment(LoadedSegment):
             )
         rows = read_id_map(folder / PASSAGES)
         return cls(folder, retriever, rows, Hierarchy.load(folder / HIERARCHY))
+
+    def with_weights(self, weights: Mapping[str, float] | None) -> BaseSegment:
+        """Return the segment with other weights of its fusion; this one if they are the same.
+
+        Args:
+            weights: Weight of each component. None: those of the build.
+        """
+        if weights == self.weights:
+            return self
+        retriever = self.built
+        if weights is not None:
+            retriever = retriever.with_weights(weights)
+        segment = BaseSegment(self.folder, retriever, self.rows, self.tree)
+        segment.built = self.built
+        segment.weights = weights
+        return segment
 
     @cached_property
     def build_queries(self) -> CorpusQueries:

@@ -29,7 +29,7 @@ from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.conftest import make_project
 from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents, others
 
-NO_ACTION, PILOT, RETRAIN = Action
+NO_ACTION, RETUNE, PILOT, RETRAIN = Action
 
 
 def remove(project, document_ids):

@@ -11,14 +11,18 @@ from model_code.drift.measures import TestResult
 from model_code.drift.report import DriftReport, SkippedMeasure
 from model_code.drift.settings import DriftSettings
 from orchestration.freshness.policy import (
+    CONFLICTS_REMEDY,
     PILOT_REASON,
     Action,
+    Attempts,
     PastDecision,
     decide,
+    refusal_obstacle,
+    retune_is_due,
 )
 from orchestration.registry.gate import NO_JUDGED_QUERIES
 
-NO_ACTION, PILOT, RETRAIN = Action
+NO_ACTION, RETUNE, PILOT, RETRAIN = Action
 
 SETTINGS = DriftSettings(cooldown=2)
 NULL = {"0.01": -0.1, "0.05": -0.05, "0.5": 0.0, "0.95": 0.05, "0.99": 0.1}
@@ -103,7 +107,6 @@ def test_shift_without_harm_calls_for_pilot(exceeded):
         ("domain_auc", "asked_quality?"),
         ("domain_auc", "new_quality?"),
         ("domain_auc@window", "new_quality?"),
-        ("conflicts",),
         ("growth",),
         ("protected_old",),
         ("protected_old", "domain_auc"),
@@ -266,6 +269,86 @@ def test_small_batch_is_counted_but_not_measured():
 
     assert "60 so far, drift.minimum_batch is 100" in decide(small, (), SETTINGS).reasons[0]
     assert decide(grown, (), SETTINGS).action == RETRAIN
+
+
+@pytest.mark.parametrize(
+    ("queries", "before", "has_grown", "is_due"),
+    [
+        (60, 40, False, True),
+        (59, 40, False, False),
+        (50, 40, True, True),
+        (49, 40, True, False),
+        (40, 40, False, False),
+    ],
+)
+def test_retune_is_due_with_further_queries(queries, before, has_grown, is_due):
+    attempts = Attempts(queries, before, retune_obstacle=None)
+
+    assert retune_is_due(attempts, 0.5, has_grown) == is_due
+    obstructed = replace(attempts, retune_obstacle="too few queries")
+    assert not retune_is_due(obstructed, 0.5, has_grown)
+
+
+@pytest.mark.parametrize(
+    ("changed", "trained", "is_held_back"),
+    [(None, 100, False), (0, 100, True), (24, 100, True), (25, 100, False), (25, 101, True)],
+)
+def test_refused_retrain_waits_for_changes(changed, trained, is_held_back):
+    attempts = Attempts(changed_since_refusal=changed, trained=trained)
+
+    assert (refusal_obstacle(attempts, 0.25) is not None) == is_held_back
+
+
+def test_refused_retrain_is_not_requested_again_soon():
+    attempts = Attempts(changed_since_refusal=10, trained=100)
+
+    decision = decide(make_report("new_quality"), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == RETRAIN
+    assert "10 of 25 documents" in decision.reasons[-1]
+
+
+def test_further_judged_queries_call_for_retune():
+    attempts = Attempts(60, 40, retune_obstacle=None)
+
+    decision = decide(make_report(), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == RETUNE
+    assert "60 judged queries, 40 at the last choice" in decision.reasons[0]
+
+
+def test_growth_of_a_fusion_calls_for_retune():
+    attempts = Attempts(50, 40, retune_obstacle=None)
+
+    decision = decide(make_report("growth"), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == RETUNE
+    assert "growth 0.3000 is above 0.2000" in decision.reasons[0]
+
+
+def test_harm_outranks_retune():
+    attempts = Attempts(60, 40, retune_obstacle=None)
+
+    decision = decide(make_report("new_quality"), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == RETRAIN
+
+
+def test_retune_outranks_pilot():
+    attempts = Attempts(60, 40, retune_obstacle=None)
+
+    decision = decide(make_report("domain_auc"), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == RETUNE
+
+
+def test_conflicts_are_reported_and_call_for_nothing():
+    decision = decide(make_report("conflicts"), (), SETTINGS)
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == NO_ACTION
+    assert decision.reasons == (f"conflicts 0.3000 is above 0.2000 ({CONFLICTS_REMEDY})",)
 
 
 def test_text_shows_every_value_and_decision():

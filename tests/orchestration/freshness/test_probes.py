@@ -206,7 +206,8 @@ def test_changed_old_documents_are_not_scored(project):
     for number, text in enumerate(documents(SEA, 150, "sea", 0).values()):
         document_id = f"sea-{number:03}"
         questions.append(Question(document_id, text, frozenset([document_id])))
-    scores = old_document_scores(Searcher.open(project.live), questions, {})
+    searcher = Searcher.open(project.live)
+    scores = old_document_scores(searcher, searcher.plain_retriever.search, questions, {})
 
     assert scores.tolist() == [1.0] * 148
 

@@ -16,6 +16,7 @@ from model_code.corpus.tables import make_table
 from model_code.drift.measures import MAX_COUNTED_RANK
 from model_code.drift.reference import Questions
 from orchestration.freshness import drift_reference
+from orchestration.freshness.check_cache import CheckCache
 from orchestration.freshness.drift import check_drift
 from orchestration.freshness.drift_reference import (
     score_protected_queries,
@@ -32,6 +33,12 @@ COPIES = {f"copy-{number:03}": text for number, text in enumerate(list(OLD.value
 
 def live_generation(project):
     return Searcher.open(project.live).generation
+
+
+def score_protected(project, reference):
+    settings = SimpleNamespace(drift=SimpleNamespace(minimum_batch=1))
+    searcher = Searcher.open(project.live)
+    return score_protected_queries(searcher, reference, settings, {}, CheckCache())
 
 
 def select_protected(project):
@@ -223,7 +230,7 @@ def test_answer_at_last_counted_rank_is_found(project, exact_dev_queries):
     (question,) = [query for query in select_protected(project) if query.text == text]
     reference = SimpleNamespace(questions=Questions((), (), (question,)), trained=len(OLD))
 
-    scores = score_protected_queries(Searcher.open(project.live), reference, {})
+    scores = score_protected(project, reference)
 
     assert question.rank == 1
     assert scores.before.tolist() == [1.0]

@@ -1,0 +1,198 @@
+"""Searches that keep the encodings of their queries in a folder.
+
+A drift check searches many of the queries of the check before again. Encoding a query takes several
+times as long as searching it. So the encodings of the last queries are kept between checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.encoding.token_signs import TokenSigns
+from model_code.files import (
+    MANIFEST,
+    atomic_write,
+    read_json,
+    read_manifest,
+    replace_folder,
+    verify_checksums,
+    write_json,
+    write_manifest,
+)
+from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.fused import FusedSearch
+from model_code.retrieval.protocol import Retriever
+
+FORMAT = 1
+KIND = "query_encodings"
+TEXTS = "texts.json"
+VECTORS = "vectors.npy"
+# Largest number of queries of each encoder that are kept: 8 MB for an encoder of 384 dimensions.
+# The ones that were used longest ago are dropped.
+MAX_KEPT_QUERIES = 5000
+
+
+class KeptEncodings:
+    """Vectors of queries by text, and token signs if the encoder made them.
+
+    Attributes:
+        vectors: Vector (H,) of each query. The one that was used last is the last one.
+        signs: Packed signs (t, W) of each query. Empty if no signs are kept.
+    """
+
+    def __init__(self) -> None:
+        self.vectors: dict[str, np.ndarray] = {}
+        self.signs: dict[str, np.ndarray] = {}
+
+    def use(self, text: str) -> np.ndarray:
+        """Return the vector of a query, and remember that it was used."""
+        vector = self.vectors.pop(text)
+        self.vectors[text] = vector
+        return vector
+
+    def save(self, folder: Path) -> None:
+        """Write the queries that were used last to a new folder."""
+        folder.mkdir(parents=True)
+        texts = list(self.vectors)[-MAX_KEPT_QUERIES:]
+        write_json(folder / TEXTS, texts, lines=False)
+        vectors = np.stack([self.vectors[text] for text in texts])
+        with atomic_write(folder / VECTORS) as path, path.open("wb") as stream:
+            np.save(stream, vectors)
+        if self.signs:
+            TokenSigns.of([self.signs[text] for text in texts]).save(folder)
+        write_manifest(folder, FORMAT, {"kind": KIND, "signs": bool(self.signs)})
+
+    @classmethod
+    def load(cls, folder: Path) -> KeptEncodings:
+        """Read a folder that `save` wrote.
+
+        Raises:
+            Damaged: If a file differs from its checksum in the manifest.
+        """
+        manifest = read_manifest(folder, FORMAT)
+        verify_checksums(folder, manifest, f"delete {folder}")
+        kept = cls()
+        texts = read_json(folder / TEXTS)
+        kept.vectors = dict(zip(texts, np.load(folder / VECTORS), strict=True))
+        if manifest["signs"]:
+            signs = TokenSigns.load(folder)
+            for row, text in enumerate(texts):
+                kept.signs[text] = signs.bits[signs.starts[row] : signs.starts[row + 1]]
+        return kept
+
+
+class CachedEncoder:
+    """An encoder of queries that encodes a text only if its encoding is not kept.
+
+    Args:
+        encoder: The encoder.
+        folder: Folder of the kept encodings. It may be missing. None: they are kept in memory.
+    """
+
+    def __init__(self, encoder: Any, folder: Path | None) -> None:
+        self.encoder = encoder
+        self.folder = folder
+        self._kept: dict[str, KeptEncodings] = {}
+        self._changed: set[str] = set()
+
+    @property
+    def dimension(self) -> int:
+        """Number of components of a vector."""
+        dimension: int = self.encoder.dimension
+        return dimension
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors (q, H) of queries."""
+        kept = self._kept_by("encode")
+
+        def encode_missing(missing: Sequence[str]) -> None:
+            for text, vector in zip(missing, self.encoder.encode(missing), strict=True):
+                kept.vectors[text] = vector
+
+        return self._vectors("encode", texts, encode_missing)
+
+    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
+        """Return the vectors (q, H) of queries, and their token signs."""
+        kept = self._kept_by("encode_with_tokens")
+
+        def encode_missing(missing: Sequence[str]) -> None:
+            vectors, signs = self.encoder.encode_with_tokens(missing)
+            for row, text in enumerate(missing):
+                kept.vectors[text] = vectors[row]
+                kept.signs[text] = signs.bits[signs.starts[row] : signs.starts[row + 1]]
+
+        vectors = self._vectors("encode_with_tokens", texts, encode_missing)
+        return vectors, TokenSigns.of([kept.signs[text] for text in texts])
+
+    def save(self) -> None:
+        """Write the encodings if there are new ones."""
+        if self.folder is None:
+            return
+        for method in sorted(self._changed):
+            staging = self.folder / f".{method}.making"
+            self._kept[method].save(staging)
+            replace_folder(staging, self.folder / method)
+        self._changed.clear()
+
+    def _vectors(
+        self, method: str, texts: Sequence[str], encode_missing: Callable[[Sequence[str]], None]
+    ) -> np.ndarray:
+        kept = self._kept_by(method)
+        missing = [text for text in dict.fromkeys(texts) if text not in kept.vectors]
+        if missing:
+            encode_missing(missing)
+            self._changed.add(method)
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        for row, text in enumerate(texts):
+            vectors[row] = kept.use(text)
+        return vectors
+
+    def _kept_by(self, method: str) -> KeptEncodings:
+        if method not in self._kept:
+            self._kept[method] = KeptEncodings()
+            if self.folder is not None and (self.folder / method / MANIFEST).is_file():
+                self._kept[method] = KeptEncodings.load(self.folder / method)
+        return self._kept[method]
+
+
+class QueryCache:
+    """Gives searches whose encodings of queries are kept in a folder.
+
+    Args:
+        folder: Folder of the encodings of all encoders. It may be deleted at any time. None: they
+            are kept in memory only.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._encoders: dict[str, CachedEncoder] = {}
+
+    def cached(self, retriever: Retriever) -> Retriever:
+        """Return the same search, whose dense components keep the encodings of queries."""
+        if isinstance(retriever, FusedSearch):
+            components: dict[str, Retriever] = {}
+            for name, component in retriever.components.items():
+                components[name] = self.cached(component)
+            return FusedSearch(components, retriever.fusion)
+        if isinstance(retriever, DenseRetriever):
+            encoder: Any = self._encoder(retriever)
+            return type(retriever)(encoder, retriever.index, retriever.fingerprint)
+        return retriever
+
+    def save(self) -> None:
+        """Write the encodings that are new."""
+        for encoder in self._encoders.values():
+            encoder.save()
+
+    def _encoder(self, retriever: DenseRetriever) -> CachedEncoder:
+        fingerprint = retriever.fingerprint
+        if fingerprint not in self._encoders:
+            folder = None
+            if self.folder is not None:
+                folder = self.folder / fingerprint[:16]
+            self._encoders[fingerprint] = CachedEncoder(retriever.encoder, folder)
+        return self._encoders[fingerprint]

@@ -1,0 +1,350 @@
+"""Retune: choose the weights of the live fusion again, on queries that were judged since its build.
+
+The weights of a build were chosen on the dev queries of that day. Later more queries are judged,
+and people may ask in other ways than before. A retune chooses the weights again, by the rule of the
+build: a weight moves only if the queries gain clearly. It trains and encodes no document, so it
+takes seconds. The gate then compares both choices on its own queries.
+
+A retune learns on judged queries that the live encoder was not trained on: those of the split dev,
+and those of the split train that were judged after its training. They are left out of the words of
+documents meanwhile. The weight of known queries is therefore not chosen again: hardly any known
+query would be left to measure it with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import open_ledger
+from model_code.collection.ledger.tasks import TaskKind, TaskState
+from model_code.corpus.known_queries import TRAINING_SPLIT, query_hash
+from model_code.corpus.settings import GATE
+from model_code.corpus.tables import Corpus, Judgements, find_query_lines
+from model_code.errors import FreshetError
+from model_code.evaluation.metrics import evaluate_run
+from model_code.evaluation.promotion import Verdict, judge_promotion
+from model_code.evaluation.scores import SystemScores
+from model_code.evaluation.system_evaluation import sample_queries
+from model_code.project import Project, file_lock
+from model_code.retrieval.cached_queries import QueryCache
+from model_code.retrieval.fused import FusedRetriever, FusedSearch
+from model_code.retrieval.protocol import LATE_SUFFIX
+from model_code.stages.fusion import MIN_LEARNING_QUERIES, choose_weights, score_candidates
+from orchestration import parameters
+from orchestration.freshness.judged_pairs import read_judged_pairs
+
+if TYPE_CHECKING:
+    from orchestration.parameters import Parameters
+
+# Name of a lock file in the project's state folder. Only one retune of a project runs at a time.
+LOCK = "retune.lock"
+# Largest number of queries that weights are chosen on, and that the gate compares. Weights that are
+# learned on 30 queries are nearly as good as on all, so more queries would only take time.
+MAX_QUERIES = 300
+DEV = "dev"
+
+
+class RetuneNotPossible(FreshetError):
+    """The weights cannot be chosen again; the message says why."""
+
+
+@dataclass(frozen=True)
+class RetuneQueries:
+    """The judged queries of a retune.
+
+    Attributes:
+        learning: Queries that the weights are chosen on.
+        gate: Queries that the gate compares both choices on.
+        at_build: Number of the queries of `learning` that the build has known as dev queries.
+    """
+
+    learning: Judgements
+    gate: Judgements
+    at_build: int
+
+    @property
+    def obstacle(self) -> str | None:
+        """The reason why these queries do not suffice, or None if they do."""
+        learning = len(self.learning.queries)
+        if learning < MIN_LEARNING_QUERIES:
+            return (
+                f"{learning} judged queries that the encoder was not trained on are fewer than "
+                f"{MIN_LEARNING_QUERIES}: judge more with `freshet judge`"
+            )
+        if not self.gate.queries:
+            return "the gate has no judged queries: judge more with `freshet judge`"
+        return None
+
+
+@dataclass(frozen=True)
+class RetuneResult:
+    """The outcome of a retune.
+
+    Attributes:
+        queries: Number of queries that the weights can be chosen on.
+        before: Weights that were searched with.
+        after: Weights that were chosen.
+        verdict: The verdict of the gate. None if no weight moved, so that the gate was not asked.
+        last_event: Id of the last ledger event that the searched generation contained.
+        generation: Number of the generation with the new weights. None if it was not made.
+    """
+
+    queries: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    verdict: Verdict | None
+    last_event: int
+    generation: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the gate accepts the new weights."""
+        return self.verdict is not None and self.verdict.passed
+
+    @property
+    def summary(self) -> str:
+        """Describe the outcome in one line."""
+        if self.verdict is None:
+            return f"the weights stay: none gains clearly on {self.queries:,} judged queries"
+        moved = []
+        for name in dict.fromkeys([*self.before, *self.after]):
+            old = self.before.get(name, 0.0)
+            new = self.after.get(name, 0.0)
+            if old != new:
+                moved.append(f"{name} {old:g} -> {new:g}")
+        outcome = "new weights" if self.passed else "the gate refused new weights"
+        return f"{outcome} ({', '.join(moved)}): {'; '.join(self.verdict.reasons)}"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Return the outcome as values that JSON can hold, for the ledger."""
+        return {
+            "queries": self.queries,
+            "before": dict(self.before),
+            "after": dict(self.after),
+            "last_event": self.last_event,
+            "generation": self.generation,
+        }
+
+
+def read_retune_queries(project: Project, searcher: Searcher) -> RetuneQueries:
+    """Read the judged queries that a retune would learn on, and those of the gate.
+
+    Queries that are the first paragraph of a document that answers them are left out, because they
+    would find it by an exact copy.
+
+    Args:
+        project: The project.
+        searcher: Searcher of the live generation, whose documents may answer.
+    """
+    settings = parameters.load(project.params_file)
+    pairs = read_judged_pairs(project, searcher.generation)
+    splits = pairs.final_splits(settings.corpus.splits)
+    build = searcher.base.build_queries
+    trained = {query_hash(query.text) for query in build.queries}
+
+    qrels: dict[str, dict[str, int]] = {}
+    for (query_id, document_id), grade in sorted(pairs.relevance.items()):
+        if grade > 0:
+            qrels.setdefault(query_id, {})[document_id] = grade
+    texts = {query_id: pairs.texts[query_id] for query_id in sorted(qrels)}
+    answered_by_copies = _answered_by_copies(searcher, texts, qrels)
+
+    learning: list[str] = []
+    gate: list[str] = []
+    at_build = 0
+    for query_id, text in texts.items():
+        if query_id in answered_by_copies:
+            continue
+        split = splits.get(query_id)
+        text_hash = query_hash(text)
+        is_new = split == TRAINING_SPLIT and text_hash not in trained and bool(build.held_out)
+        if split == GATE:
+            gate.append(query_id)
+        elif split == DEV or is_new:
+            learning.append(query_id)
+            at_build += text_hash in build.held_out
+    return RetuneQueries(_select(texts, qrels, learning), _select(texts, qrels, gate), at_build)
+
+
+def retune(project: Project) -> RetuneResult:
+    """Choose the weights of the live fusion again, ask the gate, and search with them if it passes.
+
+    Documents that arrive meanwhile are not affected.
+
+    Raises:
+        RetuneNotPossible: If the default retriever is no fusion, or too few queries are judged.
+    """
+    with file_lock(project.state / LOCK):
+        searcher = Searcher.open(project.live)
+        result = choose_live_weights(project, searcher)
+        if not result.passed:
+            return result
+        index = LiveIndex(project, searcher.generation.retriever)
+        provenance = {"retuned_on": result.queries}
+        generation = index.tune(result.after, provenance)
+        return replace(result, generation=generation.number)
+
+
+def run_manual_retune(project: Project) -> RetuneResult:
+    """Retune for a person, and record the outcome in the ledger. Raises the errors of `retune`."""
+    result = retune(project)
+    retriever = LiveIndex(project).retriever
+    with open_ledger(project, retriever) as ledger:
+        ledger.tasks.record_outcome(
+            TaskKind.RETUNE, retriever, _state_of(result), result.summary, result.details
+        )
+    return result
+
+
+def run_requested_retune(project: Project, run_key: str, run_id: str | None = None) -> str:
+    """Run the retune that a drift check requested, and record its outcome.
+
+    Nothing is done if the task is not open any more.
+
+    Args:
+        project: The project.
+        run_key: The run key of the task.
+        run_id: The id of the Dagster run, which is recorded with the task.
+
+    Returns:
+        The outcome in words.
+    """
+    with open_ledger(project) as ledger:
+        task = ledger.tasks.find_by_run_key(run_key)
+        if task is None:
+            return "the retune is not requested any more"
+        try:
+            result = retune(project)
+        except RetuneNotPossible as error:
+            outcome = f"no retune: {error}"
+            ledger.tasks.end(task, TaskState.REFUSED, outcome, run_id)
+            return outcome
+        ledger.tasks.end(task, _state_of(result), result.summary, run_id, result.details)
+        return result.summary
+
+
+def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
+    """Choose the weights of a live fusion again, and ask the gate; change nothing.
+
+    Args:
+        project: The project.
+        searcher: Searcher of the live generation.
+
+    Raises:
+        RetuneNotPossible: If the retriever is no fusion, or too few queries are judged.
+    """
+    base: Any = searcher.base.retriever
+    if not isinstance(base, FusedRetriever):
+        name = searcher.generation.retriever
+        raise RetuneNotPossible(f"{name} is no fusion, so it has no weights")
+    queries = read_retune_queries(project, searcher)
+    if queries.obstacle is not None:
+        raise RetuneNotPossible(queries.obstacle)
+
+    settings = parameters.load(project.params_file)
+    learning = sample_queries(queries.learning, MAX_QUERIES)
+    gate = sample_queries(queries.gate, MAX_QUERIES)
+    texts = [*learning.queries.values(), *gate.queries.values()]
+    held_out = frozenset(query_hash(text) for text in texts)
+    cache = QueryCache(project.state / "drift" / "retune_queries")
+    with TemporaryDirectory() as folder:
+        segments = judging_segments(searcher, held_out, Path(folder))
+        joined = cache.cached(type(base).join_segments(segments))
+        assert isinstance(joined, FusedSearch)
+        before = joined.fusion
+        weights = dict(before.weights)
+        for name in _late_names(base):
+            weights.setdefault(name, 0.0)
+        search = FusedSearch(joined.components, replace(before, weights=weights))
+        scored = score_candidates(search, learning)
+        metric = settings.evaluation.main_metric
+        after = choose_weights(search.fusion, scored, learning, metric)
+
+        verdict = None
+        if dict(after.weights) != dict(before.weights):
+            verdict = judge_promotion(
+                _gate_scores(FusedSearch(joined.components, after), gate, settings),
+                _gate_scores(joined, gate, settings),
+                settings.promotion,
+                settings.seed,
+            )
+    cache.save()
+    return RetuneResult(
+        len(queries.learning.queries),
+        dict(before.weights),
+        dict(after.weights),
+        verdict,
+        searcher.generation.watermark,
+    )
+
+
+def _late_names(fusion: FusedRetriever) -> list[str]:
+    """Return the names of the late interactions that a fusion can have."""
+    names: list[str] = []
+    for name, component in fusion.components.items():
+        dense = component.dense
+        if dense is not None and dense.index.tokens is not None:
+            names.append(name + LATE_SUFFIX)
+    return names
+
+
+def _gate_scores(search: FusedSearch, gate: Judgements, settings: Parameters) -> SystemScores:
+    import pandas as pd
+
+    promotion = settings.promotion
+    metrics = list(dict.fromkeys([promotion.metric, *promotion.protected]))
+    rankings = search.search(list(gate.queries.values()), settings.evaluation.depth)
+    run = dict(zip(gate.queries, rankings, strict=True))
+    values = pd.DataFrame(evaluate_run(run, gate.qrels, metrics)).sort_index()
+    return SystemScores("fusion", GATE, values[metrics])
+
+
+def _answered_by_copies(
+    searcher: Searcher, texts: Mapping[str, str], qrels: Mapping[str, Mapping[str, int]]
+) -> set[str]:
+    """Return the ids of the queries that are the first paragraph of a document that answers them.
+
+    Args:
+        searcher: Searcher of the live generation.
+        texts: Text by query id.
+        qrels: Grades by query id and document id.
+    """
+    import pandas as pd
+
+    relevant = {document_id for grades in qrels.values() for document_id in grades}
+    documents = searcher.documents(relevant)
+    rows = [(name, document.title, document.text) for name, document in documents.items()]
+    pairs = [(query_id, name) for query_id, grades in qrels.items() for name in grades]
+    document_table = pd.DataFrame(rows, columns=["document_id", "title", "text"])
+    corpus = Corpus(
+        documents=document_table,
+        passages=document_table,
+        queries=pd.DataFrame(list(texts.items()), columns=["query_id", "text"]),
+        qrels=pd.DataFrame(pairs, columns=["query_id", "document_id"]),
+    )
+    copied = find_query_lines(corpus).keys()
+    return {query_id for query_id, grades in qrels.items() if grades.keys() & copied}
+
+
+def _select(
+    texts: Mapping[str, str],
+    qrels: Mapping[str, dict[str, int]],
+    query_ids: Sequence[str],
+) -> Judgements:
+    return Judgements(
+        queries={query_id: texts[query_id] for query_id in query_ids},
+        qrels={query_id: qrels[query_id] for query_id in query_ids},
+        source="qrels",
+    )
+
+
+def _state_of(result: RetuneResult) -> TaskState:
+    return TaskState.DONE if result.passed else TaskState.REFUSED

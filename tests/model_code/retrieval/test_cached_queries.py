@@ -1,0 +1,83 @@
+"""Encodings of queries that are kept between drift checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.encoding.token_signs import TokenSigns
+from model_code.errors import Damaged
+from model_code.retrieval import cached_queries
+from model_code.retrieval.cached_queries import TEXTS, CachedEncoder
+
+
+class CountingEncoder:
+    """An encoder that remembers which texts it encoded."""
+
+    dimension = 2
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        self.texts.extend(texts)
+        return np.array([[len(text), 1] for text in texts], np.float32)
+
+    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
+        signs = [np.full((len(text), 1), 7, np.uint64) for text in texts]
+        return self.encode(texts), TokenSigns.of(signs)
+
+
+def test_each_text_is_encoded_once(tmp_path: Path) -> None:
+    encoder = CountingEncoder()
+    cached = CachedEncoder(encoder, tmp_path)
+
+    vectors = cached.encode(["a", "bb", "a"])
+    cached.encode(["bb", "ccc"])
+
+    assert vectors[:, 0].tolist() == [1, 2, 1]
+    assert encoder.texts == ["a", "bb", "ccc"]
+
+
+def test_encodings_are_kept_in_the_folder(tmp_path: Path) -> None:
+    first = CachedEncoder(CountingEncoder(), tmp_path)
+    first.encode(["a", "bb"])
+    first.encode_with_tokens(["ccc"])
+    first.save()
+
+    encoder = CountingEncoder()
+    later = CachedEncoder(encoder, tmp_path)
+
+    assert later.encode(["bb", "a"])[:, 0].tolist() == [2, 1]
+    vectors, signs = later.encode_with_tokens(["ccc"])
+    assert vectors[:, 0].tolist() == [3]
+    assert signs.bits.ravel().tolist() == [7, 7, 7]
+    assert encoder.texts == []
+
+
+def test_texts_that_were_used_longest_ago_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_queries, "MAX_KEPT_QUERIES", 2)
+    first = CachedEncoder(CountingEncoder(), tmp_path)
+    first.encode(["a", "bb", "ccc"])
+    first.encode(["a"])
+    first.save()
+
+    encoder = CountingEncoder()
+    CachedEncoder(encoder, tmp_path).encode(["a", "bb", "ccc"])
+
+    assert encoder.texts == ["bb"]
+
+
+def test_damaged_encodings_are_named(tmp_path: Path) -> None:
+    cached = CachedEncoder(CountingEncoder(), tmp_path)
+    cached.encode(["a"])
+    cached.save()
+    (tmp_path / "encode" / TEXTS).write_text("[]", encoding="utf-8")
+
+    with pytest.raises(Damaged, match=TEXTS):
+        CachedEncoder(CountingEncoder(), tmp_path).encode(["a"])
