@@ -70,7 +70,7 @@ class TrailEntry:
 
         parts = [self.detail, ", ".join(shown)]
         if self.source:
-            parts.append(f"by {self.source}")
+            parts.append(f"from {self.source}")
         what = "; ".join(part for part in parts if part)
         line = f"{self._moment:%Y-%m-%d %H:%M:%S}  {self.actor:12}  {self.action:13}  "
         return f"{line}{self.count:>6,}  {what}".rstrip()

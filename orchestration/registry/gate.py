@@ -85,8 +85,9 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
         which decides nothing.
     """
     challenger_scores = versions.load_scores(rules.project, challenger)
+    findings = _shadow_findings(rules.project, challenger, champion)
     if champion is not None and not challenger_scores.queries:
-        return Verdict(False, (NO_JUDGED_QUERIES,), queries=0, intervals=())
+        return Verdict(False, (NO_JUDGED_QUERIES,), queries=0, intervals=(), findings=findings)
 
     if champion is None:
         champion_scores = None
@@ -104,7 +105,7 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
 
     if champion_scores is not None and challenger_scores.split != GATE:
         verdict = replace(verdict, reasons=(*verdict.reasons, JUDGED_BY_TEST_SPLIT))
-    return replace(verdict, findings=_shadow_findings(rules.project, challenger, champion))
+    return replace(verdict, findings=findings)
 
 
 def _shadow_findings(

@@ -74,7 +74,7 @@ class ShadowRecord:
             f"overlap@10 {self.mean_overlap:.2f}, RBO {self.mean_rbo:.2f} {champion}"
         )
         if self.wins or self.losses or self.ties:
-            line += f"; by feedback {self.wins} wins, {self.losses} losses, {self.ties} ties"
+            line += f"; by feedback: wins {self.wins}, losses {self.losses}, ties {self.ties}"
         if self.dropped:
             line += f"; {self.dropped:,} queries dropped while busy"
         return line

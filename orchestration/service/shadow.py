@@ -148,6 +148,7 @@ class ShadowThread:
         self._challenger: Challenger | None = None
         self._last_look = -CHALLENGER_SECONDS
         self._last_save = 0.0
+        self._is_saved = True
         self._remembered: OrderedDict[str, Comparison] = OrderedDict()
         self._jobs: queue.Queue[ShadowJob] = queue.Queue(MAX_WAITING)
         self._stopping = threading.Event()
@@ -190,6 +191,7 @@ class ShadowThread:
             try:
                 job = self._jobs.get(timeout=STOP_POLL_SECONDS)
             except queue.Empty:
+                self._save_if_due()
                 continue
             self.process(job)
         self._save()
@@ -230,8 +232,8 @@ class ShadowThread:
             self._compare(job.text, searcher, challenger, record)
         else:
             self._count_opinion(job.text, job.document_id, job.verdict, record)
-        if time.monotonic() - self._last_save >= SAVE_SECONDS:
-            self._save()
+        self._is_saved = False
+        self._save_if_due()
 
     def _look_for_challenger(self) -> None:
         """Open the challenger if it is another one than before, or close it if there is none."""
@@ -311,8 +313,15 @@ class ShadowThread:
         comparison.outcomes[document_id] = outcome
         setattr(record, outcome, getattr(record, outcome) + 1)
 
+    def _save_if_due(self) -> None:
+        """Write the counts if they changed, and the last write is `SAVE_SECONDS` ago."""
+        is_due = time.monotonic() - self._last_save >= SAVE_SECONDS
+        if is_due and not self._is_saved:
+            self._save()
+
     def _save(self) -> None:
         self._last_save = time.monotonic()
+        self._is_saved = True
         if self.record is not None:
             save_record(self.project, self.record)
 

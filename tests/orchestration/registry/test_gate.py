@@ -211,6 +211,15 @@ def test_finding_of_shadow_mode_decides_nothing(project, monkeypatch):
     assert without.findings == ()
 
 
+def test_finding_is_shown_without_judged_queries(project, monkeypatch):
+    save_record(project, ShadowRecord("0", "hce", "untrained", "f", queries=9))
+
+    verdict = judge(project, monkeypatch, queries=0)
+
+    assert not verdict.passed
+    assert len(verdict.findings) == 1
+
+
 def test_finding_about_another_champion_is_not_shown(project, monkeypatch):
     save_record(project, ShadowRecord("0", "hce", "untrained", "another encoder", queries=9))
 

@@ -170,6 +170,22 @@ def test_counts_survive_a_restart(thread, project, registry, searcher):
     assert load_record(project, "4").queries == 2
 
 
+def test_last_counts_are_written_without_another_query(thread, project, monkeypatch):
+    monkeypatch.setattr(shadow, "STOP_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(shadow, "SAVE_SECONDS", 0.2)
+    thread.start()
+
+    thread.offer([QUERY])
+    thread.offer(["another query"])
+
+    def is_written() -> bool:
+        record = load_record(project, "4")
+        return record is not None and record.queries == 2
+
+    assert until(is_written)
+    thread.stop()
+
+
 def test_files_hold_no_query(thread, project):
     compare(thread)
     rate(thread, "b")
