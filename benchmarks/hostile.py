@@ -281,54 +281,23 @@ def _is_refusal(kind: str, answer: bytes) -> bool:
 def _load_rows(client: Client, project: Project, seconds: float) -> list[dict[str, Any]]:
     """Run readers, writers, a compaction and another build at the same time."""
     service = _service_process(project)
-    failures = Counter[str]()
-    writes = Counter[str]()
-    deadline = time.monotonic() + seconds
-
-    def add_over_http(prefix: str, number: int) -> None:
-        client.add(documents(f"{prefix}-{number}", 3))
-
-    def add_by_command(number: int) -> None:
-        lines = [json.dumps(document) + "\n" for document in documents(f"cli-{number}", 3)]
-        _run_freshet(project, "add", "-", stdin="".join(lines))
-
-    def write_until_deadline(writer: str, write: Callable[[int], None]) -> None:
-        """Call `write` five times a second with consecutive numbers, and count failures."""
-        while time.monotonic() < deadline:
-            try:
-                write(writes[writer])
-            # Every failure is counted, whatever its type.
-            except Exception as error:
-                failures[f"{writer}: {error}"[:300]] += 1
-            writes[writer] += 1
-            time.sleep(0.2)
-
-    writers: dict[str, Callable[[int], None]] = {
-        "HTTP 1": partial(add_over_http, "first"),
-        "HTTP 2": partial(add_over_http, "second"),
-        "CLI": add_by_command,
-    }
-    threads = [
-        threading.Thread(target=write_until_deadline, args=(writer, write))
-        for writer, write in writers.items()
-    ]
+    writers = _Writers(client, project, time.monotonic() + seconds)
     with searching(client, READERS) as searches:
-        for thread in threads:
-            thread.start()
+        writers.start()
         time.sleep(seconds / 3)
         early_usage = _resource_usage(service)
         _run_freshet(project, "tools", "compact")
         _open_other_build(project)
-        for thread in threads:
-            thread.join()
+        writers.join()
         late_usage = _resource_usage(service)
 
-    for problem in (*failures, *searches["errors"]):
+    for problem in (*writers.failures, *searches["errors"]):
         print(problem, file=sys.stderr)
-    errors = failures.total() + len(searches["errors"])
-    requests_sent = len(searches["seconds"]) + writes.total()
+    errors = writers.failures.total() + len(searches["errors"])
+    writes = writers.writes.total()
+    requests_sent = len(searches["seconds"]) + writes
     label = (
-        f"{READERS} readers, {writes.total()} writes of {len(writers)} writers, "
+        f"{READERS} readers, {writes} writes of {len(writers.threads)} writers, "
         f"a compaction, another build, {seconds:g} s:"
     )
 
@@ -348,6 +317,65 @@ def _load_rows(client: Client, project: Project, seconds: float) -> list[dict[st
         search_seconds = float(np.quantile(searches["seconds"], quantile))
         results.append(row_stated(f"{label} search {name} (s)", search_seconds, 1, "-"))
     return results
+
+
+class _Writers:
+    """Two threads that add documents over HTTP, and one that adds them by command.
+
+    Args:
+        client: The service to which the documents are added.
+        project: The project of the service.
+        deadline: Time of `time.monotonic` at which the threads end.
+
+    Attributes:
+        writes: Number of additions that each writer tried.
+        failures: How often each error occurred, by writer and message.
+        threads: One thread per writer.
+    """
+
+    def __init__(self, client: Client, project: Project, deadline: float) -> None:
+        self.client = client
+        self.project = project
+        self.deadline = deadline
+        self.writes = Counter[str]()
+        self.failures = Counter[str]()
+        writers: dict[str, Callable[[int], None]] = {
+            "HTTP 1": partial(self._add_over_http, "first"),
+            "HTTP 2": partial(self._add_over_http, "second"),
+            "CLI": self._add_by_command,
+        }
+        self.threads = [
+            threading.Thread(target=self._write_until_deadline, args=(writer, write))
+            for writer, write in writers.items()
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self.threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Wait until the deadline has ended all threads."""
+        for thread in self.threads:
+            thread.join()
+
+    def _add_over_http(self, prefix: str, number: int) -> None:
+        self.client.add(documents(f"{prefix}-{number}", 3))
+
+    def _add_by_command(self, number: int) -> None:
+        lines = [json.dumps(document) + "\n" for document in documents(f"cli-{number}", 3)]
+        _run_freshet(self.project, "add", "-", stdin="".join(lines))
+
+    def _write_until_deadline(self, writer: str, write: Callable[[int], None]) -> None:
+        """Call `write` five times a second with consecutive numbers, and count failures."""
+        while time.monotonic() < self.deadline:
+            try:
+                write(self.writes[writer])
+            # Every failure is counted, whatever its type.
+            except Exception as error:
+                self.failures[f"{writer}: {error}"[:300]] += 1
+            self.writes[writer] += 1
+            time.sleep(0.2)
 
 
 def _service_process(project: Project) -> psutil.Process:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -378,6 +378,20 @@ class Constraints:
         return self._numbers[3, : self._size]
 
 
+class Hinges(NamedTuple):
+    """Hinges of queries; see `HingeProblem`.
+
+    Attributes:
+        rows: Vectors of the hinges, (m, H).
+        limits: Scores above which a hinge is positive, (m,).
+        weights: Weights of the hinges, (m,).
+    """
+
+    rows: np.ndarray
+    limits: np.ndarray
+    weights: np.ndarray
+
+
 class FusedSolver:
     """Solve IncDSI on the fused score.
 
@@ -532,34 +546,8 @@ class FusedSolver:
         own_limits = -(best + settings.gamma1) + own_shift
         own_weights = np.full(len(queries), settings.lambda1 / len(queries))
 
-        existing = self.constraints
-        known = existing.vectors
-        all_shares = np.asarray((self.query_counts @ self.bm25[place].T).todense()).ravel()
-        matching = all_shares[existing.rows]
-        shares = self.weight * matching / np.maximum(existing.highest, matching)
-        known_deviation = existing.deviations
-        known_limits = existing.scores - settings.gamma2 + existing.means / known_deviation - shares
-
-        vector = prior
-        members = np.zeros(len(known_limits), bool)
-        for _ in range(MAX_ROUNDS):
-            scores = (known @ vector) / known_deviation
-            violated = (scores > known_limits + 1e-9) & ~members
-            if not violated.any() and members.any():
-                break
-            members |= violated
-            chosen = np.flatnonzero(members)
-            chosen_rows = known[chosen].astype(np.float64) / known_deviation[chosen, None]
-            problem = HingeProblem(
-                np.concatenate([own_rows, chosen_rows]),
-                np.concatenate([own_limits, known_limits[chosen]]),
-                np.concatenate([own_weights, np.full(len(chosen), 1 - settings.lambda1)]),
-                prior,
-                settings.lambda2,
-            )
-            vector, _ = minimize_problem(problem)
-            if not violated.any():
-                break
+        own_hinges = Hinges(own_rows, own_limits, own_weights)
+        vector = self._minimise(prior, own_hinges, self._known_limits(place))
 
         self.vectors[place] = vector
         self.present[place] = True
@@ -568,3 +556,52 @@ class FusedSolver:
         ranks = (fused[:, others] > final[:, None]).sum(axis=1)
         for i in np.flatnonzero(ranks < 10):
             self.constraints.add(int(rows[i]), float(final[i]), float(highest[i]))
+
+    def _known_limits(self, place: int) -> np.ndarray:
+        """Return the limits of the constraints (m,) for a new document.
+
+        If z.v / deviation of a constraint is above its limit, the document comes too near to the
+        constraint's own document.
+        """
+        known = self.constraints
+        all_bm25 = np.asarray((self.query_counts @ self.bm25[place].T).todense()).ravel()
+        bm25 = all_bm25[known.rows]
+        shares = self.weight * bm25 / np.maximum(known.highest, bm25)
+        return known.scores - self.settings.gamma2 + known.means / known.deviations - shares
+
+    def _minimise(self, prior: np.ndarray, own: Hinges, known_limits: np.ndarray) -> np.ndarray:
+        """Return the vector (H,) that minimises the objective of a new document.
+
+        The problem begins with the hinges of the document's own queries. In each round, the
+        constraints that the last vector violates are added.
+
+        Args:
+            prior: The plain encoding of the document, (H,).
+            own: Hinges of the document's own queries.
+            known_limits: Limits of the constraints (m,).
+        """
+        known_vectors = self.constraints.vectors
+        known_deviations = self.constraints.deviations
+        vector = prior
+        members = np.zeros(len(known_limits), bool)
+        for _ in range(MAX_ROUNDS):
+            scores = (known_vectors @ vector) / known_deviations
+            violated = (scores > known_limits + 1e-9) & ~members
+            if not violated.any() and members.any():
+                break
+            members |= violated
+            chosen = np.flatnonzero(members)
+            chosen_rows = known_vectors[chosen].astype(np.float64)
+            chosen_rows = chosen_rows / known_deviations[chosen, None]
+            known_weights = np.full(len(chosen), 1 - self.settings.lambda1)
+            problem = HingeProblem(
+                np.concatenate([own.rows, chosen_rows]),
+                np.concatenate([own.limits, known_limits[chosen]]),
+                np.concatenate([own.weights, known_weights]),
+                prior,
+                self.settings.lambda2,
+            )
+            vector, _ = minimize_problem(problem)
+            if not violated.any():
+                break
+        return vector

@@ -297,10 +297,35 @@ def simulate(bench: FusionBench, behaviour: str, seed: int, asked: AskedQueries)
     row["low"] = gain.low
     row["high"] = gain.high
 
-    people_challenger = challenger.restrict_to(people_queries)
-    people_champion = champion.restrict_to(people_queries)
-    user_challenger = score_run(bench.run(weight, gate_judgements), gate_judgements)
-    user_champion = score_run(bench.run(bench.default_weight, gate_judgements), gate_judgements)
+    row["promoted"] = judge_gates(
+        champion.restrict_to(people_queries),
+        challenger.restrict_to(people_queries),
+        score_run(bench.run(bench.default_weight, gate_judgements), gate_judgements),
+        score_run(bench.run(weight, gate_judgements), gate_judgements),
+        seed,
+    )
+    return row
+
+
+def judge_gates(
+    people_champion: SystemScores,
+    people_challenger: SystemScores,
+    user_champion: SystemScores,
+    user_challenger: SystemScores,
+    seed: int,
+) -> dict[str, bool]:
+    """Return whether each of three gates promotes a learned weight.
+
+    Args:
+        people_champion: Scores of the default weight on queries with people's judgements.
+        people_challenger: Scores of the learned weight on these queries.
+        user_champion: Scores of the default weight on queries with judgements from feedback.
+        user_challenger: Scores of the learned weight on these queries.
+        seed: Seed of the gates.
+
+    Returns:
+        By the name of the gate: "people" and "users" compare on one kind of query, "both" on all.
+    """
     gates = {
         "people": (people_challenger, people_champion),
         "both": (
@@ -310,10 +335,9 @@ def simulate(bench: FusionBench, behaviour: str, seed: int, asked: AskedQueries)
         "users": (user_challenger, user_champion),
     }
     promoted = {}
-    for name, (gate_challenger, gate_champion) in gates.items():
-        promoted[name] = judge_promotion(gate_challenger, gate_champion, RULES, seed).passed
-    row["promoted"] = promoted
-    return row
+    for name, (challenger, champion) in gates.items():
+        promoted[name] = judge_promotion(challenger, champion, RULES, seed).passed
+    return promoted
 
 
 def simulate_feedback(
