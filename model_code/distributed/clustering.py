@@ -74,9 +74,9 @@ def compare_slice(
     """Run `Lloyd.compare` for a slice of n points.
 
     Args:
-        vectors: (n, H), of unit norm.
+        vectors: Unit vectors of the points, (n, H).
         shared: Centroids, (K, H), and a mask of the centroids to compare with, (K,) bool.
-        rows: (n,) bool, the points to compare.
+        rows: Mask of the points to compare, (n,) bool.
         state: `COMPARED_STATE` before the comparison.
         device: Device to compute on.
 

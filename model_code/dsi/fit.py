@@ -200,9 +200,9 @@ def largest_safe_scale(
 
     Args:
         vectors: Learned vectors V, (n, H).
-        sample: (s,), rows of V of the documents in the sample.
-        encodings: (s, H), the encoder's vectors of the sample.
-        queries: (m, H), of queries that were not trained on.
+        sample: Rows of V of the documents in the sample, (s,).
+        encodings: The encoder's vectors of the sample, (s, H).
+        queries: Vectors of queries that were not trained on, (m, H).
         relevant: For each query the rows of V that answer it.
 
     Returns:
@@ -270,7 +270,8 @@ def measure_encoding_scale(
 
     Args:
         trainer: After `fit`.
-        encodings: (n, H), all documents by the trainer's encoder. None: the sample is encoded.
+        encodings: The vectors of all documents by the trainer's encoder, (n, H). None: the sample
+            is encoded.
         seed: Seed of the sample.
         progress: Called while the sample is encoded.
 

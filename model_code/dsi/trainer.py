@@ -36,8 +36,8 @@ class QueryVectors:
     """The vectors of the queries of P pairs. Each different text is encoded once.
 
     Attributes:
-        vectors: (U, H) float32, of the U different texts.
-        rows: (P,) int64, the row of each pair's query.
+        vectors: Vectors of the U different texts, (U, H) float32.
+        rows: Row of each pair's query in `vectors`, (P,) int64.
     """
 
     vectors: np.ndarray
@@ -70,9 +70,10 @@ class DocumentBatch(NamedTuple):
 
     Attributes:
         queries: Tokenised texts; with a frozen encoder one bucket with their vectors (B, H).
-        documents: (B,) int64, the document of each query.
-        relevant: (2, m) int64, rows of the batch, and documents that are known to answer them.
-        paths: (B, M) int64, ancestors of each pair's passage. None without a hierarchy loss.
+        documents: Number of each query's document, (B,) int64.
+        relevant: m pairs of a row of the batch and a document that is known to answer its query,
+            (2, m) int64.
+        paths: Ancestors of each pair's passage, (B, M) int64. None without a hierarchy loss.
         excluded: For each level None or a (B, K_t) bool mask of the nodes above other relevant
             passages. None without a hierarchy loss.
     """
@@ -109,7 +110,7 @@ class DocumentCollator(Collator):
 
         Args:
             number: Number of the batch in the run.
-            pairs: (B,), numbers of its pairs.
+            pairs: Numbers of the pairs in the batch, (B,).
         """
         passages = self.data.passages
         positives = self.data.pairs.passages[pairs]
@@ -150,12 +151,13 @@ def document_losses(
     push the vectors of its other answers away.
 
     Args:
-        queries: (B, H).
-        vectors: (n, H), of any norm.
-        documents: (B,) int64, the document of each query.
+        queries: Query vectors, (B, H).
+        vectors: Document vectors of any norm, (n, H).
+        documents: Number of each query's document, (B,) int64.
         logit_scale: Factor of the scores.
-        relevant: (2, m) int64, rows i of the batch, and documents that are known to answer query i.
-            They are left out of its sum; its own document, which may be among them, is not.
+        relevant: m pairs of a row i of the batch and a document that is known to answer query i,
+            (2, m) int64. These documents are left out of the query's sum, except for its own
+            document, which may be among them.
 
     Returns:
         Losses, (B,).

@@ -39,8 +39,8 @@ def sum_by_owner(
     """Add up the vectors of each owner.
 
     Args:
-        vectors: (N, H).
-        owners: (N,), the owner of each vector, a number below `count`.
+        vectors: N vectors, (N, H).
+        owners: The owner of each vector, a number below `count`, (N,).
         count: Number of owners.
 
     Returns:
@@ -78,8 +78,8 @@ def document_means(vectors: np.ndarray, documents: np.ndarray, count: int) -> np
     """Return the mean of each document's passage vectors, scaled to unit norm.
 
     Args:
-        vectors: (N, H), of the passages.
-        documents: (N,), the document of each passage. Every document has a passage.
+        vectors: Vectors of the passages, (N, H).
+        documents: Number of each passage's document, (N,). Every document has a passage.
         count: Number of documents.
 
     Returns:

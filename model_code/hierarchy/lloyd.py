@@ -58,7 +58,7 @@ class Lloyd:
         """Prepare a run without centroids.
 
         Args:
-            vectors: (N, H), of unit norm.
+            vectors: Unit vectors of the points, (N, H).
             clusters: Number of clusters K.
         """
         self.vectors = vectors
@@ -83,8 +83,8 @@ class Lloyd:
         """Set the centroids of clusters that have none, and move the points nearer to them.
 
         Args:
-            clusters: (C,) int64, the numbers of the clusters.
-            centroids: (C, H), of unit norm.
+            clusters: Numbers of the clusters, (C,) int64.
+            centroids: Unit vector of each of these clusters, (C, H).
         """
         self.centroids[clusters] = centroids
         is_added = torch.zeros_like(self.moved)
@@ -137,8 +137,8 @@ class Lloyd:
         and its `rival` becomes infinite.
 
         Args:
-            rows: (N,) bool, the points to compare.
-            columns: (K,) bool, the centroids to compare them with.
+            rows: Mask of the points to compare, (N,) bool.
+            columns: Mask of the centroids to compare them with, (K,) bool.
         """
         points = torch.nonzero(rows)[:, 0]
         candidates = torch.nonzero(columns)[:, 0]

@@ -118,7 +118,7 @@ class Hierarchy:
         centroids near the root are means of very different passages.
 
         Args:
-            vectors: (n, H).
+            vectors: Vectors of n passages, (n, H).
             chunk: Number of vectors that are compared at once.
 
         Returns:

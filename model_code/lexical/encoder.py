@@ -271,13 +271,16 @@ def elu1p(logits: Tensor) -> Tensor:
 
 
 def max_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) -> Tensor:
-    """Return max_t x_t.e_v + b_v over each text's tokens, computed in blocks of the vocabulary.
+    """Return the logit of each vocabulary entry v for each text: max_t (x_t.e_v) + b_v.
+
+    The maximum is over the tokens t of the text. It is computed in blocks of the vocabulary, which
+    saves memory.
 
     Args:
-        features: Features of each token, (B, T, D).
-        mask: (B, T), 0 for padding.
-        decoder: Decoder rows, (V, D).
-        bias: (V,).
+        features: Features x of each token, (B, T, D).
+        mask: 0 for padding, (B, T).
+        decoder: Decoder row e of each vocabulary entry, (V, D).
+        bias: Bias b of each vocabulary entry, (V,).
 
     Returns:
         Logits, (B, V).
@@ -293,16 +296,16 @@ def max_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) ->
 def max_logits_at(
     features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor, entries: Tensor
 ) -> Tensor:
-    """Return `max_logits` of some vocabulary entries of each text only, in float32 or wider.
+    """Return the `max_logits` of given vocabulary entries of each text, in float32 or wider.
 
     The backward pass keeps (B, T, k) numbers instead of (B, T, V). Values and gradients equal those
     of the dense computation.
 
     Args:
-        features: Features of each token, (B, T, D).
-        mask: (B, T), 0 for padding.
-        decoder: Decoder rows, (V, D).
-        bias: (V,).
+        features: Features x of each token, (B, T, D).
+        mask: 0 for padding, (B, T).
+        decoder: Decoder row e of each vocabulary entry, (V, D).
+        bias: Bias b of each vocabulary entry, (V,).
         entries: Vocabulary entries of each text, (B, k) int64.
 
     Returns:
@@ -321,8 +324,8 @@ def top_entries(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = 
     """Return the entries of the k largest logits that are not blocked, ascending.
 
     Args:
-        logits: (B, V).
-        blocked: (V,) bool.
+        logits: Logits of each text, (B, V).
+        blocked: Mask of the entries that are never returned, (V,) bool.
         k: Number of entries per text, at most the number of entries that are not blocked. It is
             not checked, because the check would have to wait for the GPU.
         first: Entries, (B, n) int64, that are chosen before all others unless they are blocked.
@@ -368,7 +371,7 @@ class LexicalEncoder(TextModel):
             row, plus its bias.
         bias: Biases, (V,).
         config: Kind of the head, and numbers of weights that are kept.
-        blocked: (V,) bool, entries that never have a weight.
+        blocked: Mask of the entries that never have a weight, (V,) bool.
         open_entries: Number of entries that may have a weight.
     """
 
@@ -386,8 +389,8 @@ class LexicalEncoder(TextModel):
 
         Args:
             body: The transformer with its head.
-            decoder: (V, D).
-            bias: (V,).
+            decoder: Decoder rows, (V, D).
+            bias: Biases, (V,).
             tokenizer: A fast tokenizer of transformers.
             config: Head, and numbers of weights that are kept.
             max_tokens: Number of tokens to which longer texts are cut.

@@ -67,9 +67,9 @@ def semi_parametric_losses(
     Args:
         queries: The B queries.
         documents: The relevant document of each query, then E extra negatives.
-        scales: (3,), divisors of the terms' scores, in the order of `TERM_WEIGHTS`.
-        relevant: (B, B) bool; see `Contrast`.
-        allowed: (B, E) bool; see `Contrast`.
+        scales: Divisors of the terms' scores, in the order of `TERM_WEIGHTS`, (3,).
+        relevant: Mask of the relevant pairs, (B, B) bool; see `Contrast`.
+        allowed: Mask of the allowed extra negatives, (B, E) bool; see `Contrast`.
 
     Returns:
         Losses, (B,), by the name of the term.

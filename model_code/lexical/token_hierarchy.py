@@ -26,7 +26,7 @@ class LevelScores(NamedTuple):
     """The scores of B queries with the K nodes of one level.
 
     Attributes:
-        scores: (B, K).
+        scores: Score of each query with each node, (B, K).
         ancestors: Number of the node that contains each query's document, (B,) int64.
         compared: The nodes among which each query must find the right one, (B, K) bool.
     """
@@ -140,7 +140,7 @@ def _center_rows(scores: Tensor, selected: Tensor) -> Tensor:
     """Subtract from the selected scores of each row their mean.
 
     Args:
-        scores: (B, K).
+        scores: B rows of K scores, (B, K).
         selected: Which scores of a row to centre, (B, K) bool. Rows with one such score are
             skipped.
 

@@ -22,11 +22,12 @@ class Contrast(NamedTuple):
     The documents of the other pairs in the batch are negatives by default.
 
     Attributes:
-        relevant: (B, B) bool. `[i, j]` is true if document j is relevant to query i; such pairs are
-            left out of both softmaxes. The diagonal is ignored. None: no pair is left out.
-        negatives: (E, H) extra documents, or (E, m, H) if a document is m vectors. None: no extra
-            documents.
-        allowed: (B, E) bool. `[i, e]` is true if extra document e is a negative of query i. None:
+        relevant: Mask of the pairs that are left out of both softmaxes, (B, B) bool. `[i, j]` is
+            true if document j is relevant to query i. The diagonal is ignored. None: no pair is
+            left out.
+        negatives: Vectors of the extra documents, (E, H), or (E, m, H) if a document has m vectors.
+            None: no extra documents.
+        allowed: Mask of the extra documents that are negatives of each query, (B, E) bool. None:
             all extra documents are negatives of all queries.
     """
 
@@ -47,8 +48,8 @@ def contrastive_losses(
         - log[ e^S(q_i, d_i) / sum_j e^S(q_j, d_i) ]
 
     Args:
-        queries: (B, H), of unit norm.
-        documents: (B, H), of unit norm. Row i is the document of query i.
+        queries: Unit vectors of the queries, (B, H).
+        documents: Unit vectors of the documents, (B, H). Row i is the document of query i.
         temperature: Divisor of the scores.
         contrast: Masks and the extra documents n_e, (E, H).
 
@@ -76,13 +77,15 @@ def bidirectional_losses(
 ) -> Tensor:
     """Add the softmax losses of both directions, with the diagonal as the positives.
 
-    The directions may be scored differently: MLR scores documents by several vectors on the way to
-    documents, and by the last layer's on the way to queries.
+    The directions may use different scores. MLR uses several vectors of a document when the
+    documents of a query are ranked, and only the last layer's vector when the queries of a document
+    are ranked.
 
     Args:
-        to_documents: (B, B) scores. Row i is the softmax of query i over documents.
-        to_queries: (B, B) scores. Column i is the softmax of document i over queries.
-        negative_scores: (B, E) scores of the extra documents, more columns of `to_documents`.
+        to_documents: Scores, (B, B). The softmax of query i is over row i, with all documents.
+        to_queries: Scores, (B, B). The softmax of document i is over column i, with all queries.
+        negative_scores: Scores of the extra documents, (B, E). They are further columns of
+            `to_documents`.
         contrast: Masks; see `Contrast`.
 
     Returns:
@@ -109,9 +112,9 @@ def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor
         - log[ e^s(i, positive_i) / sum_k e^s(i, k) ],   k = columns of row i that are not outside
 
     Args:
-        scores: (B, K).
-        positives: (B,) int64, the positive column of each row. It is never outside.
-        outside: (B, K) bool, columns that are left out of a row's softmax.
+        scores: B rows of K scores, (B, K).
+        positives: The positive column of each row, (B,) int64. It is never outside.
+        outside: Mask of the columns that are left out of a row's softmax, (B, K) bool.
 
     Returns:
         Losses, (B,).

@@ -39,13 +39,13 @@ def level_losses(
     A query whose ancestor has no sibling has loss 0.
 
     Args:
-        queries: (B, H), of unit norm.
-        centroids: (K, H), of any norm.
-        parents: (K,) int64, each node's parent one level up.
-        nodes: (B,) int64, the ancestor of each query's document at this level.
+        queries: Unit vectors of the queries, (B, H).
+        centroids: Centroids of the level's K nodes, of any norm, (K, H).
+        parents: Each node's parent one level up, (K,) int64.
+        nodes: The ancestor of each query's document at this level, (B,) int64.
         temperature: Divisor of the scores.
-        excluded: (B, K) bool, nodes that are no negatives of a query, because other documents that
-            are relevant to it lie below them. None: no node is excluded.
+        excluded: Mask of the nodes that are no negatives of a query, because other documents that
+            are relevant to it lie below them, (B, K) bool. None: no node is excluded.
 
     Returns:
         Losses, (B,).
@@ -64,9 +64,10 @@ def siblings(parents: Tensor, nodes: Tensor, excluded: Tensor | None = None) -> 
     """Mark the nodes that each query has to tell apart: its ancestor and the ancestor's siblings.
 
     Args:
-        parents: (K,) int64, each node's parent one level up.
-        nodes: (B,) int64, each query's ancestor. It is marked even if it is excluded.
-        excluded: (B, K) bool, nodes that are left out; see `level_losses`.
+        parents: Each node's parent one level up, (K,) int64.
+        nodes: The ancestor of each query's document, (B,) int64. It is marked even if it is
+            excluded.
+        excluded: Mask of the nodes that are left out, (B, K) bool; see `level_losses`.
 
     Returns:
         Mask, (B, K) bool.
@@ -115,8 +116,8 @@ class HierarchyLoss(nn.Module):
         """Return the loss of each query at each level.
 
         Args:
-            queries: (B, H), of unit norm.
-            paths: (B, M) int64, the ancestors of each query's document at levels 1 to M.
+            queries: Unit vectors of the queries, (B, H).
+            paths: The ancestors of each query's document at levels 1 to M, (B, M) int64.
             excluded: For each level None or a (B, K_t) mask; see `level_losses`.
 
         Returns:
@@ -145,8 +146,8 @@ def hce_losses(contrastive: Tensor, hierarchy: Tensor | None, hierarchy_weight: 
     The paper's weight is 1. Without a hierarchy, or with weight 0, this is contrastive training.
 
     Args:
-        contrastive: (B,).
-        hierarchy: (B, M), or None.
+        contrastive: Contrastive loss of each pair, (B,).
+        hierarchy: Hierarchy loss of each pair at each level, (B, M). None without a hierarchy.
         hierarchy_weight: Factor of the hierarchy loss.
 
     Returns:
@@ -178,8 +179,8 @@ def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float)
     plain mean, as in HCE-S or HCE-U.
 
     Args:
-        losses: (B,).
-        unsupervised: (B,) bool, true for pairs whose query was generated.
+        losses: Loss of each pair, (B,).
+        unsupervised: Mask of the pairs whose query was generated, (B,) bool.
         unsupervised_weight: Weight alpha of the unsupervised pairs' mean.
 
     Returns:

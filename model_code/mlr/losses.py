@@ -25,8 +25,8 @@ def layer_scores(queries: Tensor, documents: Tensor, temperature: float) -> Tens
     """Score every layer of every document for every query.
 
     Args:
-        queries: (B, H).
-        documents: (D, m, H).
+        queries: Vectors of the queries, (B, H).
+        documents: Vectors of the m layers of each document, (D, m, H).
         temperature: Divisor of the scores.
 
     Returns:
@@ -58,8 +58,9 @@ def multi_vector_losses(
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 
     Args:
-        queries: (B, H), of unit norm.
-        documents: (B, m, H), each layer of unit norm. Row i is the document of query i.
+        queries: Unit vectors of the queries, (B, H).
+        documents: Unit vectors of the m layers of each document, (B, m, H). Row i is the document
+            of query i.
         temperature: Divisor of the scores.
         contrast: Masks and the extra documents n_e, (E, m, H).
         last: Position of the last layer among the m.
@@ -97,8 +98,9 @@ def self_contrastive_losses(
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 
     Args:
-        queries: (B, H), of unit norm.
-        documents: (B, m, H), each layer of unit norm. Row i is the document of query i.
+        queries: Unit vectors of the queries, (B, H).
+        documents: Unit vectors of the m layers of each document, (B, m, H). Row i is the document
+            of query i.
         temperature: Divisor of the scores.
         contrast: Masks and the extra documents n_e, (E, m, H).
         last: Position of the last layer among the m.

@@ -25,7 +25,7 @@ class PairLoss:
         """Return the loss of each (query, document) pair, (B,).
 
         Args:
-            queries: (B, H), of unit norm.
+            queries: Unit vectors of the queries, (B, H).
             documents: The output of `encode_documents` for the B positive documents.
             temperature: Divisor of the scores.
             contrast: Masks, and the vectors of extra documents as `encode_documents` returned them.

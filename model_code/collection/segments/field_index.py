@@ -307,7 +307,7 @@ class FieldIndex:
     def _mark_documents(
         self, matches: np.ndarray, values: range, selected: Collection[int]
     ) -> None:
-        """Set the mask of all documents that have one of many values of a field.
+        """Set the mask of all documents that have a selected value. Fast for many such values.
 
         Args:
             matches: Mask (n,) to change.

@@ -66,7 +66,7 @@ _EAST_ASIAN = re.compile(
 )
 _KANA_OR_SIGN = re.compile(r"[\u3001-\u30ff\uff01-\uffef]")
 
-# Encodings that write all ASCII as ASCII and that old programs wrote files in.
+# Encodings that old programs used. All of them write ASCII characters as ASCII.
 _GUESSABLE = frozenset(
     codecs.lookup(name).name
     for name in [
