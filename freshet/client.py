@@ -190,7 +190,8 @@ class Client:
         """Return documents in the order of their ids.
 
         Args:
-            after: Only documents with greater ids; `next` of the page before.
+            after: An id. Only documents with greater ids are returned. For the next page, this is
+                `next` of the last page.
             limit: Number of documents.
         """
         query = urlencode({"after": after, "limit": limit})

@@ -81,7 +81,7 @@ class Engine(ABC):
 
         Args:
             query: The query.
-            percentage: Only documents that belong to this share; None for all.
+            percentage: Percentage of the documents that are searched, for a filter. None for all.
         """
 
     def add(self, document: PeerDocument) -> None:

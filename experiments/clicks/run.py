@@ -83,7 +83,8 @@ class AskedQueries:
     Attributes:
         judgements: The queries with their true answers.
         hits: Ids of the documents that the fusion shows for each query, best first.
-        component_hits: The same for each component of the fusion, by the component's name.
+        component_hits: Ids of the documents that each component of the fusion finds for each query,
+            best first, by the component's name.
         favourites: Ids of the documents that a promoter gives thumbs up.
     """
 

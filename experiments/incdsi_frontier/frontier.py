@@ -76,11 +76,11 @@ class Point:
         """Return the means over the orders of arrival.
 
         Args:
-            method: See `Point`.
-            chosen_for: See `Point`.
-            settings: See `Point`.
-            added: See `Point`.
-            before: See `Point`.
+            method: Name of the method.
+            chosen_for: Purpose of the settings.
+            settings: Settings of the method; None if it has none.
+            added: Number of additions.
+            before: Quality for old documents before any addition.
             found: Results of each order.
         """
         old = [Quality.of(old_ranks) for old_ranks, _ in found]
@@ -203,7 +203,7 @@ def frontier(
         methods: The methods by name.
         trials: Largest number of settings that are tried for each method.
         seed: Seed of the settings.
-        losses: See `LOSSES`.
+        losses: Accepted losses of old documents, for each of which settings are chosen.
     """
     require(trials >= 1, f"trials is {trials}, but must be at least 1")
     points: list[Point] = []

@@ -47,11 +47,12 @@ class ProtocolPlan:
         methods: Methods of adding that train nothing.
         ways: Methods of adding that train, by name.
         trials: Number of settings that are tried per method.
-        orders: See `AdditionOrders`.
+        orders: Number of orders of arrival for methods that do not train.
         learned_orders: Number of orders of arrival for methods that train.
-        steps: See `AdditionOrders`.
+        steps: Numbers of additions after which the search is evaluated, besides all.
         losses: Accepted losses of old documents, for each of which settings are chosen.
-        whole: See `AdditionOrders`.
+        whole: Number of orders in which all documents are added; None: all orders. See
+            `AdditionOrders`.
     """
 
     methods: Mapping[str, Method] = field(default_factory=_all_methods)

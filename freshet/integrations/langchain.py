@@ -200,7 +200,7 @@ class FreshetVectorStore(VectorStore):
             k: Number of passages.
             fetch_k: Number of best passages to choose from, up to 1,000.
             lambda_mult: 1 for the best passages only, 0 for the most different ones.
-            filter: See `Client.search`.
+            filter: Conditions on fields; see `Client.search`.
             **options: Further options of `Client.search`.
         """
         hits = self.client.search(

@@ -269,7 +269,7 @@ def measure_encoding_scale(
     """Measure `largest_safe_scale` of a finished trainer's vectors, on the dev queries.
 
     Args:
-        trainer: After `fit`.
+        trainer: A trainer whose method `fit` has run.
         encodings: The vectors of all documents by the trainer's encoder, (n, H). None: the sample
             is encoded.
         seed: Seed of the sample.

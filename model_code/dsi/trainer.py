@@ -74,8 +74,8 @@ class DocumentBatch(NamedTuple):
         relevant: m pairs of a row of the batch and a document that is known to answer its query,
             (2, m) int64.
         paths: Ancestors of each pair's passage, (B, M) int64. None without a hierarchy loss.
-        excluded: For each level None or a (B, K_t) bool mask of the nodes above other relevant
-            passages. None without a hierarchy loss.
+        excluded: For each level a mask of the nodes above other relevant passages, (B, K_t) bool,
+            or None if there are no such nodes. None without a hierarchy loss.
     """
 
     queries: LengthBuckets

@@ -402,7 +402,7 @@ class Encoder(TextModel):
         Args:
             settings: The group `encoder`.
             source: Folder of a trained encoder. None: the settings' base.
-            for_search: See `load`.
+            for_search: Whether the encoder will not be trained; see `load`.
         """
         is_base = source is None
         encoder = cls.load(

@@ -95,10 +95,10 @@ class TokenHierarchy(nn.Module):
 
         Args:
             queries: E(q), (B, V).
-            scales: (M,), divisors of the levels' scores.
+            scales: Divisors of the levels' scores, (M,).
             paths: Node of each query's document at each level, (B, M) int64; see `HierarchyLoss`.
-            excluded: For each level None, or a mask (B, K_t) of nodes that are no negatives; see
-                `HierarchyLoss`.
+            excluded: For each level a mask of the nodes that are no negatives, (B, K_t) bool, or
+                None; see `HierarchyLoss`.
 
         Returns:
             Losses, (B, M).

@@ -118,7 +118,7 @@ class HierarchyLoss(nn.Module):
         Args:
             queries: Unit vectors of the queries, (B, H).
             paths: The ancestors of each query's document at levels 1 to M, (B, M) int64.
-            excluded: For each level None or a (B, K_t) mask; see `level_losses`.
+            excluded: The mask `excluded` of each level, (B, K_t) bool, or None; see `level_losses`.
 
         Returns:
             Losses, (B, M).

@@ -323,7 +323,7 @@ class _Statistics(NamedTuple):
     length_norms: k1 * (1 - b + b * |d| / mean_length) of each passage, shape (n,).
     mean_length: Mean number of terms of a passage.
     passages: Number of passages that are not removed.
-    is_live: Which passages are not removed, shape (n,). None if no passage is removed.
+    is_live: Mask of the passages that are not removed, shape (n,). None if no passage is removed.
     total_length: Sum of the lengths of the passages that are not removed.
     """
 

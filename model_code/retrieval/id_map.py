@@ -268,7 +268,8 @@ class IdMap:
         """Return the rows of the given documents, ascending.
 
         Args:
-            mask: Which of the n different documents to select, by ascending id, shape (n,), bool.
+            mask: Mask of the selected ones of the n different documents, by ascending id, shape
+                (n,), bool.
 
         Raises:
             FreshetError: If the mask has another length.

@@ -223,7 +223,7 @@ class Retriever(ABC, Generic[Queries]):
 
         Args:
             text: The query text.
-            query: The same text, encoded.
+            query: The encoded query text.
             document_ids: Ids of the documents.
         """
         return [self.explain(text, document_id) for document_id in document_ids]

@@ -239,7 +239,7 @@ def default_weights(
 
     Args:
         names: Names of components and late interactions.
-        scales: Only the keys are used: the names of the dense components.
+        scales: Normaliser of each dense component, by name. The values are not used.
         headlines: The components that search headlines.
 
     >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})

@@ -173,8 +173,7 @@ def read_judged_pairs(
 
     Args:
         project: The project.
-        generation: Only documents that are live in this generation may be judged. None allows any
-            document.
+        generation: The generation whose live documents may be judged. None allows any document.
         only: The ids of the documents that may be judged; None for all.
     """
     queries_by_document = _queries_by_document(generation)

@@ -178,7 +178,7 @@ def old_document_scores(
 
     Args:
         searcher: Searcher of the live collection.
-        search: Its search without the words of known queries.
+        search: The search of this collection without the words of known queries.
         questions: Questions for old documents.
         arrived_answers: Ids of the documents that arrived with a query, by the text of the query.
             They also count as answers to a question with the same text.

@@ -22,7 +22,7 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
 
     Args:
         file: File of the ledger.
-        after: Only events with larger ids are read.
+        after: Id of an event. Only later events are read.
 
     Returns:
         The last readable change of each document, by document id.

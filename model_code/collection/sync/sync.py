@@ -214,9 +214,9 @@ def sync_all(
 
     Args:
         index: Live index to change.
-        force: See `sync`.
-        dry_run: See `sync`.
-        publish: See `sync`.
+        force: Whether to delete documents even if many are missing in their source.
+        dry_run: Whether to report the changes without making them.
+        publish: Function that applies the changes instead; see `apply_changes`.
     """
     report = AllSourcesReport()
     for name in (None, *read_sources(index.project)):

@@ -153,7 +153,7 @@ class WordCache:
 
         Args:
             backend: A `tokenizers.Tokenizer` without truncation.
-            rules: The same tokenizer as JSON.
+            rules: The rules of the tokenizer as parsed JSON.
         """
         self._backend = backend
         self._model = backend.model
