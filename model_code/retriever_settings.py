@@ -19,7 +19,9 @@ BM25 = "bm25"
 BM25_KNOWN = "bm25_known"
 
 _KINDS = all_trained_kinds()
-_KIND_DESCRIPTIONS = ", ".join(f"{kind.name} ({kind.description})" for kind in _KINDS)
+_KIND_DESCRIPTIONS = "Type of the retriever: " + "; ".join(
+    f"{kind.name} ({kind.description})" for kind in _KINDS
+)
 _KIND_NAMES = tuple(kind.name for kind in _KINDS)
 
 

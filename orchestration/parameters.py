@@ -64,15 +64,20 @@ HEADLINE = "headline"
 BOUND_SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
 PAGE_HEAD = """# Settings
 
-This page lists every key of `params.yaml`. `freshet settings --markdown` writes it;
-`freshet settings --describe` prints the same table, and `--json` prints it for programs. Each
-retriever is a key under `retrievers` and may override every key of `training`.
-`freshet run --set training.temperature=0.02` edits the file and runs the stages that the change
-affects. Unknown keys, wrong types, infinite numbers and values out of bounds are refused with one
-line that names the key.
+Look up here every key of `params.yaml`, with its allowed values, default and meaning. To change
+one, edit the file and run `freshet run`, or do both at once:
+
+    freshet run --set training.temperature=0.02    # runs only the stages that the key affects
+    freshet settings --describe                    # prints this table; --json is for programs
+
+- A missing key has its default. Unknown keys, wrong types, infinite numbers and values out of
+  bounds are refused with one line that names the key.
+- `NAME` stands for a retriever or a fusion. A key under `retrievers.NAME` may also be any key of
+  `training`, and overrides it for this retriever.
+- Terms are in the [glossary](glossary.md), and formulas in [methods](methods.md).
 
 The first table has the keys that a new project changes first. All other keys are under
-[Advanced](#advanced), by group.
+[Advanced](#advanced), by group. `freshet settings --markdown` writes this page.
 """
 # The keys that a newcomer needs, in the order in which they are explained.
 FIRST_KEYS = (

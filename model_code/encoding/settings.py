@@ -15,12 +15,13 @@ class PromptSettings(Settings):
 
     query: str | None = Field(
         None,
-        description='text before each query, such as "query: "; null: as the base\'s folder states',
+        description='Text before each query, such as "query: ". null: as the folder of the base '
+        "encoder states.",
     )
     document: str | None = Field(
         None,
-        description='text before each document, such as "passage: "; '
-        "null: as the base's folder states",
+        description='Text before each document, such as "passage: ". null: as the folder of the '
+        "base encoder states.",
     )
 
 
@@ -34,23 +35,33 @@ class EncoderSettings(Settings):
     base: str = Field(
         "sentence-transformers/all-MiniLM-L6-v2",
         min_length=1,
-        description="a folder in the sentence-transformers layout, or the name of a hub repository",
+        description="Pretrained encoder to start from: a folder in the sentence-transformers "
+        "layout, or the name of a hub repository.",
     )
     max_tokens: int = Field(
-        128, ge=3, description="longer texts are cut to this many tokens, two special ones included"
+        128,
+        ge=3,
+        description="Longest text that is encoded, in tokens, two special ones included. Longer "
+        "texts are cut.",
     )
     include_title: bool = Field(
         True,
-        description="whether the title (for docstrings: the qualified name) is put before the text",
+        description="Put the title (for docstrings: the qualified name) before the text.",
     )
     pooling: Pooling | None = Field(
-        None, description="how token vectors become one vector; null: as the base's folder states"
+        None,
+        description="How token vectors become one vector. null: as the folder of the base encoder "
+        "states.",
     )
     prompts: PromptSettings = Field(default_factory=PromptSettings)
     precision: Precision = Field(
         "auto",
-        description="precision of products when encoding; auto: bfloat16 where that is faster, "
-        "else float32 (with weights in half precision for search, where the CPU supports it); an "
-        "index records it",
+        description="Precision of matrix products when encoding. auto: bfloat16 where that is "
+        "faster, otherwise float32. With float32, search uses weights in half precision where "
+        "the CPU supports it. An index records its precision.",
     )
-    device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, ...")
+    device: str = Field(
+        "auto",
+        description="Where texts are encoded and encoders are trained: cpu, cuda, cuda:1, ... "
+        "auto: a GPU if there is one.",
+    )
