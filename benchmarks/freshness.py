@@ -339,7 +339,7 @@ def read_while_writing(
 
     Args:
         client: Searches and adds documents.
-        seconds: Duration.
+        seconds: How long to search and write.
         readers: Number of threads that search.
         first_edition: Number of the first edition, which must be new.
     """

@@ -199,8 +199,7 @@ class Project:
         if original.is_file() and not original.samefile(path) and _lines(original)[0] == identity:
             raise FreshetError(
                 f"this project is a copy of the one whose {original} names it in the same store "
-                "of MLflow: "
-                f"delete {path}, and it is another one there"
+                f"of MLflow: delete {path}, and it is another one there"
             )
         if lines != [identity, str(path.resolve())]:
             write_text(path, f"{identity}\n{path.resolve()}\n")

@@ -105,8 +105,7 @@ class FusionSettings(settings.Settings):
     weights: dict[str, float] = Field(
         default_factory=dict,
         description="Weight of each component. Without it, weights are learned on the judged dev "
-        "queries if "
-        "there are at least 30.",
+        "queries if there are at least 30.",
     )
     depth: int = Field(
         100,
@@ -119,8 +118,7 @@ class FusionSettings(settings.Settings):
         ge=0,
         le=1,
         description="How far a query's vector is moved towards its three best documents before "
-        "scoring again. "
-        "0: not at all.",
+        "scoring again. 0: not at all.",
     )
 
     def with_known_queries(self) -> FusionSettings:

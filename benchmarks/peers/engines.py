@@ -33,9 +33,9 @@ class PeerDocument:
     """A document as engines store it.
 
     Attributes:
-        document_id: Id.
-        text: Text.
-        vector: Unit vector, (H,) float32.
+        document_id: Id of the document.
+        text: Text of the document.
+        vector: Unit vector of the text, (H,) float32.
         percent: The shares of documents, in percent, that the document belongs to.
     """
 

@@ -101,7 +101,7 @@ class LateObjective(Objective):
     """The sum of the dense loss and a contrastive loss of MaxSim scores."""
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """See `Objective`."""
+        """Return the losses of a batch; see `Objective`."""
         queries, query_tokens, query_mask = token_vectors(self.encoder, batch.queries)
         documents, document_tokens, document_mask = token_vectors(self.encoder, batch.documents)
         scores = max_sim(query_tokens, query_mask, document_tokens, document_mask)

@@ -21,8 +21,7 @@ class LiveSettings(Settings):
         pattern=r"^[\d*,/-]+( [\d*,/A-Za-z-]+){4}$",
         description=(
             "When `freshet ui` syncs the live index with all its sources, as a cron expression in "
-            "UTC. "
-            "null: only on request."
+            "UTC. null: only on request."
         ),
     )
     publish: str | None = Field(

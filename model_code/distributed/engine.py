@@ -36,8 +36,7 @@ class ScaleSettings(Settings):
     engine: Literal["local", "ray"] = Field(
         "local",
         description="Where encoding, clustering and training run. local: this process. ray: "
-        "workers of a Ray "
-        "cluster, which needs the extra `scale`.",
+        "workers of a Ray cluster, which needs the extra `scale`.",
     )
     workers: int = Field(
         1,
@@ -53,8 +52,7 @@ class ScaleSettings(Settings):
     address: str | None = Field(
         None,
         description="Address of the Ray cluster, such as auto on one of its machines. null: each "
-        "stage starts "
-        "its own Ray.",
+        "stage starts its own Ray.",
     )
 
     def check(self) -> None:
@@ -158,6 +156,5 @@ def _require_room(settings: ScaleSettings, resources: dict[str, float]) -> None:
             spare = ", one of them a spare" if name == "CPU" else ""
             raise FreshetError(
                 f"scale asks for {settings.workers} workers, so {count:g} {name}s{spare}, and Ray "
-                "has "
-                f"{available:g}: lower scale.workers, or add machines"
+                f"has {available:g}: lower scale.workers, or add machines"
             )

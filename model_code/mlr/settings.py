@@ -13,14 +13,12 @@ class LayerSettings(Settings):
     numbers: tuple[int, ...] = Field(
         (),
         description="Numbers of hidden states: 0 is the embeddings, 6 the output of layer 6. The "
-        "last layer is "
-        "always added. Empty: the last layer alone, an ordinary encoder.",
+        "last layer is always added. Empty: the last layer alone, an ordinary encoder.",
     )
     pooling: Literal["self_contrastive", "multi_vector"] = Field(
         "self_contrastive",
         description="multi_vector: index a vector per layer and rank by the best one. "
-        "self_contrastive: train "
-        "on all layers and search with the last one.",
+        "self_contrastive: train on all layers and search with the last one.",
     )
     regulariser: float = Field(
         0.1,

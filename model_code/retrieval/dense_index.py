@@ -374,9 +374,8 @@ class DenseIndex:
         if fingerprint != self.fingerprint:
             raise FingerprintMismatch(
                 f"the index was built with encoder {self.fingerprint[:12]}, these vectors come "
-                "from "
-                f"{fingerprint[:12]}; build the index again with that encoder, or encode with the "
-                "index's own"
+                f"from {fingerprint[:12]}; build the index again with that encoder, or encode with "
+                "the index's own"
             )
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         _check_vectors(vectors, len(vectors), self.dimension)

@@ -25,17 +25,16 @@ class IndexSettings(Settings):
         50_000,
         ge=1,
         description="Below this number of vectors, search is exact and needs no FAISS. From there "
-        "on, an "
-        "inverted file with about 4 sqrt(n) lists proposes the candidates.",
+        "on, an inverted file with about 4 sqrt(n) lists proposes the candidates.",
     )
     nprobe: int = constant_field(
         32, ge=1, description="Lists of the inverted file that a query visits."
     )
     late_interaction: bool = Field(
         True,
-        description="Store one sign bit per dimension of each token vector (48 bytes per token "
-        "for MiniLM), so "
-        "that a fusion can use late interaction. Not available for several vectors per passage.",
+        description="Store one sign bit per dimension of each token vector (48 bytes per token for "
+        "MiniLM), so that a fusion can use late interaction. Not available for several vectors per "
+        "passage.",
     )
 
     def list_count(self, vectors: int) -> int:
@@ -60,8 +59,7 @@ class Bm25Settings(Settings):
     language: str | None = Field(
         AUTO,
         description="Language of the stemmer, a name of Snowball's such as german. auto: by the "
-        "script of each "
-        "word, English for Latin letters. null: words are not stemmed.",
+        "script of each word, English for Latin letters. null: words are not stemmed.",
     )
 
     def check(self) -> None:

@@ -138,7 +138,7 @@ class SortedIds(Sequence[str]):
 
     @cached_property
     def _hashes(self) -> tuple[array[int], array[int]]:
-        """The hashes of all ids, ascending, and the position of the id of each."""
+        """The hashes of all ids, ascending, and the position of each hash's id."""
         hashes = np.fromiter(map(hash, self), np.int64, len(self))
         order = np.argsort(hashes, kind="stable")
         return array("q", hashes[order].tobytes()), array("i", order.astype(np.int32).tobytes())

@@ -14,16 +14,14 @@ class PassageSettings(Settings):
         150,
         ge=0,
         description="Window length in words; long words and code count as several. 150 words fit "
-        "into 256 "
-        "tokens. 0: one passage per document, cut at encoder.max_tokens.",
+        "into 256 tokens. 0: one passage per document, cut at encoder.max_tokens.",
     )
     stride: int = Field(120, description="Words between the starts of two windows.")
     cut: Literal["words", "lines", "sections"] = Field(
         "words",
         description="How a document becomes passages. words: overlapping windows. lines: each "
-        "line, with the "
-        "first line before it. sections: windows that begin with their heading (`## Setup`) and "
-        "cross none.",
+        "line, with the first line before it. sections: windows that begin with their heading (`## "
+        "Setup`) and cross none.",
     )
 
     def check(self) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_REFUSALS = 10
 # Answers to "does it answer the question?", with the grade that each one gives.
 GRADES = {"y": 1, "n": 0}
+# Answers that give no grade: skip the hit, end the question, end the command.
 NEXT_HIT = "s"
 NEXT_QUESTION = "d"
 QUIT = "q"

@@ -223,7 +223,7 @@ class Searcher:
         """Search for several texts at once, which is faster than one by one.
 
         Args:
-            texts: Queries.
+            texts: The query texts.
             options: Options of all queries.
 
         Returns:

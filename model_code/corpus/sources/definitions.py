@@ -249,7 +249,8 @@ class DocstringCollector:
     def __init__(self) -> None:
         # Kind and package of the first object with a docstring, by docstring.
         self._kinds: dict[str, tuple[str, str]] = {}
-        # For each docstring {name: whether it is the qualified name of the object itself}.
+        # Names of the objects with each docstring, by docstring. The value of a name is whether it
+        # is the qualified name of the object itself.
         self._names: dict[str, dict[str, bool]] = {}
         # The name of each public class.
         self._classes: dict[type, str] = {}

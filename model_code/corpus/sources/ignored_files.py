@@ -90,7 +90,10 @@ class GitRules:
         return bool(self._ignored_names([b"."])) and not self._tracked
 
     def find_ignored(self, entries: Sequence[os.DirEntry[str]]) -> set[str]:
-        """See `IgnoreRules`. Tracked files are never ignored, nor are folders that hold one."""
+        """Return the paths of the entries that git ignores; see `IgnoreRules`.
+
+        Tracked files, and folders that hold one, are never ignored.
+        """
         if not entries:
             return set()
         paths: dict[bytes, str] = {}
@@ -179,7 +182,10 @@ class GitignoreFileRules:
         self._files: dict[str, list[_IgnoreFile]] = {str(folder): files}
 
     def find_ignored(self, entries: Sequence[os.DirEntry[str]]) -> set[str]:
-        """See `IgnoreRules`. The nearest `.gitignore` with a matching pattern decides."""
+        """Return the paths of the entries that are ignored; see `IgnoreRules`.
+
+        The nearest `.gitignore` with a matching pattern decides.
+        """
         ignored: set[str] = set()
         for entry in entries:
             files = self._files_for(os.path.dirname(entry.path))
