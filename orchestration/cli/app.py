@@ -65,7 +65,9 @@ TOOLS = [freshness.drift, maintenance.compact, maintenance.gc]
 
 app = typer.Typer(
     name="freshet",
-    help="Train, evaluate, promote and search retrievers over documents that change.",
+    help="Search your documents, keep the index correct while they change, and train it on "
+    "your judgements.\n\nStart: freshet init my-project --from ~/notes, then freshet demo in "
+    "my-project.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="Every command accepts --debug, which shows the traceback of an error.",

@@ -142,7 +142,7 @@ def settings(
 ) -> None:
     """Describe every key of params.yaml: type, default, bounds and meaning.
 
-    Use it to look up a setting.
+    Use it to look up a setting. freshet run --set KEY=VALUE changes one.
 
     Example: freshet settings
     """
@@ -165,7 +165,7 @@ def bench(context: typer.Context) -> None:
 
     Use it after a change of the code. freshet bench --help lists the benchmarks.
 
-    Example: freshet bench
+    Example: freshet bench search
     """
     if not (REPOSITORY / "benchmarks").is_dir():
         raise FreshetError(

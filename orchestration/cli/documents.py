@@ -188,7 +188,7 @@ def sync(
         typer.Option(
             "--source",
             metavar="NAME",
-            help="Name of a source beside the project's own one; by default made of PATH.",
+            help="Name of a source beside the project's own one; by default the last part of PATH.",
         ),
     ] = None,
     everything: Annotated[

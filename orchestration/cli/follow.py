@@ -22,7 +22,10 @@ def publish(
     ],
     take_over: Annotated[
         bool,
-        typer.Option("--take-over", help="Become the writer where another project published."),
+        typer.Option(
+            "--take-over",
+            help="Publish where another project did, and become the writer of this place.",
+        ),
     ] = False,
 ) -> None:
     """Publish the live index, so that other machines can search it.

@@ -26,7 +26,7 @@ CollectionName = Annotated[
 
 
 def sync_to(
-    engine: Annotated[EngineName, typer.Argument(help="The engine.")],
+    engine: Annotated[EngineName, typer.Argument(help="The engine that holds the documents.")],
     target: Annotated[str, typer.Argument(help="The address or folder given to freshet export.")],
     name: CollectionName = DEFAULT_NAME,
 ) -> None:

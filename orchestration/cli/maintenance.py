@@ -34,7 +34,9 @@ def verify() -> None:
 def repair(
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="Use the ledger even if the live index was built by another."),
+        typer.Option(
+            "--adopt", help="Use the ledger even if the live index belongs to another ledger."
+        ),
     ] = False,
 ) -> None:
     """Repair damaged files, or a lost ledger.
@@ -114,7 +116,9 @@ def compact(retriever: Retriever = None) -> None:
 def gc(
     delete: Annotated[
         bool,
-        typer.Option("--delete", help="Delete it. Without this, only show what could be deleted."),
+        typer.Option(
+            "--delete", help="Delete the files. Without it, only show what could be deleted."
+        ),
     ] = False,
     keep: Annotated[
         int, typer.Option(min=1, help="Number of model versions and live generations to keep.")

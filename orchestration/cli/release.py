@@ -22,7 +22,8 @@ def register(
 ) -> None:
     """Register a built retriever in MLflow as challenger.
 
-    Use it after a build, before freshet promote.
+    Use it after a build, before freshet promote. The challenger is the version that asks to
+    become champion, which is searched by default.
 
     Example: freshet register hce
     """
@@ -47,8 +48,9 @@ def promote(
 ) -> None:
     """Make the challenger the champion if the gate accepts it.
 
-    Use it to search with a new version. The champion's index is opened first, so that searches are
-    answered all the time. The exit code is 1 if the gate rejects the challenger.
+    Use it to search with a new version. The gate is a statistical test on queries that are used
+    for nothing else. The challenger's index is opened before it becomes champion, so that searches
+    are answered all the time. The exit code is 1 if the gate rejects the challenger.
 
     Example: freshet promote
     """
@@ -99,7 +101,8 @@ def rollback(
 
 def rewind(
     generation: Annotated[
-        int, typer.Option("--generation", min=0, help="Number of an older generation of it.")
+        int,
+        typer.Option("--generation", min=0, help="Number of an older generation of the retriever."),
     ],
     retriever: Retriever = None,
 ) -> None:

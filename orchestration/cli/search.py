@@ -45,7 +45,7 @@ def search(
         bool,
         typer.Option(
             "--explain",
-            help="Show which tokens matched (lexical and fused retrievers), and the boosts.",
+            help="Show the shares of each score, by component or token, and the boosts.",
         ),
     ] = False,
     offset: Annotated[
