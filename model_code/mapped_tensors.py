@@ -48,6 +48,34 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
     """
     with path.open("rb") as stream:
         content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays = {}
+    for name, entry in _read_header(path, content).items():
+        start, end = entry["data_offsets"]
+        dtype = np.dtype(DTYPES[entry["dtype"]])
+        count = (end - start) // dtype.itemsize
+        array = np.frombuffer(content, dtype, count, start)
+        arrays[name] = array.reshape(entry["shape"])
+    return arrays
+
+
+def tensor_range(path: Path, name: str) -> tuple[int, int]:
+    """Return where the bytes of an array begin and end in a safetensors file.
+
+    Args:
+        path: The file.
+        name: Name of the array.
+
+    Raises:
+        Damaged: If the file is cut off.
+    """
+    with path.open("rb") as stream:
+        content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    start, end = _read_header(path, content)[name]["data_offsets"]
+    return start, end
+
+
+def _read_header(path: Path, content: mmap.mmap) -> dict[str, Any]:
+    """Return the entry of each array. Its `data_offsets` count from the start of the file."""
     header_length = int.from_bytes(content[:HEADER_LENGTH_BYTES], "little")
     data_start = HEADER_LENGTH_BYTES + header_length
     try:
@@ -56,13 +84,9 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
         raise Damaged(f"{path} is torn", BUILD) from None
     header.pop("__metadata__", None)
 
-    arrays = {}
     for name, entry in header.items():
         start, end = entry["data_offsets"]
         if data_start + end > len(content):
             raise Damaged(f"{path} is torn: it ends within {name}", BUILD)
-        dtype = np.dtype(DTYPES[entry["dtype"]])
-        count = (end - start) // dtype.itemsize
-        array = np.frombuffer(content, dtype, count, data_start + start)
-        arrays[name] = array.reshape(entry["shape"])
-    return arrays
+        entry["data_offsets"] = (data_start + start, data_start + end)
+    return header

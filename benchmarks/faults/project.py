@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.collection.segments.documents import DOCUMENTS, ENCODER
+from model_code.collection.segments.documents import CORPUS_DOCUMENTS, ENCODER
 from model_code.project import Project
 from orchestration import parameters
 from orchestration.freshness.workspace import PROJECT_FILES
@@ -127,12 +127,12 @@ def write_build(
 
     rows = pd.DataFrame({"document_id": ids, "title": ids, "text": list(texts.values())})
     rows = rows.assign(fields="{}", date=None)
-    rows.to_parquet(folder / DOCUMENTS, index=False)
+    rows.to_parquet(folder / CORPUS_DOCUMENTS, index=False)
     return {
         "index": folder / "index",
         "hierarchy": hierarchy,
         "encoder": root / ENCODER,
-        "documents": folder / DOCUMENTS,
+        "documents": folder / CORPUS_DOCUMENTS,
         "text": rules,
         "provenance": {},
     }

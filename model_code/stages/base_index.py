@@ -16,7 +16,9 @@ STAGE = Stage(
     groups=("encoder", "index"),
     inputs=artifact_paths("corpus", "acceptance"),
     output="artifacts/base_index",
-    code=code_paths("corpus", "distributed", "encoding", "retrieval", "row_file.py", "text"),
+    code=code_paths(
+        "corpus", "distributed", "encoding", "mapped_tensors.py", "retrieval", "row_file.py", "text"
+    ),
 )
 
 

@@ -15,7 +15,11 @@ import numpy as np
 
 from model_code.collection.generations.generation import Generation, trained_documents
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.documents import DOCUMENTS, read_columns
+from model_code.collection.segments.documents import (
+    CORPUS_DOCUMENTS,
+    read_columns,
+    read_parquet_columns,
+)
 from model_code.collection.segments.placements import normalize_rows
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration
 from model_code.drift.measures import (
@@ -232,14 +236,16 @@ def documents_without_training_queries(artifacts: Path) -> set[str]:
     if not pseudo_queries.is_file():
         return set()
 
-    (pseudo_query_targets,) = read_columns(pseudo_queries, "document_id")
+    (pseudo_query_targets,) = read_parquet_columns(pseudo_queries, "document_id")
     targets = set(pseudo_query_targets)
-    judged_documents, splits = read_columns(corpus / "qrels.parquet", "document_id", "split")
+    judged_documents, splits = read_parquet_columns(
+        corpus / "qrels.parquet", "document_id", "split"
+    )
     for document_id, split in zip(judged_documents, splits, strict=True):
         if split == "train":
             targets.add(document_id)
 
-    (documents,) = read_columns(corpus / DOCUMENTS, "document_id")
+    (documents,) = read_parquet_columns(corpus / CORPUS_DOCUMENTS, "document_id")
     return set(documents) - targets
 
 

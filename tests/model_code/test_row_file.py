@@ -26,7 +26,7 @@ def array() -> np.ndarray:
 @pytest.fixture
 def file(array: np.ndarray, tmp_path: Path) -> RowFile:
     np.save(tmp_path / "rows.npy", array)
-    return RowFile(tmp_path / "rows.npy")
+    return RowFile.of_array(tmp_path / "rows.npy")
 
 
 @pytest.mark.parametrize("rows", [[3], [49, 0, 3, 3], [-1, 5], [[1, 2], [2, -1]], []])

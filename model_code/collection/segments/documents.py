@@ -1,27 +1,33 @@
-"""The documents file of a segment, a Parquet file from which documents are read by id.
+"""The documents file of a segment, from which documents are read by id.
 
-So the texts of a large collection need no memory. pyarrow is slow to import. It is imported inside
-the functions that read or write a file.
+The file holds a record of each document: the texts of its columns, one after the other. A search
+reads the records of its hits, so that the texts of a large collection need no memory. The file is
+not Parquet, because reading ten documents of a Parquet file took ten times as long, and pyarrow and
+the footer of the file took 67 MB at 100,000 documents.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from model_code.errors import FreshetError
 from model_code.files import atomic_write
 from model_code.hierarchy.tree import DOCUMENT_IDS
+from model_code.mapped_tensors import map_tensors
+from model_code.row_file import RowFile
 from model_code.text.documents import Document, canonical_fields
 from model_code.text.known_queries import KnownQuery, QuerySource
 
-ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
+ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.safetensors", "hierarchy"
+CORPUS_DOCUMENTS = "documents.parquet"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 CORPUS_COLUMNS = ("document_id", "title", "text", "fields", "date")
 COLUMNS = ("document_id", "title", "text", "fields", "content_hash", "queries", "date")
@@ -32,11 +38,18 @@ EXPIRES = "expires"
 # Value of the column `queries` of a document without queries, as JSON.
 NO_QUERIES = "[]"
 
-# Number of documents in a row group of the file. It is small, because lookups read whole groups.
-ROW_GROUP = 32
+# Arrays of the file; see `DocumentFile`.
+RECORDS, STARTS, ENDS = "records", "starts", "ends"
+IDS, ID_STARTS = "ids", "id_starts"
 
-# Bytes of text after which a column begins a new chunk. Arrow's offsets in a chunk have 32 bits.
-MAX_CHUNK_BYTES = 2**29
+# Entry of `ENDS` for a column without a value, such as a missing date.
+NO_VALUE = -1
+
+# Number of records that are read together when whole columns are read.
+RECORDS_AT_ONCE = 4096
+
+# Ids and texts may hold lone surrogates.
+ENCODING = ("utf-8", "surrogatepass")
 
 Row = dict[str, Any]
 
@@ -128,80 +141,55 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
         rows: Rows that `document_row` made, in any order. They are written by ascending id.
         target: Documents file to write.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex, fields_of_row
 
     sorted_rows = sorted(rows, key=lambda row: row["document_id"])
     index = FieldIndex.build(fields_of_row(row["fields"], row["date"]) for row in sorted_rows)
     index.save(target.with_name(FIELD_INDEX))
-    columns = {name: _string_column([row[name] for row in sorted_rows]) for name in COLUMNS}
-    table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+
+    records: list[bytes] = []
+    ends = np.full((len(sorted_rows), len(COLUMNS)), NO_VALUE, np.int64)
+    for number, row in enumerate(sorted_rows):
+        end = 0
+        for column, name in enumerate(COLUMNS):
+            if row[name] is not None:
+                text = _encode(row[name])
+                records.append(text)
+                end += len(text)
+                ends[number, column] = end
+    ids = [_encode(row["document_id"]) for row in sorted_rows]
+    arrays = {
+        RECORDS: np.frombuffer(b"".join(records), np.uint8),
+        STARTS: _starts(ends.max(axis=1, initial=0)),
+        ENDS: ends,
+        IDS: np.frombuffer(b"".join(ids), np.uint8),
+        ID_STARTS: _starts([len(text) for text in ids]),
+    }
     with atomic_write(target) as path:
-        # Both options make lookups cheaper. A lookup decodes whole row groups, and dictionaries
-        # double the number of pages in them. Statistics stay in memory, and only ids are found by
-        # them.
-        pq.write_table(
-            table,
-            path,
-            row_group_size=ROW_GROUP,
-            use_dictionary=False,
-            write_statistics=["document_id"],
-        )
-
-
-def _string_column(texts: Sequence[str | None]) -> Any:
-    """Convert texts to an Arrow column, without pyarrow's own conversion.
-
-    pyarrow's conversion imports pandas. That would make the first change of a process a second
-    slower.
-
-    Args:
-        texts: The texts. None is a missing value.
-
-    Returns:
-        A column with as many chunks as the length of the texts needs.
-    """
-    import pyarrow as pa
-
-    encoded = [b"" if text is None else text.encode() for text in texts]
-    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-    first_rows = np.flatnonzero(np.diff(ends // MAX_CHUNK_BYTES)) + 1
-    boundaries = [0, *first_rows.tolist(), len(texts)]
-
-    chunks = []
-    for start, end in zip(boundaries, boundaries[1:], strict=False):
-        offsets = np.zeros(end - start + 1, np.int32)
-        offsets[1:] = np.cumsum([len(text) for text in encoded[start:end]])
-        is_present = np.array([text is not None for text in texts[start:end]], bool)
-        buffers = (
-            offsets.tobytes(),
-            b"".join(encoded[start:end]),
-            np.packbits(is_present, bitorder="little").tobytes(),
-        )
-        chunks.append(pa.StringArray.from_buffers(end - start, *map(pa.py_buffer, buffers)))
-    return pa.chunked_array(chunks)
+        save_file(arrays, path)
 
 
 class DocumentFile:
     """Reads documents by their ids from a file that `write_rows` wrote. Threads may share it.
 
-    Rows are selected in Python. pyarrow's own filters import pandas, which would make the first
-    search of a process a second slower.
+    Documents are numbered by ascending id. The record of document i is `starts[i]` to
+    `starts[i + 1]` of the records. Its column j ends at `ends[i, j]` of the record, and begins
+    where the column before it ends.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the footer of a documents file, which has the first id of each row group."""
-        import pyarrow.parquet as pq
-
+        """Map the index of a documents file. Records are read when they are needed."""
+        arrays = map_tensors(path)
         self.path = path
-        self._footer = pq.read_metadata(path)
-        self._first_ids: list[str] = []
-        for number in range(self._footer.num_row_groups):
-            group = self._footer.row_group(number)
-            if group.num_rows:
-                self._first_ids.append(group.column(0).statistics.min)
+        self._starts = arrays[STARTS]
+        self._ends = arrays[ENDS]
+        self._ids = arrays[IDS]
+        self._id_starts = arrays[ID_STARTS]
+        self._records = RowFile.of_bytes(path, RECORDS)
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self._starts) - 1
 
     def read(
         self, document_ids: Collection[str], columns: Sequence[str] = COLUMNS
@@ -215,36 +203,81 @@ class DocumentFile:
         Returns:
             Rows by document id.
         """
-        import pyarrow.parquet as pq
+        numbers: list[int] = []
+        for document_id in set(document_ids):
+            text = _encode(document_id)
+            number = bisect_left(range(len(self)), text, key=self._id_text)
+            if number < len(self) and self._id_text(number) == text:
+                numbers.append(number)
 
-        wanted = set(document_ids)
-        groups = {bisect_right(self._first_ids, document_id) - 1 for document_id in wanted}
-        # `bisect_right` gives group -1 for an id that is smaller than all ids of the file.
-        groups.discard(-1)
-        names = list(dict.fromkeys(("document_id", *columns)))
-        with pq.ParquetFile(self.path, metadata=self._footer) as file:
-            table = file.read_row_groups(sorted(groups), names, use_threads=False)
+        positions = np.array(sorted(numbers), np.int64)
+        starts = self._starts[positions]
+        records = self._records.read_runs(starts, self._starts[positions + 1] - starts)
+        names = tuple(dict.fromkeys(("document_id", *columns)))
+        rows = self._split_records(records.tobytes(), positions, names)
+        return {row["document_id"]: row for row in rows}
 
-        positions: dict[str, int] = {}
-        for position, document_id in enumerate(table["document_id"].to_pylist()):
-            if document_id in wanted:
-                positions[document_id] = position
+    def read_columns(self, columns: Sequence[str]) -> list[list[Any]]:
+        """Read columns of all documents. Each is a list of values in the order of the ids."""
+        values: list[list[Any]] = [[] for _ in columns]
+        for start in range(0, len(self), RECORDS_AT_ONCE):
+            positions = np.arange(start, min(len(self), start + RECORDS_AT_ONCE))
+            first, end = self._starts[[positions[0], positions[-1] + 1]]
+            records = self._records.read_runs(np.array([first]), np.array([end - first]))
+            for row in self._split_records(records.tobytes(), positions, columns):
+                for column, name in zip(values, columns, strict=True):
+                    column.append(row[name])
+        return values
 
-        rows: dict[str, Row] = {document_id: {} for document_id in positions}
-        for name in names:
-            column = table[name]
-            for document_id, position in positions.items():
-                rows[document_id][name] = column[position].as_py()
-        return rows
+    def _split_records(
+        self, records: bytes, positions: np.ndarray, columns: Sequence[str]
+    ) -> Iterator[Row]:
+        """Yield columns of documents.
+
+        Args:
+            records: The records of the documents, one after the other.
+            positions: Numbers of the documents, shape (n,).
+            columns: Names of the columns.
+        """
+        sizes = self._starts[positions + 1] - self._starts[positions]
+        record_starts = np.cumsum(sizes) - sizes
+        all_ends = self._ends[positions].tolist()
+        for record_start, ends in zip(record_starts.tolist(), all_ends, strict=True):
+            row: Row = {}
+            for name in columns:
+                column = COLUMNS.index(name)
+                row[name] = None
+                if ends[column] != NO_VALUE:
+                    # A column without a value has no end.
+                    start = max([0, *ends[:column]])
+                    text = records[record_start + start : record_start + ends[column]]
+                    row[name] = text.decode(*ENCODING)
+            yield row
+
+    def _id_text(self, number: int) -> bytes:
+        return self._ids[self._id_starts[number] : self._id_starts[number + 1]].tobytes()
 
 
 def read_columns(path: Path, *columns: str) -> list[list[str]]:
-    """Read whole columns of a Parquet file. Each is a list of values in the order of the rows."""
+    """Read columns of a documents file. Each is a list of values in the order of the ids."""
+    return DocumentFile(path).read_columns(columns)
+
+
+def read_parquet_columns(path: Path, *columns: str) -> list[list[str]]:
+    """Read columns of a Parquet file. Each is a list of values in the order of the rows."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         table = file.read(columns=list(columns))
     return [table[name].to_pylist() for name in columns]
+
+
+def _encode(text: str) -> bytes:
+    return text.encode(*ENCODING)
+
+
+def _starts(sizes: Any) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
 def row_queries(path: Path) -> dict[str, list[KnownQuery]]:

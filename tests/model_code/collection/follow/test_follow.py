@@ -165,7 +165,7 @@ def test_torn_head_is_refused(reader, tmp_path):
         reader.update()
 
 
-@pytest.mark.parametrize("name", ["documents.parquet", "manifest.json"])
+@pytest.mark.parametrize("name", ["documents.safetensors", "manifest.json"])
 def test_changed_file_is_refused_and_fetched_later(own, reader, target, tmp_path, name):
     before = searches(reader.project)
     change(own, {"added": "word1 word2"})
@@ -485,10 +485,10 @@ def test_unknown_protocol_names_the_extra():
 
 def test_damaged_generation_is_not_published(own, target):
     folder = own.live / RETRIEVER / "generations/000000"
-    path = folder / "documents.parquet"
+    path = folder / "documents.safetensors"
     path.write_bytes(path.read_bytes() + b"x")
 
-    with pytest.raises(Damaged, match="documents.parquet was changed"):
+    with pytest.raises(Damaged, match="documents.safetensors was changed"):
         publish_to(own, target)
 
     assert read_head(SharedStorage(target), KEY) is None

@@ -143,7 +143,7 @@ def test_generation_stores_only_its_additions(
     assert trained_documents(added) == OLD.keys()
     assert added_since_training(added) == {"d00x"}
     assert names_below(added.folder) == {
-        "documents.parquet",
+        "documents.safetensors",
         "fields.safetensors",
         "hierarchy/document_ids.json",
         "placements.safetensors",
@@ -323,10 +323,10 @@ def test_reopening_build_keeps_additions(
 def test_rewind_detects_damaged_shared_folder(writer: GenerationBuilder) -> None:
     first = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     writer.apply([put("d01x", NEW)], up_to(2), {})
-    (first.folder / "documents.parquet").write_bytes(b"nonsense")
+    (first.folder / "documents.safetensors").write_bytes(b"nonsense")
     third = writer.apply([put("d02x", NEW)], up_to(3), {}).generation
     assert third.number == 3, "shared folders are not read on every switch"
-    with pytest.raises(FreshetError, match="documents.parquet was changed"):
+    with pytest.raises(FreshetError, match="documents.safetensors was changed"):
         writer.collection.read(2).verify_all()
     shutil.rmtree(first.folder)
     with pytest.raises(FreshetError, match="generation 2 of 'r' needs .*000001, which is gone"):

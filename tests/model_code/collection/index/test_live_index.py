@@ -258,9 +258,9 @@ def test_repeated_revert_after_kill_reverts_once(project, collection, monkeypatc
 def test_a_damaged_generation_is_not_gone_back_to(project, collection):
     first = add(collection, row("a")).generation
     add(collection, row("b"))
-    (first.folder / "documents.parquet").write_bytes(b"nonsense")
+    (first.folder / "documents.safetensors").write_bytes(b"nonsense")
     before = collection.ledger.position().event
-    with pytest.raises(FreshetError, match="documents.parquet was changed"):
+    with pytest.raises(FreshetError, match="documents.safetensors was changed"):
         collection.revert(1)
     assert collection.ledger.position().event == before
 

@@ -1,4 +1,4 @@
-"""Guards that documents are written as pyarrow writes them, without importing pandas."""
+"""Test that documents are read as they were written, without importing pyarrow."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from model_code.collection.segments import documents
-from model_code.collection.segments.documents import COLUMNS, Row, write_rows
+from model_code.collection.segments.documents import COLUMNS, Row, read_columns, write_rows
 
 
 def make_rows(count: int) -> list[Row]:
@@ -26,27 +24,29 @@ def make_rows(count: int) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 8, 2**29])
 @pytest.mark.parametrize("count", [0, 1, 70])
-def test_rows_are_read_as_they_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, chunk_bytes: int
+def test_columns_are_read_as_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(documents, "MAX_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(documents, "RECORDS_AT_ONCE", 8)
     rows = make_rows(count)
-    write_rows(rows, tmp_path / "documents.parquet")
-    table = pq.read_table(tmp_path / "documents.parquet")
-    assert table.to_pylist() == rows
-    assert table.schema.types == [pa.string()] * len(COLUMNS)
+    write_rows(rows[::-1], tmp_path / "documents.safetensors")
+
+    columns = read_columns(tmp_path / "documents.safetensors", *COLUMNS)
+
+    assert columns == [[row[name] for row in rows] for name in COLUMNS]
 
 
-def test_writing_documents_imports_no_pandas(tmp_path: Path) -> None:
+def test_reading_and_writing_documents_imports_no_pyarrow(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from model_code.collection.segments.documents import document_row, write_rows;"
+        "from model_code.collection.segments.documents import (DocumentFile, document_row,"
+        " write_rows);"
         "from model_code.text.documents import Document;"
-        "write_rows([document_row(Document('a', 't', 'text', {}))], Path(sys.argv[1]));"
-        "print('pandas' in sys.modules)"
+        "path = Path(sys.argv[1]);"
+        "write_rows([document_row(Document('a', 't', 'text', {}))], path);"
+        "print(DocumentFile(path).read(['a'])['a']['text'], 'pyarrow' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "documents.parquet")]
+    command = [sys.executable, "-c", code, str(tmp_path / "documents.safetensors")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "text False"
