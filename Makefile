@@ -57,7 +57,7 @@ repro: $(VENV)/.installed
 # The pages lie where their links expect them, the site in .site/html.
 docs: $(VENV)/.installed-for-tests
 	rm -rf .site && mkdir -p .site/pages
-	git ls-files -z '*.md' 'docs/images' 'experiments/*.png' 'experiments/*.json' 'experiments/*.toml' 'experiments/*.yaml' | xargs -0 cp --parents --target-directory .site/pages
+	git ls-files -z '*.md' 'docs/images' 'experiments/*.png' 'experiments/*.json' 'experiments/*.toml' 'experiments/*.yaml' 'benchmarks/*.json' | xargs -0 cp --parents --target-directory .site/pages
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 lint: $(VENV)/.installed-for-tests

@@ -44,6 +44,7 @@ class AuditAction(StrEnum):
     - `FEEDBACK` and `WITHDRAW` record and delete an opinion about a hit.
     - `FORGET` forgets a query.
     - `JUDGE` records own judgements.
+    - `RETUNE` chooses the weights of a live fusion again.
     - `SETTINGS` changes values of `params.yaml`.
     """
 
@@ -57,6 +58,7 @@ class AuditAction(StrEnum):
     WITHDRAW = "withdraw"
     FORGET = "forget"
     JUDGE = "judge"
+    RETUNE = "retune"
     SETTINGS = "settings"
 
 

@@ -30,6 +30,7 @@ PAGES = sorted(
 )
 # what pages show or link to
 SHOWN = [f"experiments/*.{suffix}" for suffix in ("png", "json", "toml", "yaml")]
+SHOWN.append("benchmarks/*.json")
 # quiet would hide warnings from strict, too
 BUILD = ["mkdocs", "build", "--strict", "--config-file"]
 

@@ -60,9 +60,9 @@ MEANINGS = {
         "Share of the documents refined by IncDSI for which not every constraint is met.",
     ),
     "growth": (
-        "How much has the collection grown since the training?",
-        "Documents added since the last training, as a share of the documents trained on. It is "
-        "counted and not tested, so it has no p-value.",
+        "How much has the collection changed since the training?",
+        "Documents added or changed since the last training, retrain or retune, as a share of the "
+        "documents trained on. It is counted and not tested, so it has no p-value.",
     ),
 }
 # Meaning of an example's value, by measure.
@@ -77,6 +77,7 @@ EXAMPLE_TITLES = {
 }
 DECISION_MEANINGS = {
     "no action": "Documents are searchable as they are; nothing else happens.",
+    "retune": "The weights of the live fusion are chosen again. The gate decides about them.",
     "pilot": "A short training on a sample tells whether a retrain would help.",
     "retrain": "A full build on the live documents is due. The gate decides about its result.",
 }
@@ -102,7 +103,7 @@ h3 { margin: 1rem 0 .3rem; font-size: 1rem } p { margin: .4rem 0 }
 .muted { color: var(--muted) }
 .decision { margin: 1.2rem 0; padding: 1rem 1.2rem; background: var(--card);
   border-left: .35rem solid var(--muted); border-radius: .3rem }
-.decision.pilot, .decision.retrain { border-color: var(--beyond) }
+.decision.retune, .decision.pilot, .decision.retrain { border-color: var(--beyond) }
 .decision h2 { margin-top: 0 }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }

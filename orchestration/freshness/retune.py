@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from model_code.audit import AuditAction, AuditLog
 from model_code.collection.generations.encodings import judging_segments
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
@@ -190,6 +191,8 @@ def retune(project: Project) -> RetuneResult:
         index = LiveIndex(project, searcher.generation.retriever)
         provenance = {"retuned_on": result.queries}
         generation = index.tune(result.after, provenance)
+        detail = f"generation {generation.number}"
+        AuditLog(project.audit).append(AuditAction.RETUNE, 1, detail=detail)
         return replace(result, generation=generation.number)
 
 

@@ -28,6 +28,8 @@ class ShadowRecord:
         retriever: Name of the challenger's retriever.
         champion: Name of the champion's retriever.
         champion_fingerprint: Fingerprint of the champion's encoder.
+        champion_tuned: Number of the generation whose retune chose the champion's weights; None if
+            it has the weights of its build.
         queries: Number of compared queries.
         overlap: Sum of the overlaps of the first ten documents.
         rbo: Sum of the rank-biased overlaps.
@@ -41,6 +43,7 @@ class ShadowRecord:
     retriever: str
     champion: str
     champion_fingerprint: str
+    champion_tuned: int | None = None
     queries: int = 0
     overlap: float = 0.0
     rbo: float = 0.0

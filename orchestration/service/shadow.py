@@ -260,16 +260,25 @@ class ShadowThread:
         self._remembered.clear()
 
     def _record_for(self, searcher: Searcher, challenger: Challenger) -> ShadowRecord:
-        """Return the counts about challenger and champion; new ones after a promotion."""
+        """Return the counts about challenger and champion.
+
+        They begin again after a promotion and after a retune of the champion.
+        """
         generation = searcher.generation
         record = self.record or load_record(self.project, challenger.version)
-        if record is None or not record.is_about(generation.retriever, generation.fingerprint):
+        is_current = (
+            record is not None
+            and record.is_about(generation.retriever, generation.fingerprint)
+            and record.champion_tuned == generation.tuned
+        )
+        if record is None or not is_current:
             self._remembered.clear()
             record = ShadowRecord(
                 challenger.version,
                 challenger.retriever,
                 generation.retriever,
                 generation.fingerprint,
+                generation.tuned,
             )
         self.record = record
         return record

@@ -12,13 +12,20 @@ import pytest
 from model_code.drift.measures import (
     ASKED_QUERIES,
     CHANGED_DOCUMENTS,
+    MEASURES,
+    PROTECTED_QUERIES,
     DocumentExample,
     Statistic,
     growth,
     judge,
 )
 from model_code.drift.report import DriftReport, SkippedMeasure
-from orchestration.freshness.drift_page import MEANINGS, example_ids, render_page
+from orchestration.freshness.drift_page import (
+    DECISION_MEANINGS,
+    MEANINGS,
+    example_ids,
+    render_page,
+)
 from orchestration.freshness.policy import Action, Decision
 
 NULL = np.linspace(-0.1, 0.1, 1999)
@@ -158,3 +165,10 @@ def test_report_without_examples_is_shown():
 
     assert "Drift report" in render_page(row, {})
     assert example_ids(row["report"]) == []
+
+
+def test_each_measure_and_decision_is_explained():
+    measures = {*MEASURES, CHANGED_DOCUMENTS, PROTECTED_QUERIES, "conflicts", "growth"}
+
+    assert set(MEANINGS) == measures
+    assert set(DECISION_MEANINGS) == {str(action) for action in Action}

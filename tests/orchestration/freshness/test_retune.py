@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from model_code.audit import AuditLog
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
@@ -128,6 +129,9 @@ def test_accepted_weights_are_searched_and_recorded(
     searcher: Any = Searcher.open(project.live)
     assert dict(searcher.retriever.fusion.weights) == result.after
     assert searcher.generation.number == result.generation
+    last_change = AuditLog(project.audit).read()[-1]
+    assert last_change.action == "retune"
+    assert last_change.detail == f"generation {result.generation}"
     with open_ledger(project, "r") as ledger:
         (task,) = ledger.tasks.last("r", 5, TaskKind.RETUNE)
     assert task.state == TaskState.DONE

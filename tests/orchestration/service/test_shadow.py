@@ -43,7 +43,9 @@ class StandInSearcher:
     def __init__(self, fingerprint: str = "f1") -> None:
         self.plain_retriever = Rankings(*CHAMPION)
         self.views = [{"a", "b", "c", "d"}, {"new"}]
-        self.generation = SimpleNamespace(retriever="untrained", fingerprint=fingerprint)
+        self.generation = SimpleNamespace(
+            retriever="untrained", fingerprint=fingerprint, tuned=None
+        )
 
 
 class Registry:
@@ -203,6 +205,15 @@ def test_counts_begin_again_with_another_champion(thread, searcher):
     compare(thread)
 
     searcher.generation.fingerprint = "f2"
+    compare(thread)
+
+    assert thread.record.queries == 1
+
+
+def test_counts_begin_again_after_a_retune(thread, searcher):
+    compare(thread)
+
+    searcher.generation.tuned = 3
     compare(thread)
 
     assert thread.record.queries == 1
