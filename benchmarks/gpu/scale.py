@@ -24,7 +24,7 @@ NOISE = 0.7
 DOCUMENTS = 1_000_000
 ADDED = 32
 PUBLISHED = 2
-# Threads of the process that measures the addition, beside the GPU measurements.
+# Threads of the process that measures the addition while the GPU measurements run.
 THREADS = 4
 
 

@@ -36,7 +36,7 @@ EVALUATIONS = 3
 # Steps that are timed to choose the number of steps, after some that warm up.
 WARM_UP_STEPS = 3
 TIMED_STEPS = 8
-# Seconds of a training beside its steps: loading, evaluations, clustering and the final test.
+# Seconds that a training takes besides its steps: loading, evaluations, clustering, final test.
 SECONDS_BESIDE_STEPS = 20
 # Share of the time that is left free, because steps of different trainings differ.
 SPARE_SHARE = 0.1

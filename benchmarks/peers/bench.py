@@ -167,7 +167,7 @@ class OurIndex:
         """Return the milliseconds of adding a document, and of what the next search waits for.
 
         Encoding is left out, and so is the search itself. The id contains the name of the peer, so
-        that the document is new beside each of them.
+        that the document is new in the comparison with each peer.
         """
         row = {
             "id": f"{peer}, {document.document_id}",

@@ -39,7 +39,7 @@ BASE = "sentence-transformers/all-MiniLM-L6-v2"
 MAX_TOKENS = 128
 # Day from which pages are new.
 FIRST_NEW_DAY = "2025-01-01"
-# Number of spans of a text that are encoded beside its title and first sentence.
+# Number of spans of a text that are encoded in addition to its title and first sentence.
 SPANS = 4
 FEEDBACK = 0.3
 BM25_WEIGHT = 3.0

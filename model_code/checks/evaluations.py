@@ -115,8 +115,8 @@ class EvaluationChecker:
     def retriever_variants(self) -> frozenset[str]:
         """Names of the variants that every retriever must have.
 
-        A variant is a changed form of a system that is evaluated beside it, such as its fusion with
-        BM25 by reciprocal ranks.
+        A variant is a changed form of a system that is evaluated in addition to it, such as its
+        fusion with BM25 by reciprocal ranks.
         """
         if not self.settings.variants:
             return frozenset()

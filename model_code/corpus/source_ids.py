@@ -1,7 +1,8 @@
 """Ids of the documents of named sources: `wiki:setup.md` is `setup.md` of the source `wiki`.
 
-A named source is a source beside the project's own one. Documents of the own source have plain
-ids. Adding a named source therefore renames no document, and two sources may use the same names.
+A project has one source of its own, and may have further ones, which are named. Documents of the
+project's own source have plain ids. Adding a named source therefore renames no document, and two
+sources may use the same names.
 """
 
 from __future__ import annotations

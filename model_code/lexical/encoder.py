@@ -533,7 +533,7 @@ class LexicalEncoder(TextModel):
                 results[row] = result
 
         batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        # Half of a dense encoder's batch, because the logits need memory beside the activations.
+        # Half of a dense encoder's batch, because the logits need memory as well.
         self.encode_in_batches(texts, store, progress, even, batch_tokens // 2)
         return results
 

@@ -53,7 +53,7 @@ def accept_settings(training: Any, settings: Any) -> None:
 
 
 def accept_output(context: StageContext) -> None:
-    """Accept any output of training: for kinds that write nothing beside the encoder."""
+    """Accept any output of training: for kinds that write only an encoder."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The headline of a document: its title in plain words, with its first sentence.
 
 People ask for a thing by its name or its purpose. In a long passage, details outweigh both in the
-passage's vector. So fusions search a vector of the headline beside the passages.
+passage's vector. So fusions search a vector of the headline as well as the passages.
 """
 
 from __future__ import annotations

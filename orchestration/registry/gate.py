@@ -111,7 +111,7 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
 def _shadow_findings(
     project: Project, challenger: Version, champion: Version | None
 ) -> tuple[str, ...]:
-    """Return what shadow mode found about the challenger beside this champion."""
+    """Return what shadow mode found when it compared the challenger with this champion."""
     record = load_record(project, challenger.version)
     if record is None or champion is None or not record.queries:
         return ()

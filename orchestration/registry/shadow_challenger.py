@@ -28,7 +28,7 @@ def find_challenger(project: Project, opened: str) -> dict[str, Any] | None:
         opened: Number of the version that is open; its files are not downloaded again.
 
     Returns:
-        None if there is no challenger of this project beside the champion.
+        None if this project has no challenger, or it is also the champion.
     """
     with versions.open_registry(project) as registry:
         challenger = registry.version_with_alias(CHALLENGER)

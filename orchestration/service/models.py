@@ -94,7 +94,7 @@ BOOST_SCHEMA: dict[str, Any] = {
                 "type": "number",
                 "exclusiveMinimum": 0,
                 "description": "Number with half the strength; the median of the window by "
-                "default. Not beside `half_life`.",
+                "default. It excludes `half_life`.",
             },
             "weight": {
                 "type": "number",
@@ -311,7 +311,7 @@ class DeleteRequest(StrictModel):
     ids: list[DocumentId] = Field(default=[])
     filters: Filters = Field(
         default=[],
-        description="Delete all documents that match, see `POST /search`. Not beside `ids`.",
+        description="Delete all documents that match, see `POST /search`. It excludes `ids`.",
     )
     dry_run: bool = Field(
         default=False, description="Whether to only return the ids that a filter matches."

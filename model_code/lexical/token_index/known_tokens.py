@@ -1,4 +1,4 @@
-"""Tokens that passages have from known queries, beside the tokens of their texts.
+"""Tokens that passages have from known queries, in addition to the tokens of their texts.
 
 A known query is a query that a document is known to answer. Its tokens count as tokens of all
 passages of the document, with a weight u. A token that the text of a passage contains as well
