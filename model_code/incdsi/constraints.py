@@ -239,8 +239,8 @@ def find_constraints(
     found: list[int] = []
     own_scores: list[float] = []
     highest_scores: list[float] = []
-    for row, (owner, text) in enumerate(known):
-        own_bm25 = score.bm25_without(score.base_bm25, text, owner)
+    for row, owner in enumerate(owners):
+        own_bm25 = score.bm25_without(score.base_bm25, queries.term_counts(row), owner)
         result = score_own(score, competitors[row], owner, own_bm25)
         if result.rank <= FOUND_RANK:
             found.append(row)

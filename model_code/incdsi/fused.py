@@ -30,7 +30,7 @@ a later change of the same call overwrites or deletes a document, the document i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ from model_code.incdsi.constraints import (
     PreparedConstraints,
     document_constraints,
 )
-from model_code.incdsi.fused_scores import MIN_HIGHEST_BM25, FusedScore
+from model_code.incdsi.fused_scores import MIN_HIGHEST_BM25, EncodedQueries, FusedScore
 from model_code.incdsi.rows import float32_error, row_dots, row_norms, vector_norm
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import BOUND_ENLARGEMENT, HingeProblem, minimize_problem
@@ -52,6 +52,9 @@ from model_code.text.known_queries import normalize_query
 
 # Number of documents whose queries are scored together. It bounds the memory of the scores.
 CHUNK_DOCUMENTS = 128
+
+# Number of documents whose queries are encoded together. Large batches of texts are faster.
+ENCODED_DOCUMENTS = 2048
 
 # Violations up to this size are rounding errors and count as 0, in units of the fused score.
 TOLERANCE = 1e-9
@@ -203,10 +206,12 @@ class FusedSolver:
         """
         self.arrivals = arrivals
         self.first_rows, self.row_documents = self._arrange_rows()
+        self.document_starts = np.flatnonzero(np.diff(self.row_documents, prepend=-1))
+        self._ordered = self.vectors[self.first_rows].astype(np.float64)
+        self._position_of_row = np.argsort(self.first_rows)
         numbers = [number for number, arrival in enumerate(arrivals) if arrival.queries]
         solved: list[SolvedDocument] = []
-        for start in range(0, len(numbers), CHUNK_DOCUMENTS):
-            chunk = _Chunk(self, numbers[start : start + CHUNK_DOCUMENTS])
+        for chunk in self._chunks(numbers):
             for position in range(len(chunk.numbers)):
                 solved.append(chunk.solve(position))
             self.parts.append(chunk.new_part())
@@ -222,6 +227,41 @@ class FusedSolver:
         counts = [len(rows) for rows in groups]
         return np.concatenate(groups), np.repeat(np.arange(len(groups)), counts)
 
+    def _chunks(self, numbers: Sequence[int]) -> Iterator[_Chunk]:
+        """Yield the documents in chunks. A chunk is made after the one before it is solved.
+
+        Args:
+            numbers: Positions in `arrivals` of the documents with queries.
+        """
+        for first in range(0, len(numbers), ENCODED_DOCUMENTS):
+            encoded_numbers = numbers[first : first + ENCODED_DOCUMENTS]
+            texts: list[str] = []
+            for number in encoded_numbers:
+                texts.extend(self.arrivals[number].queries)
+            queries = self.score.encode(texts)
+
+            first_query = 0
+            for start in range(0, len(encoded_numbers), CHUNK_DOCUMENTS):
+                chunk_numbers = encoded_numbers[start : start + CHUNK_DOCUMENTS]
+                size = sum(len(self.arrivals[number].queries) for number in chunk_numbers)
+                yield _Chunk(self, chunk_numbers, queries.part(first_query, first_query + size))
+                first_query += size
+
+    def replace_vector(self, row: int, vector: np.ndarray) -> None:
+        """Replace the encoding of a document by its solved vector (H,), float32."""
+        self.vectors[row] = vector
+        self._ordered[self._position_of_row[row]] = vector
+
+    def vectors_before(self, number: int) -> np.ndarray:
+        """Return the vectors (r, H) of the documents before an arrival, float64.
+
+        They are in the order of the arrivals.
+
+        Args:
+            number: Position of the arrival in `arrivals`.
+        """
+        return self._ordered[: np.searchsorted(self.row_documents, number)]
+
 
 class _Chunk:
     """Documents whose queries are scored together, which is faster than one by one.
@@ -234,17 +274,18 @@ class _Chunk:
     chunk to a position in `FusedSolver.arrivals`.
     """
 
-    def __init__(self, solver: FusedSolver, numbers: Sequence[int]) -> None:
+    def __init__(
+        self, solver: FusedSolver, numbers: Sequence[int], queries: EncodedQueries
+    ) -> None:
         self.solver = solver
         self.score = solver.score
         self.numbers = numbers
 
-        texts: list[str] = []
         self.first_queries = [0]
         for number in numbers:
-            texts.extend(solver.arrivals[number].queries)
-            self.first_queries.append(len(texts))
-        self.queries = self.score.encode(texts)
+            query_count = len(solver.arrivals[number].queries)
+            self.first_queries.append(self.first_queries[-1] + query_count)
+        self.queries = queries
         self.competitors = self.score.competitors(self.queries, solver.search)
         self.solved: list[SolvedDocument] = []
 
@@ -309,9 +350,8 @@ class _Chunk:
 
         counts = self.score.count_terms(self.queries.terms)
         by_row = counts.scores(solver.bm25)
-        starts = np.flatnonzero(np.diff(solver.row_documents, prepend=-1))
         in_order = by_row.toarray()[:, solver.first_rows]
-        self.bm25 = np.maximum.reduceat(in_order, starts, axis=1)
+        self.bm25 = np.maximum.reduceat(in_order, solver.document_starts, axis=1)
 
         scores: list[np.ndarray] = []
         for part, _ in solver.parts:
@@ -337,7 +377,7 @@ class _Chunk:
         known = self._known_queries(position, prior)
         vector, chosen = minimize(own, known, prior, self.solver.settings)
         stored = vector.astype(np.float32)
-        self.solver.vectors[row] = stored
+        self.solver.replace_vector(row, stored)
 
         solved = self._describe(arrival, own, known, chosen, prior, stored)
         self._keep_queries(position, solved)
@@ -352,26 +392,24 @@ class _Chunk:
         last = self.first_queries[position + 1]
         document_id = solver.arrivals[number].document_id
 
-        earlier = solver.row_documents < number
-        earlier_rows = solver.first_rows[earlier]
-        earlier_documents = solver.row_documents[earlier]
-        starts = np.flatnonzero(np.diff(earlier_documents, prepend=-1))
+        earlier_vectors = solver.vectors_before(number)
+        starts = solver.document_starts[:number]
 
         best_rivals: list[float] = []
         rival_scores: list[np.ndarray] = []
         shares: list[float] = []
         highest_scores: list[float] = []
         for k in range(first, last):
-            text = self.queries.texts[k]
-            own_bm25 = self.score.bm25_without(solver.bm25, text, document_id)
+            terms = self.queries.term_counts(k)
+            own_bm25 = self.score.bm25_without(solver.bm25, terms, document_id)
 
             # Competitors are the best older documents, and all documents of the new segment that
             # were added before this one.
             competitors = self.competitors[k]
             bm25 = np.concatenate([competitors.bm25, self.bm25[k, :number]])
             dense = competitors.dense
-            if len(earlier_rows):
-                dense = np.concatenate([dense, self._dense_terms(k, earlier_rows, starts)])
+            if len(earlier_vectors):
+                dense = np.concatenate([dense, self._dense_terms(k, earlier_vectors, starts)])
 
             highest = float(max(bm25.max(initial=0.0), own_bm25))
             fused = self.score.fuse(dense, bm25, highest)
@@ -393,19 +431,19 @@ class _Chunk:
             dense_weight=self.score.dense_weight,
         )
 
-    def _dense_terms(self, k: int, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    def _dense_terms(self, k: int, vectors: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Return the dense terms of fused scores for some documents of the new segment.
 
         Args:
             k: Number of the query.
-            rows: Rows (r,) of the documents' vectors, one document after the other.
-            starts: Position in `rows` at which each document begins, shape (d,).
+            vectors: Vectors (r, H) of the documents, one document after the other, float64.
+            starts: Position in `vectors` at which each document begins, shape (d,).
 
         Returns:
             The dense term of each document's best vector, shape (d,), float64.
         """
         query = self.queries.vectors[k].astype(np.float64)
-        products = row_dots(self.solver.vectors[rows], query)
+        products = row_dots(vectors, query)
         # Products are rounded to float32, because an index computes scores in float32.
         best_products = np.maximum.reduceat(products, starts).astype(np.float32)
         centred = best_products.astype(np.float64) - self.queries.means[k]

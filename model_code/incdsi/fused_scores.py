@@ -62,6 +62,21 @@ class EncodedQueries:
     means: np.ndarray
     deviations: np.ndarray
 
+    def term_counts(self, number: int) -> Bm25Query | None:
+        """Return the terms of one query. None if the retriever has no BM25 component."""
+        return None if self.terms is None else self.terms[number]
+
+    def part(self, start: int, stop: int) -> EncodedQueries:
+        """Return the queries from `start` to before `stop`."""
+        terms = None if self.terms is None else self.terms[start:stop]
+        return EncodedQueries(
+            self.texts[start:stop],
+            self.vectors[start:stop],
+            terms,
+            self.means[start:stop],
+            self.deviations[start:stop],
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Competitors:
@@ -266,7 +281,9 @@ class FusedScore:
         """
         return dense + self.bm25_weight * bm25 / max(highest, MIN_HIGHEST_BM25)
 
-    def bm25_without(self, index: Bm25Index | None, text: str, document_id: str) -> float:
+    def bm25_without(
+        self, index: Bm25Index | None, query: Bm25Query | None, document_id: str
+    ) -> float:
         """Return the BM25 score of a document for one of its known queries.
 
         BM25 indexes known queries as words of their documents. This score leaves the words of the
@@ -274,12 +291,12 @@ class FusedScore:
 
         Args:
             index: Index that holds the document. None gives the score 0.
-            text: Text of the query.
+            query: The encoded query. None gives the score 0.
             document_id: Id of the document.
         """
-        if index is None:
+        if index is None or query is None:
             return 0.0
-        return index.score_without(text, document_id)
+        return index.score_encoded_without(query, document_id)
 
     def count_terms(self, queries: Sequence[Bm25Query]) -> TermCounts:
         """Count the terms of queries, so that `TermCounts.scores` can score many at once."""

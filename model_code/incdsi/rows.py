@@ -199,7 +199,10 @@ def row_dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         b: Rows (n, H), or one vector (H,).
     """
     if len(a) <= CHUNK_ROWS:
-        return (a.astype(np.float64) * b.astype(np.float64)).sum(axis=1)
+        # Rows that are float64 already are not copied.
+        wide_a = a.astype(np.float64, copy=False)
+        wide_b = b.astype(np.float64, copy=False)
+        return (wide_a * wide_b).sum(axis=1)
     # Chunks bound the memory: all products in float64 at once take twice the memory of `a`.
     products: list[np.ndarray] = []
     for start in range(0, len(a), CHUNK_ROWS):

@@ -95,6 +95,9 @@ FINISHED_WORD_FACTOR = 0.5
 """Weight of the completions of a typed last word that is itself a term of the index."""
 
 MIN_COMMON_SHARE = 1 / 8
+
+# Largest number of postings that an index keeps for `score_without`: 24 MB.
+MAX_CACHED_POSTINGS = 2_000_000
 """Share of all passages that contain a term, from which the term is common.
 
 The weights of a common term are stored for all passages, since adding a whole array is faster.
@@ -626,6 +629,10 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         self.reference = reference
         max_cached_bytes = MAX_CACHED_BYTES_PER_PASSAGE * len(self.ids)
         self._cached_weights = WeightCache(max(MIN_CACHED_BYTES, max_cached_bytes))
+        # Caches of `score_without`: sorted postings, and numbers of passages that contain a term.
+        self._postings_of_term: dict[str, _Postings] = {}
+        self._cached_postings = 0
+        self._passage_counts: dict[str, int] = {}
 
     @classmethod
     def build(
@@ -948,11 +955,20 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         Raises:
             FreshetError: If the document is not in the index.
         """
-        query = self.encode_queries([query_text])
-        left_out = self._near_duplicate_counts(query[0].terms, document_id)
+        (query,) = self.encode_queries([query_text])
+        return self.score_encoded_without(query, document_id)
+
+    def score_encoded_without(self, query: Bm25Query, document_id: str) -> float:
+        """Score a document for an encoded query; see `score_without`.
+
+        Args:
+            query: The encoded query.
+            document_id: Id of the document.
+        """
+        left_out = self._near_duplicate_counts(query.terms, document_id)
         if not left_out:
-            return float(self.score_encoded(query, [[document_id]])[0][0])
-        return float(self._score_less_words(query[0].terms, document_id, left_out))
+            return float(self.score_encoded([query], [[document_id]])[0][0])
+        return float(self._score_less_words(query.terms, document_id, left_out))
 
     def known_queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
         """Yield segments with the rows of a document's known queries that count as words."""
@@ -1000,17 +1016,19 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
         scores = np.zeros(len(passages))
         for term, count in terms.items():
-            rows, all_frequencies = self._live_postings(term)
+            rows, all_frequencies = self._sorted_postings(term)
             frequencies = np.zeros(len(passages))
-            for i, passage in enumerate(passages.tolist()):
-                frequencies[i] = all_frequencies[rows == passage].sum()
+            positions = np.searchsorted(rows, passages)
+            inside = np.flatnonzero(positions < len(rows))
+            found = inside[rows[positions[inside]] == passages[inside]]
+            frequencies[found] = all_frequencies[positions[found]]
             had_term = frequencies > 0
             frequencies[had_term] -= weight * left_out[term]
             has_term = frequencies > 0
 
             containing = len(rows) - int(had_term.sum()) + int(has_term.sum())
             if self.reference is not None:
-                containing = len(self.reference._live_postings(term).rows)
+                containing = self.reference._count_passages(term)
             idf = inverse_document_frequency(containing, statistics.passages)
             remaining = frequencies[has_term]
             saturated = remaining / (remaining + length_norms[has_term])
@@ -1112,7 +1130,9 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         rows, frequencies = self._joint_postings(terms)
         statistics = self._statistics
         document_frequency = len(rows)
-        if self.reference is not None:
+        if self.reference is not None and len(terms) == 1:
+            document_frequency = self.reference._count_passages(terms[0])
+        elif self.reference is not None:
             document_frequency = len(self.reference._joint_postings(terms).rows)
         idf = inverse_document_frequency(document_frequency, statistics.passages)
         weights = idf * (frequencies / (frequencies + statistics.length_norms[rows]))
@@ -1130,6 +1150,28 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         rows, positions = np.unique(all_rows, return_inverse=True)
         frequencies = np.bincount(positions, all_frequencies, len(rows))
         return _Postings(rows, frequencies)
+
+    def _count_passages(self, term: str) -> int:
+        """Return the cached number of passages that contain a term, as `_live_postings` does."""
+        if term not in self._passage_counts:
+            self._passage_counts[term] = len(self._live_postings(term).rows)
+        return self._passage_counts[term]
+
+    def _sorted_postings(self, term: str) -> _Postings:
+        """Return the cached postings of a term, in ascending order of rows."""
+        cached = self._postings_of_term.get(term)
+        if cached is not None:
+            return cached
+        rows, frequencies = self._live_postings(term)
+        order = np.argsort(rows, kind="stable")
+        postings = _Postings(rows[order], frequencies[order])
+
+        if self._cached_postings + len(rows) > MAX_CACHED_POSTINGS:
+            self._postings_of_term.clear()
+            self._cached_postings = 0
+        self._postings_of_term[term] = postings
+        self._cached_postings += len(rows)
+        return postings
 
     def _live_postings(self, term: str) -> _Postings:
         """Return the postings of a term, without removed passages.
