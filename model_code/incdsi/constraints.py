@@ -38,6 +38,7 @@ from model_code.files import (
     write_manifest,
 )
 from model_code.incdsi.fused_scores import Competitors, FusedScore, TermCounts
+from model_code.incdsi.rows import row_norms
 from model_code.text.known_queries import normalize_query, resolve_queries
 
 # Largest number of known queries of the build that are scored to find constraints. More queries
@@ -126,11 +127,13 @@ class PreparedConstraints:
         constraints: The m constraints.
         keys: Normalised text of each query. Equal queries have equal keys.
         counts: Term counts of the queries for BM25. None if the retriever has no BM25 component.
+        lengths: Norms of the queries' vectors, shape (m,), float64.
     """
 
     constraints: Constraints
     keys: list[str]
     counts: TermCounts | None
+    lengths: np.ndarray
 
     @classmethod
     def prepare(cls, score: FusedScore, constraints: Constraints) -> PreparedConstraints:
@@ -139,7 +142,7 @@ class PreparedConstraints:
         counts = None
         if score.base_bm25 is not None:
             counts = score.count_terms(score.base_bm25.encode_queries(constraints.texts))
-        return cls(constraints, keys, counts)
+        return cls(constraints, keys, counts, row_norms(constraints.vectors))
 
     def find_live(self, view: SegmentView) -> np.ndarray:
         """Return which constraints still apply, shape (m,), bool.

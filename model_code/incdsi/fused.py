@@ -44,7 +44,12 @@ from model_code.incdsi.constraints import (
     PreparedConstraints,
     document_constraints,
 )
-from model_code.incdsi.fused_scores import MIN_HIGHEST_BM25, EncodedQueries, FusedScore
+from model_code.incdsi.fused_scores import (
+    MIN_HIGHEST_BM25,
+    EncodedQueries,
+    FusedScore,
+    PassageWeights,
+)
 from model_code.incdsi.rows import float32_error, row_dots, row_norms, vector_norm
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import BOUND_ENLARGEMENT, HingeProblem, minimize_problem
@@ -193,6 +198,7 @@ class FusedSolver:
         self.ids = index.ids
         self.vectors = np.array(index.vectors, np.float32)
         self.bm25 = score.bm25_over([self.view])
+        self.passage_weights = None if self.bm25 is None else PassageWeights(self.bm25)
 
     def solve(self, arrivals: Sequence[Arrival]) -> list[SolvedDocument]:
         """Solve the vectors of the documents that have queries, one after the other.
@@ -331,7 +337,8 @@ class _Chunk:
         for row, key in enumerate(keys):
             self.rows_of_key.setdefault(key, []).append(row)
 
-        self.lengths = row_norms(self.constraints.vectors)
+        lengths = [part.lengths for part, _ in self.solver.parts]
+        self.lengths = np.concatenate([*lengths, row_norms(queries.vectors)])
         priors = self.solver.vectors[self.rows]
         self.prior_products = self.constraints.vectors @ priors.T
 
@@ -345,18 +352,18 @@ class _Chunk:
         solver = self.solver
         self.bm25 = np.zeros((len(self.queries.texts), len(solver.arrivals)), np.float32)
         self.constraint_bm25 = np.zeros((len(self.constraints), len(self.numbers)), np.float32)
-        if solver.bm25 is None or self.queries.terms is None:
+        if solver.passage_weights is None or self.queries.terms is None:
             return
 
         counts = self.score.count_terms(self.queries.terms)
-        by_row = counts.scores(solver.bm25)
+        by_row = counts.scores(solver.passage_weights)
         in_order = by_row.toarray()[:, solver.first_rows]
         self.bm25 = np.maximum.reduceat(in_order, solver.document_starts, axis=1)
 
         scores: list[np.ndarray] = []
         for part, _ in solver.parts:
             assert part.counts is not None
-            scores.append(part.counts.scores(solver.bm25)[:, self.rows].toarray())
+            scores.append(part.counts.scores(solver.passage_weights, self.rows).toarray())
         scores.append(by_row[:, self.rows].toarray())
         self.constraint_bm25 = np.concatenate(scores)
 

@@ -331,15 +331,46 @@ class TermCounts:
     terms: Sequence[str]
     counts: sparse.csc_matrix
 
-    def scores(self, index: Bm25Index) -> sparse.csc_matrix:
-        """Return the BM25 score of each passage of an index for each query, (q, n), sparse.
+    def scores(self, passages: PassageWeights, rows: np.ndarray | None = None) -> sparse.csc_matrix:
+        """Return the BM25 score of passages of an index for each query, (q, r), sparse.
 
         The scores are rounded to float32, because the index rounds its own scores in this way.
+
+        Args:
+            passages: Weights of the terms of the index.
+            rows: Rows (r,) of the passages. None scores all passages.
         """
-        vocabulary = index.vocabulary()
-        columns = [number for number, term in enumerate(self.terms) if term in vocabulary]
-        shared_terms = [self.terms[number] for number in columns]
-        shared_counts = self.counts[:, columns].tocsr()
+        numbers: list[int] = []
+        columns: list[int] = []
+        for number, term in enumerate(self.terms):
+            if term in passages.columns:
+                numbers.append(number)
+                columns.append(passages.columns[term])
+        shared_counts = self.counts[:, numbers].tocsr()
         shared_counts.sort_indices()
-        scores = shared_counts @ index.term_weights(shared_terms).T
+        weights = passages.weights[:, columns]
+        if rows is not None:
+            weights = weights[rows]
+        scores = shared_counts @ weights.T
         return scores.tocsc().astype(np.float32)
+
+
+class PassageWeights:
+    """The contribution of each term to the BM25 score of each passage of an index.
+
+    It is computed once for an index, and then scores many queries.
+
+    Attributes:
+        columns: Column of each of the T terms of the index.
+        weights: Contributions, shape (n, T), sparse.
+    """
+
+    def __init__(self, index: Bm25Index) -> None:
+        """Compute the contributions.
+
+        Args:
+            index: The index, which should be small.
+        """
+        terms = sorted(index.vocabulary())
+        self.columns = {term: column for column, term in enumerate(terms)}
+        self.weights: sparse.csc_matrix = index.term_weights(terms).tocsc()

@@ -123,10 +123,16 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 400:
+        # FastAPI answers so if the bytes of a body are not UTF-8.
+        return error_response(422, "the body cannot be read; send JSON in UTF-8; see /docs")
     message = f"{error.detail}: {request.method} {request.url.path}; see /docs"
     retry_after = (error.headers or {}).get("Retry-After")
     seconds = None if retry_after is None else int(retry_after)
-    return error_response(error.status_code, message, seconds)
+    response = error_response(error.status_code, message, seconds)
+    for name, value in (error.headers or {}).items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 async def _answer_unexpected_error(request: Request, error: Exception) -> Response:

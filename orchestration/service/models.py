@@ -57,7 +57,14 @@ _COMPARISON_SCHEMA: dict[str, Any] = {
         "contains": {**_TEXT_SCHEMA, "description": "Contains this text, in any case."},
     },
 }
-_FILTER_OBJECTS_SCHEMA: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
+# A field may be called `and` or `or`. It is compared with a value that is no list.
+_COMBINATION_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "object"}},
+        _SCALAR_SCHEMA,
+        _COMPARISON_SCHEMA,
+    ]
+}
 FILTER_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "Conditions by field, all of which must hold. `and`, `or` and `not` combine "
@@ -65,8 +72,8 @@ FILTER_SCHEMA: dict[str, Any] = {
     "also if they are written as texts. Days are whole and in UTC. Null and empty texts do not "
     "exist.",
     "properties": {
-        "and": {**_FILTER_OBJECTS_SCHEMA, "description": "Filter objects that all must hold."},
-        "or": {**_FILTER_OBJECTS_SCHEMA, "description": "Filter objects of which one must hold."},
+        "and": {**_COMBINATION_SCHEMA, "description": "Filter objects that all must hold."},
+        "or": {**_COMBINATION_SCHEMA, "description": "Filter objects of which one must hold."},
         "not": {"type": "object", "description": "A filter object that must not hold."},
     },
     "additionalProperties": {"anyOf": [_SCALAR_SCHEMA, _VALUES_SCHEMA, _COMPARISON_SCHEMA]},

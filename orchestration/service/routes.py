@@ -604,7 +604,7 @@ def _delete_job(ids: Sequence[str], source: str, version: str | None = None) -> 
     return IngestJob(len(ids), record)
 
 
-@router.delete("/documents/{document_id:path}", tags=["documents"])
+@router.delete("/documents/{document_id:path}", tags=["documents"], responses=RECORDED_RESPONSE)
 async def delete_document(
     document_id: str,
     service: ServiceDependency,

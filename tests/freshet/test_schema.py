@@ -10,6 +10,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from orchestration.service import routes
@@ -63,6 +64,37 @@ def test_answers_follow_the_schema(schema, monkeypatch):
             case.call_and_validate(excluded_checks=NOT_IN_A_SCHEMA)
 
         answered()
+
+
+def test_requests_against_the_schema_are_refused(schema):
+    """Requests with a wrong type, a number out of bounds or an unknown key."""
+    for path in ("/search", "/search/batch", "/documents/delete", "/feedback"):
+        operation = schema[path]["POST"]
+
+        @GENERATED
+        @given(case=operation.as_strategy(GenerationMode.NEGATIVE))
+        def refused(case):
+            case.call_and_validate(excluded_checks=NOT_IN_A_SCHEMA)
+
+        refused()
+
+
+def test_unknown_method_names_a_known_one(url):
+    answer = httpx.request("TRACE", f"{url}/fields")
+    assert answer.status_code == 405
+    assert "GET" in answer.headers["allow"]
+
+
+def test_body_that_is_not_utf8_is_refused(url):
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{url}/feedback", content=b"/h\x10\xff", headers=headers)
+    assert answer.status_code == 422
+    assert "send JSON in UTF-8" in answer.json()["error"]
+
+
+def test_recorded_deletion_is_in_the_schema(url):
+    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+    assert "202" in paths["/documents/{document_id}"]["delete"]["responses"]
 
 
 def test_operations_are_named_as_one_would_call_them(schema):

@@ -451,6 +451,12 @@ def _parse_entry(name: str, value: Any, depth: int) -> Condition:
     if name in ("and", "or") and isinstance(value, list):
         parts = tuple(_parse_object(member, depth + 1) for member in value)
         return All(parts) if name == "and" else AnyOf(parts)
+    if name in ("and", "or") and isinstance(value, Mapping):
+        # A field may have this name, but then it is compared by an operator.
+        require(
+            not value.keys().isdisjoint(OPERATORS),
+            f"{name} takes a list of filter objects; put the object into brackets",
+        )
     if isinstance(value, Mapping):
         require(bool(value), f"the filter of {name} states nothing; write it as {EXAMPLE}")
         comparisons = [_parse_comparison(name, key, operand) for key, operand in value.items()]

@@ -69,6 +69,24 @@ def test_forgotten_query_never_comes_back(index: LiveIndex) -> None:
     assert texts == {"a person", "count lines"}
 
 
+def test_report_says_that_nothing_knew_a_query(index: LiveIndex) -> None:
+    report = forget_query(index, "nobody asked this")
+    assert str(report).startswith("no document knew the query")
+
+
+def test_feedback_and_forgetting_are_one_transaction(
+    index: LiveIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("model_code.collection.ledger.ledger._insert_forgotten", fail)
+    with pytest.raises(RuntimeError, match="killed"):
+        index.ledger.forget_query(SECRET)
+
+    assert len(index.ledger.feedback()) == 2
+
+
 def test_query_of_the_build_stays_in_its_files_and_the_message_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

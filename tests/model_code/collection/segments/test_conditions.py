@@ -170,6 +170,8 @@ def test_month_year_and_instant_do_not_match(date: str, filters: Any) -> None:
         ({"year": {"prefix": ""}}, "prefix of year takes a text that is not empty"),
         ({"year": {"contains": 2}}, "contains of year takes a text that is not empty, not 2"),
         ({"or": [3]}, "a filter is an object such as"),
+        ({"or": {"year": 3}}, "or takes a list of filter objects"),
+        ({"and": {}}, "and takes a list of filter objects"),
     ],
 )
 def test_malformed_filter_is_refused(filters: Any, message: str) -> None:
