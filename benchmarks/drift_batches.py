@@ -311,7 +311,7 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
     arrivals = Arrivals(batch.documents, "", made, asked=asked)
     report = make_report(calibration, [arrivals], added=len(made))
 
-    # The measure "growth" does not count: it tells that documents were added, which is no shift.
+    # The measure "growth" does not count: it tells that documents were added, which is not a shift.
     alarms = {measure.name for measure in report.exceeded} - {"growth"}
     decision = decide(report, (), calibration.settings)
     cell.harm.append(-report.of("asked_quality")[0].value)

@@ -255,7 +255,7 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
             # A full disk must not stop commands that free space, so a failed write is ignored. The
             # owner then stays unknown.
             with suppress(OSError):
-                # Arguments may hold bytes that are no UTF-8.
+                # Arguments may hold bytes that are not UTF-8.
                 path.write_text(_own_description(), encoding="utf-8", errors="backslashreplace")
         yield
     finally:
@@ -333,7 +333,7 @@ def load_yaml_mapping(yaml: Any, text: str) -> Any:
     """Load the text of `params.yaml` with a ruamel.yaml loader.
 
     Raises:
-        SettingsError: If the text is no YAML, or no mapping.
+        SettingsError: If the text is not YAML, or not a mapping.
     """
     groups = load_yaml(yaml, text, PARAMS)
     if not isinstance(groups, Mapping):
@@ -351,7 +351,7 @@ def load_yaml(yaml: Any, text: str, label: str, remedy: str = "") -> Any:
         remedy: The end of the error message.
 
     Raises:
-        SettingsError: If the text is no YAML.
+        SettingsError: If the text is not YAML.
     """
     # A client of the service reads no settings, so it does not need this import.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError

@@ -182,7 +182,7 @@ def parse_retriever(
 
     retriever_keys = [name for name in RetrieverSettings.model_fields if name != "training"]
     known_keys = [*retriever_keys, *settings.keys(TrainingSettings)]
-    # A constant of `training` is no known key, but `settings.parse` accepts its default value
+    # A constant of `training` is not a known key, but `settings.parse` accepts its default value
     # below.
     others = {
         key: value for key, value in group.items() if key not in TrainingSettings.model_fields

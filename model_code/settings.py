@@ -56,7 +56,7 @@ BOUND_WORDS = {
 
 
 def constant_field(*default: Any, **rules: Any) -> Any:
-    """Declare a field that is no setting: only code may give it another value.
+    """Declare a field that is not a setting: only code may give it another value.
 
     `params.yaml` may contain the key with the default value, which has no effect. The reference of
     settings does not list it.

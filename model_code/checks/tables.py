@@ -109,7 +109,7 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
 
 
 def check_known_queries(known: CorpusQueries, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Require that known queries belong to documents and are no queries of dev, gate or test.
+    """Require that known queries belong to documents and are not queries of dev, gate or test.
 
     A known query is indexed with its document. If an evaluated query were known, it would find the
     document by an exact copy of itself.

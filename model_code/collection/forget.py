@@ -1,4 +1,4 @@
-"""Forget a query: it is no known query of any document any more, and its text is deleted.
+"""Forget a query: it is no longer a known query of any document, and its text is deleted.
 
 A query can be personal data. Documents may know it from feedback, from their rows, or from
 judgements.

@@ -196,7 +196,7 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
 
 
 def written_id(value: Any) -> str:
-    """Return the id that a value means, or the value as text if it is no id.
+    """Return the id that a value means, or the value as text if it is not an id.
 
     >>> written_id(" a "), written_id(12.0), written_id(None)
     ('a', '12', 'None')

@@ -264,7 +264,7 @@ class PairedScores(NamedTuple):
     Attributes:
         before: Scores before the additions, (q,).
         after: Scores after the additions, (q,).
-        crowding: Loss of each score that growth alone would cause and that is no harm, (q,).
+        crowding: Loss of each score that growth alone would cause and that is not harm, (q,).
         document_ids: Id of the document of each score. Empty if the ids are not known.
     """
 
@@ -395,7 +395,7 @@ class DriftMeasure:
             number.
         detail: Function of old and new values that returns further numbers for a report.
         margin: Whether a loss of at most `drift.quality_margin` counts as no harm.
-        moved: Whether the measure only shows that documents have shifted, which alone is no harm.
+        moved: Whether the measure only shows that documents have shifted, which alone is not harm.
     """
 
     name: str

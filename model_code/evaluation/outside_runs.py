@@ -83,7 +83,7 @@ def score_outside_run(
         The run, and its scores.
 
     Raises:
-        FreshetError: If the file is no run, ranks a document twice, or shares no query or no
+        FreshetError: If the file is not a run, ranks a document twice, or shares no query or no
             document with the build.
     """
     judgements = corpus.judgements(build.split)
@@ -113,7 +113,7 @@ def read_outside_run(path: Path) -> Run:
         path: The run.
 
     Raises:
-        FreshetError: If a line has another number of fields, or its score is no finite number.
+        FreshetError: If a line has another number of fields, or its score is not a finite number.
     """
     run: dict[str, list[tuple[str, float]]] = {}
     try:

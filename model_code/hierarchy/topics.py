@@ -151,7 +151,7 @@ def _candidate_words(text: str) -> set[str]:
 
 
 def _may_pair(word: str) -> bool:
-    """Return whether a word begins with a character of a script without blanks that is no kana."""
+    """Return whether a word begins with a character of a script without blanks that is not kana."""
     return UNSPACED_CHARACTER.match(word) is not None and not KANA.match(word)
 
 

@@ -17,7 +17,7 @@ outranking older documents for their queries. Each z_j is called a constraint. A
 constraint only if both conditions hold:
 
 - It finds its document among the first ten.
-- It is no query of the new document as well. Otherwise both documents answer it.
+- It is not also a query of the new document. Otherwise both documents answer it.
 
 BM25 indexes known queries as words of their documents. The BM25 score of a document for its own
 query leaves these words out. Otherwise the document wins each query by its words alone, and the
@@ -472,7 +472,7 @@ class _Chunk:
         scales = constraints.deviations / self.score.dense_weight
         limits = constraints.means + (constraints.own_scores - shares) * scales
         number = self.numbers[position]
-        # A query that the new document answers as well is no constraint.
+        # A query that the new document answers as well is not a constraint.
         for text in self.solver.arrivals[number].queries:
             limits[self.rows_of_key[normalize_query(text)]] = np.inf
         return KnownQueries(

@@ -97,7 +97,7 @@ class TokenHierarchy(nn.Module):
             queries: E(q), (B, V).
             scales: Divisors of the levels' scores, (M,).
             paths: Node of each query's document at each level, (B, M) int64; see `HierarchyLoss`.
-            excluded: For each level a mask of the nodes that are no negatives, (B, K_t) bool, or
+            excluded: For each level a mask of the nodes that are not negatives, (B, K_t) bool, or
                 None; see `HierarchyLoss`.
 
         Returns:

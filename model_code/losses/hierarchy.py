@@ -44,7 +44,7 @@ def level_losses(
         parents: Each node's parent one level up, (K,) int64.
         nodes: The ancestor of each query's document at this level, (B,) int64.
         temperature: Divisor of the scores.
-        excluded: Mask of the nodes that are no negatives of a query, because other documents that
+        excluded: Mask of the nodes that are not negatives of a query, because other documents that
             are relevant to it lie below them, (B, K) bool. None: no node is excluded.
 
     Returns:

@@ -939,7 +939,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return explanations
 
     def score_without(self, query_text: str, document_id: str) -> float:
-        """Score a document for a query as if the query were no known query of this document.
+        """Score a document for a query as if the query were not a known query of this document.
 
         Otherwise a document that is known to answer a query would match its own copy of the query,
         and an evaluation would be too optimistic. Known queries of the document that nearly equal

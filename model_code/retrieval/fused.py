@@ -827,7 +827,7 @@ def leave_one_out(names: Sequence[str]) -> dict[str, list[str]]:
     """Return, for each name, the other names of a fusion, to measure what each one contributes.
 
     If a component is left out, its late interaction is left out as well. Subsets of a single name
-    are no fusions and are not returned.
+    are not fusions and are not returned.
 
     Args:
         names: Keys of the fusion's weights.

@@ -80,7 +80,7 @@ class IndexedRetriever(Retriever[Queries]):
         """Return the same retriever with other weights of its components.
 
         Raises:
-            FreshetError: If this is no fusion.
+            FreshetError: If this is not a fusion.
         """
         raise FreshetError(f"{type(self).__name__} has no weights: only a fusion has components")
 

@@ -109,8 +109,8 @@ def sample_passages(
         count: Number of passages to draw.
         banned: Passages that may not be drawn.
         rng: Random generator.
-        contains_answer: Returns whether a candidate contains an answer, so that it is no negative.
-            It is called for no more candidates than needed, because it is slow.
+        contains_answer: Returns whether a candidate contains an answer, so that it is not a
+            negative. It is called for no more candidates than needed, because it is slow.
     """
     # So many are drawn that `count` passages remain even if all banned passages are among them.
     drawn_count = count + len(banned)

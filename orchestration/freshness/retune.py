@@ -181,7 +181,7 @@ def retune(project: Project) -> RetuneResult:
     Documents that arrive meanwhile are not affected.
 
     Raises:
-        RetuneNotPossible: If the default retriever is no fusion, or too few queries are judged.
+        RetuneNotPossible: If the default retriever is not a fusion, or too few queries are judged.
     """
     with file_lock(project.state / LOCK):
         searcher = Searcher.open(project.live)
@@ -242,7 +242,7 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         searcher: Searcher of the live generation.
 
     Raises:
-        RetuneNotPossible: If the retriever is no fusion, or too few queries are judged.
+        RetuneNotPossible: If the retriever is not a fusion, or too few queries are judged.
     """
     base: Any = searcher.base.retriever
     if not isinstance(base, FusedRetriever):

@@ -120,7 +120,7 @@ def parse_moment(text: str) -> datetime:
     """Return a date or time in ISO form as a moment. A time without a zone is in UTC.
 
     Raises:
-        SettingsError: If the text is no date or time.
+        SettingsError: If the text is not a date or time.
 
     >>> parse_moment("2026-11-01").isoformat()
     '2026-11-01T00:00:00+00:00'

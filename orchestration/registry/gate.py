@@ -71,8 +71,8 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
 
     Both are compared on the queries of the split `gate`, or of `test` if `gate` is empty. The
     verdict says if it is based on `test`. Without judged queries no champion is replaced.
-    Pseudo-queries are no substitute: in an experiment, challengers that looked better by them lost
-    .075 nDCG@10 on real queries.
+    Pseudo-queries are not a substitute: in an experiment, challengers that looked better by them
+    lost .075 nDCG@10 on real queries.
 
     Args:
         challenger: The version that asks to be promoted.

@@ -821,7 +821,7 @@ async def overview(service: ServiceDependency) -> models.OverviewResponse:
 
 @router.get("/files/{document_id:path}", tags=["documents"], response_class=FileResponse)
 async def get_file(document_id: str, service: ServiceDependency) -> FileResponse:
-    """Return the file of a document; 404 if the document is no file of the project's folder."""
+    """Return the file of a document; 404 if the document is not a file of the project's folder."""
     path = await run_sync(find_source_file, service.project, document_id)
     if path is None:
         raise NotFound(f"{document_id!r} is no file of the project's source")

@@ -108,7 +108,7 @@ def restore(source: Path, root: Path) -> Project:
         The restored project.
 
     Raises:
-        FreshetError: If `source` is no backup, the project has a live collection or a ledger, or
+        FreshetError: If `source` is not a backup, the project has a live collection or a ledger, or
             the restored files are damaged.
     """
     project = Project(root)

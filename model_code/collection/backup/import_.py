@@ -123,7 +123,8 @@ def import_project(
         The changes, and the refused rows with their reasons.
 
     Raises:
-        FreshetError: If the folder is no export, or has another format. Nothing is changed then.
+        FreshetError: If the folder is not an export, or has another format. Nothing is changed
+            then.
     """
     _check_manifest(folder)
     if index is None and retrievers(project.live):
@@ -297,7 +298,7 @@ def _read_origins(folder: Path) -> dict[str, str]:
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield the number of each line of a file, and the JSON object on it.
 
-    The object is None if the line is no JSON object. Empty lines are skipped.
+    The object is None if the line is not a JSON object. Empty lines are skipped.
     """
     if not path.is_file():
         return

@@ -187,7 +187,7 @@ def _read_positive(name: str, key: str, value: Any) -> float:
         value: Value of the setting.
 
     Raises:
-        SettingsError: If the value is no number above 0.
+        SettingsError: If the value is not a number above 0.
     """
     is_readable = isinstance(value, int | float | str) and not isinstance(value, bool)
     try:
@@ -209,7 +209,7 @@ def _read_duration(name: str, value: Any) -> float:
         value: The duration.
 
     Raises:
-        SettingsError: If the value is no duration above 0.
+        SettingsError: If the value is not a duration above 0.
     """
     match = DURATION.fullmatch(str(value).strip())
     seconds = 0.0

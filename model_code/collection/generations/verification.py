@@ -10,7 +10,7 @@ proves as much as a search of all segments, for these reasons:
 - Each segment ranks its documents independently, and rankings are merged by score. Segments that
   the new generation shares with older ones therefore rank their documents as before.
 - Let the query be the vector of a document. By the Cauchy-Schwarz inequality, a document of another
-  segment ranks higher only if its vector is at least as long. That is no fault.
+  segment ranks higher only if its vector is at least as long. That is not a fault.
 - The number of documents shows that no document was lost.
 
 Real searches search all segments at once. Tests show that this gives the same rankings, bit by bit.

@@ -421,7 +421,7 @@ class LiveIndex:
     ) -> Receipt:
         """Record removals of documents. After `apply`, searches do not find them any more.
 
-        Ids that never belonged to a document are refused. Removing a document twice is no error.
+        Ids that never belonged to a document are refused. A document may be removed twice.
 
         Args:
             document_ids: Ids of the documents.

@@ -113,7 +113,7 @@ class FieldValue:
 
     @cached_property
     def number(self) -> int | float | None:
-        """The value as a number. None if it is no number and no text such as "2.5"."""
+        """The value as a number. None if it is neither a number nor a text such as "2.5"."""
         if self.kind == "number":
             return self.value  # type: ignore[return-value]
         if isinstance(self.value, str):
@@ -619,7 +619,7 @@ def _read_operand(name: str, operand: Any) -> FieldValue | None:
 
 
 def _operand_period(operand: FieldValue) -> _Period | None:
-    """Return the year, month, day or time that an operand means. None if it is no date."""
+    """Return the year, month, day or time that an operand means. None if it is not a date."""
     text = operand.text
     if operand.kind == "boolean":
         return None
@@ -651,7 +651,7 @@ def _month_period(year: int, month: int, months: int) -> _Period | None:
 
 
 def _read_period(text: str) -> _Period | None:
-    """Return the day or the time that a text means. None if it is no full date."""
+    """Return the day or the time that a text means. None if it is not a full date."""
     if not DATE_START.match(text):
         return None
     instant = parse_date(text)
@@ -669,7 +669,7 @@ def _microseconds(instant: datetime) -> int:
 
 
 def _read_number(text: str) -> int | float | None:
-    """Return the number that a text means. None if it is no number.
+    """Return the number that a text means. None if it is not a number.
 
     >>> _read_number("2.5"), _read_number("2024"), _read_number("v2")
     (2.5, 2024, None)

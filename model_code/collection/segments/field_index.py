@@ -43,7 +43,7 @@ KINDS = ("text", "number", "boolean")
 """Types of a value. The code of a type is its position in this tuple."""
 
 NO_INSTANT = np.iinfo(np.int64).min
-"""Entry of `FieldIndex.instants` for a value that is no date."""
+"""Entry of `FieldIndex.instants` for a value that is not a date."""
 
 MAX_VALUES_IN_LOOP = 64
 """Number of values up to which a loop over the values is faster than an array operation."""

@@ -114,7 +114,7 @@ class CollectionFields:
         return any(index.has_values(name, is_live) for index, is_live in self.segments)
 
     def _check_typed_words(self, filters: Sequence[str]) -> None:
-        """Raise an error if the word in a typed condition `field=word` is no value of the field.
+        """Raise an error if the word in a typed condition `field=word` is not a value of the field.
 
         Numbers and dates are not checked. Fields that no live document has are not checked either.
         """

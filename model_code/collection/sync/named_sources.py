@@ -260,7 +260,7 @@ def _location_of_path(project: Project, path: str, cwd: Path) -> str:
     """Return the location of a source, given a path or a data set that a user typed.
 
     Raises:
-        FreshetError: If the location is no valid UTF-8.
+        FreshetError: If the location is not valid UTF-8.
     """
     absolute_path = cwd / Path(path).expanduser()
     if not absolute_path.exists():

@@ -28,7 +28,7 @@ from model_code.corpus.sources.folder import FolderSource, fingerprint
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
 from model_code.text.documents import Document
 
-# Name of the only unit of a source that is no folder.
+# Name of the only unit of a source that is not a folder.
 WHOLE_SOURCE = "documents"
 
 # Number of hexadecimal digits of the hashes that identify duplicates.

@@ -79,7 +79,7 @@ class Archive:
             data: The whole file.
 
         Raises:
-            RowError: If the file is no archive, needs a password, or exceeds a limit.
+            RowError: If the file is not an archive, needs a password, or exceeds a limit.
         """
         if data.startswith(_OLD_OFFICE_SIGNATURE):
             raise RowError(
@@ -190,7 +190,7 @@ def parse_xml(data: bytes, name: str) -> Any:
         name: Name of the part, for the error.
 
     Raises:
-        RowError: If the part is no XML, declares entities, or is nested too deep.
+        RowError: If the part is not XML, declares entities, or is nested too deep.
     """
     from lxml import etree
 
@@ -229,7 +229,7 @@ class _PartReader:
         """Read the part.
 
         Raises:
-            RowError: If the part is no XML, declares entities, or is nested too deep.
+            RowError: If the part is not XML, declares entities, or is nested too deep.
         """
         parser = expat.ParserCreate()
         parser.buffer_text = True

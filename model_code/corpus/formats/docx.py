@@ -47,7 +47,7 @@ def read_docx(data: bytes) -> Extraction:
     """Read a DOCX file.
 
     Raises:
-        RowError: If the file is no DOCX, or not safe to read.
+        RowError: If the file is not a DOCX file, or is not safe to read.
     """
     archive = Archive(data)
     main_part = find_main_part(archive, _DEFAULT_MAIN_PART)
@@ -136,7 +136,7 @@ def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
 
 
 def _style_levels(root: Any) -> dict[str, int]:
-    """Return the heading level of each style by its id; 0 for styles that are no headings."""
+    """Return the heading level of each style by its id; 0 for styles that are not headings."""
     names: dict[str, str] = {}
     parents: dict[str, str] = {}
     outline_levels: dict[str, int] = {}

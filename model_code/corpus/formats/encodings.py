@@ -132,7 +132,7 @@ def decode_text(data: bytes, declared: str | None = None) -> DecodedText:
         declared: Encoding that the file names, as HTML does.
 
     Raises:
-        RowError: If the bytes are no text.
+        RowError: If the bytes are not text.
     """
     encoding, is_guessed = _choose_encoding(data, declared)
     try:
@@ -300,7 +300,7 @@ def _guess_encoding(sample: bytes) -> str:
     """Guess the encoding of bytes that are not UTF-8.
 
     Raises:
-        RowError: If the bytes are no text.
+        RowError: If the bytes are not text.
     """
     import chardet
 

@@ -22,7 +22,7 @@ def read_epub(data: bytes) -> Extraction:
     """Read a book.
 
     Raises:
-        RowError: If the file is no EPUB, is protected against copying, or is not safe to read.
+        RowError: If the file is not an EPUB, is protected against copying, or is not safe to read.
     """
     archive = Archive(data)
     package_name = _find_package(archive)

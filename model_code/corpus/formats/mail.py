@@ -26,7 +26,7 @@ def read_mail(data: bytes) -> Extraction:
     """Read an e-mail.
 
     Raises:
-        RowError: If the file is no e-mail.
+        RowError: If the file is not an e-mail.
     """
     message = email.message_from_bytes(_recode_headers(data), policy=email.policy.default)
     if not isinstance(message, EmailMessage) or not message.keys():

@@ -19,7 +19,7 @@ def read_notebook(data: bytes) -> Extraction:
     """Read a notebook of any version.
 
     Raises:
-        RowError: If the file is no notebook.
+        RowError: If the file is not a notebook.
     """
     import nbformat
 

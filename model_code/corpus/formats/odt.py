@@ -28,8 +28,8 @@ def read_odt(data: bytes) -> Extraction:
     """Read a text document.
 
     Raises:
-        RowError: If the file is no text document of OpenDocument, needs a password, or is not safe
-            to read.
+        RowError: If the file is not a text document of OpenDocument, needs a password, or is not
+            safe to read.
     """
     archive = Archive(data)
     if _CONTENT not in archive:

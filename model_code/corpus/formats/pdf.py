@@ -56,7 +56,7 @@ def read_pdf(data: bytes) -> Extraction:
     """Read a PDF file.
 
     Raises:
-        RowError: If the file is no PDF, needs a password, or has no text.
+        RowError: If the file is not a PDF file, needs a password, or has no text.
     """
     from pypdf import PdfReader
 

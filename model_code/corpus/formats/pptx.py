@@ -30,7 +30,7 @@ def read_pptx(data: bytes) -> Extraction:
     """Read a presentation.
 
     Raises:
-        RowError: If the file is no presentation, or not safe to read.
+        RowError: If the file is not a presentation, or is not safe to read.
     """
     from pptx import Presentation
 

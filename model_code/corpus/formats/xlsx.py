@@ -46,7 +46,7 @@ def read_xlsx(data: bytes) -> Extraction:
     """Read a workbook.
 
     Raises:
-        RowError: If the file is no workbook, or not safe to read.
+        RowError: If the file is not a workbook, or is not safe to read.
     """
     archive = Archive(data)
     # The number of XML elements is not limited, because the library reads sheets as a stream.

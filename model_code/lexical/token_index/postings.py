@@ -280,8 +280,8 @@ class Postings:
         """Prepare the search of stored postings."""
         self.packed = packed
         self.passages = packed.passages
-        # (u + 1,): the last entry is no token of any query, so that `searchsorted` always returns a
-        # valid slot.
+        # Tokens of the slots, (u + 1,). The last entry is not a token of any query, so that
+        # `searchsorted` always returns a valid slot.
         self._tokens = np.append(packed.tokens.astype(np.int64), np.iinfo(np.int64).max)
         self._counts = packed.counts.astype(np.int64) + 1
         self._forms = choose_forms(self._counts, self.passages)
