@@ -166,7 +166,7 @@ class RejectedRow:
 class ReadingNote:
     """A statement that a part of a file was not read, or was read by a guess.
 
-    The document of the file is searchable all the same.
+    The document of the file is still searchable.
     """
 
     file: str = described("Name of the file, which is the id of its document if it has one.")

@@ -56,9 +56,9 @@ def main() -> None:
 def decode_argument(argument: str) -> str:
     """Return an argument whose letters Python could not decode, read as UTF-8.
 
-    In a locale such as POSIX, Python knows ASCII only and hands on other bytes as surrogates. Most
-    terminals send UTF-8 all the same. Names of files are left alone, because only the surrogates
-    open them. So are bytes that are not UTF-8.
+    In a locale such as POSIX, Python decodes only ASCII, and passes other bytes on as surrogates.
+    But most terminals send UTF-8. Names of files are left alone, because only the surrogates open
+    them. So are bytes that are not UTF-8.
 
     Args:
         argument: An argument from `sys.argv`.

@@ -24,7 +24,7 @@ def read_notebook(data: bytes) -> Extraction:
     import nbformat
 
     decoded = decode_text(data)
-    # nbformat logs every oddity that it reads all the same.
+    # nbformat logs every oddity, even one that it can read.
     logging.getLogger("traitlets").setLevel(logging.CRITICAL)
     try:
         notebook = nbformat.reads(decoded.text, as_version=4)

@@ -60,7 +60,7 @@ def read_pdf(data: bytes) -> Extraction:
     """
     from pypdf import PdfReader
 
-    # pypdf warns of every oddity that it reads all the same.
+    # pypdf warns of every oddity, even one that it can read.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     reader = PdfReader(io.BytesIO(data))
     if reader.is_encrypted and not reader.decrypt(""):
