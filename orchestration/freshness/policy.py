@@ -94,7 +94,7 @@ class PastDecision:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What has arrived since the last attempts to adapt the retriever, also refused ones.
+    """What has arrived since the last attempts to adapt the retriever. Refused ones count as well.
 
     Attributes:
         queries: Number of judged queries that the weights of the live fusion can be chosen on.

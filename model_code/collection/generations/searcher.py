@@ -750,7 +750,7 @@ class Searcher:
     def is_raised_by_known_queries(self, text: str, document_id: str, rank: int) -> bool:
         """Return whether a hit was shown only because of known queries of documents.
 
-        It was if one of two changes moves the document out of the first hits:
+        This is the case if one of two changes moves the document out of the first hits:
 
         - The vector of the document was solved for this query, and is replaced by its encoding.
         - BM25 ignores the words of known queries.
