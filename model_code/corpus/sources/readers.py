@@ -11,6 +11,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -52,7 +53,7 @@ def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]
     Raises:
         FreshetError: If the format is unknown, or the file cannot be read as a whole.
     """
-    suffix = Path(path.name.removesuffix(".gz")).suffix
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix not in SUFFIXES:
         raise FreshetError(
             f"{name} has an unknown format; files that can be read end in {', '.join(SUFFIXES)} "
@@ -221,7 +222,12 @@ def _read_delimited(
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     encoding = _detect_encoding(path)
     with _open_text(path, encoding) as stream:
-        lines = _read_lines(stream, name)
+        lines = iter(_read_lines(stream, name))
+        header_line = next(lines, "")
+        if delimiter == "," and "," not in header_line and ";" in header_line:
+            # Spreadsheets write semicolons where the comma is the decimal sign.
+            delimiter = ";"
+        lines = chain([header_line], lines)
         reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         records = _read_records(reader, name)
         header = _read_header(records, name)

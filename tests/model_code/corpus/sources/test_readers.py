@@ -227,3 +227,10 @@ def test_line_without_end_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"a" * 5000))
     with pytest.raises(FreshetError, match="a line of more than 1,000 characters"):
         list(read_rows(tmp_path / "a.jsonl.gz", "documents", "a"))
+
+
+def test_semicolons_of_a_spreadsheet_separate_cells(tmp_path):
+    path = tmp_path / "Sales.CSV"
+    path.write_text('_id;text;price\n1;"a; b";3,50\n')
+    (row,) = read_rows(path, "documents", path.name)
+    assert row.values == {"_id": "1", "text": "a; b", "price": "3,50"}
