@@ -118,6 +118,8 @@ def test_debug_shows_a_traceback(run_failing_command):
         ("ui --dagster-port 99999", "--dagster-port"),
         ("ui --mlflow-port 0", "--mlflow-port"),
         ("ui --mlflow-port 99999", "--mlflow-port"),
+        ("retrain --weights --pilot 100", "--weights cannot be combined with --key or --pilot"),
+        ("retrain --weights --key first", "--weights cannot be combined with --key or --pilot"),
         ("retrain --pilot 100 --dry-run", "cannot be combined with --key or --dry-run"),
         ("retrain --pilot 100 --key first", "cannot be combined with --key or --dry-run"),
     ],

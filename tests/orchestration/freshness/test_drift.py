@@ -153,6 +153,40 @@ def test_changed_documents_are_compared_with_their_former_versions(project):
     assert check.exceeded == ()
 
 
+def test_too_few_documents_open_no_index(project, monkeypatch):
+    add(project, documents(SEA, 12, "few", 3))
+
+    def open_index(*_):
+        raise AssertionError("an index was opened")
+
+    monkeypatch.setattr(drift_module.Searcher, "open", open_index)
+
+    assert check_drift(project) is None
+
+
+def test_scored_changed_documents_are_not_searched_again(project, monkeypatch):
+    first = documents(SEA, 48, "sea", 5)
+    add(project, dict(list(first.items())[:24]))
+    check_drift(project)
+    searched = []
+    first_ranks = probes.first_ranks
+
+    def count_questions(search, questions, *depth):
+        searched.append(len(questions))
+        return first_ranks(search, questions, *depth)
+
+    monkeypatch.setattr(probes, "first_ranks", count_questions)
+    add(project, dict(list(first.items())[24:]))
+    check = check_drift(project)
+
+    window = [
+        measure for measure in check.report.of("changed_quality") if measure.scope == "window"
+    ]
+    assert window[0].detail["measured"] == 48
+    # The former and the changed versions of the second batch.
+    assert sum(searched) == 48
+
+
 def test_changed_documents_are_not_new(project):
     add(project, documents(SPACE, 24, "sea", 5))
 
