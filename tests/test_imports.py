@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from model_code.retrieval.kinds import TRAINED_KINDS
+
 ROOT = Path(__file__).parents[1]
 TOPS = ("assets", "freshet", "model_code", "orchestration")
 # the console script's package imports its app, and the app the package's commands
@@ -44,7 +46,7 @@ ORDER = (
     within("model_code", "checks"),
     within("model_code", "drift training"),
     within("model_code", "mlr queries"),
-    within("model_code", "dense dsi lexical"),
+    {module.removesuffix(".kind") for module in TRAINED_KINDS.values()},
     within("model_code", "retriever_settings"),
     within("model_code", "stages"),
     within("model_code.collection", "settings ledger"),

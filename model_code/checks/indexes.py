@@ -35,7 +35,8 @@ def check_index_folder(folder: Path, kind_name: str, context: StageContext) -> N
     name = f"{folder.name}/{MANIFEST}"
     require(
         manifest["kind"] == kind_name,
-        f"{name} states the kind {manifest['kind']!r}; the settings say {kind_name!r}",
+        f"{name} states the kind {manifest['kind']!r}, but the retriever has kind: {kind_name}; "
+        "the kind's function `index` must write its own name as the fact `kind`",
     )
 
     document_count = len(set(documents))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from model_code.settings import Field, Settings, constant_field, require
@@ -189,48 +190,47 @@ class QuerySplitSettings(Settings):
         require(shares < 1, "test_share + dev_share + gate_share must leave queries to train on")
 
 
-Kind = Literal[
-    "auto",
-    "installed_packages",
-    "beir",
-    "hub",
-    "files",
-    "folder",
-    "trec",
-    "ir_datasets",
-    "snapshot",
-]
+@dataclass(frozen=True)
+class SourceKind:
+    """A value of `corpus.source`: the class that reads it, and the keys that it reads.
 
-# For each value of `corpus.source`, the class that reads it, as "module:class". The module is
-# imported when the source is opened.
-SOURCES = {
-    "beir": "model_code.corpus.sources.files:BeirSource",
-    "files": "model_code.corpus.sources.files:FilesSource",
-    "folder": "model_code.corpus.sources.folder:FolderSource",
-    "hub": "model_code.corpus.sources.hub:HubSource",
-    "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
-    "ir_datasets": "model_code.corpus.sources.ir_datasets:IrDatasetsSource",
-    "snapshot": "model_code.corpus.sources.files:SnapshotSource",
-    "trec": "model_code.corpus.sources.trec:TrecSource",
+    Attributes:
+        reader: The class, as "module:class". The module is imported when the source is opened.
+        needs_path: Whether `corpus.path` must be set.
+        keys: Names of the keys of `corpus` that the source reads and that not every kind reads:
+            some of `columns`, `files`, `hub` and `qrels`.
+    """
+
+    reader: str
+    needs_path: bool = True
+    keys: tuple[str, ...] = ()
+
+
+# All kinds of sources. The settings, their reference and `open_source` follow this table.
+SOURCES: dict[str, SourceKind] = {
+    "installed_packages": SourceKind(
+        "model_code.corpus.sources.installed_packages:InstalledPackagesSource", needs_path=False
+    ),
+    "beir": SourceKind("model_code.corpus.sources.files:BeirSource", keys=("columns", "qrels")),
+    "hub": SourceKind(
+        "model_code.corpus.sources.hub:HubSource", needs_path=False, keys=("columns", "hub")
+    ),
+    "files": SourceKind("model_code.corpus.sources.files:FilesSource", keys=("columns", "files")),
+    "folder": SourceKind("model_code.corpus.sources.folder:FolderSource"),
+    "trec": SourceKind("model_code.corpus.sources.trec:TrecSource", keys=("columns", "files")),
+    "ir_datasets": SourceKind("model_code.corpus.sources.ir_datasets:IrDatasetsSource"),
+    "snapshot": SourceKind("model_code.corpus.sources.files:SnapshotSource"),
 }
-
-# Keys of `corpus` that only some kinds of source read, with these kinds.
-KEYS_OF_SOURCES: dict[str, tuple[str, ...]] = {
-    "columns": ("beir", "files", "hub", "trec"),
-    "files": ("files", "trec"),
-    "hub": ("hub",),
-    "qrels": ("beir",),
-}
-
-# Sources that need no `corpus.path`.
-WITHOUT_PATH = ("auto", "hub", "installed_packages")
+# The value of `corpus.source` that stands for the kind that `corpus.path` names.
+AUTO = "auto"
+_SOURCE_NAMES = (AUTO, *SOURCES)
 
 
 class CorpusSettings(Settings):
     """Where documents, queries and qrels come from, and how they are cleaned, merged and split."""
 
-    source: Kind = Field(
-        "auto",
+    source: Literal[_SOURCE_NAMES] = Field(  # type: ignore[valid-type]
+        AUTO,
         description=(
             "Where documents come from. auto: the kind of `path`, or docstrings if there is no "
             "path."
@@ -271,8 +271,9 @@ class CorpusSettings(Settings):
 
     def check(self) -> None:
         """Require the settings that name the content: a path, a data set or packages."""
+        needs_path = self.source != AUTO and SOURCES[self.source].needs_path
         require(
-            self.source in WITHOUT_PATH or bool(self.path),
+            not needs_path or bool(self.path),
             f"path is missing: {self.source!r} reads from it",
         )
         require(
@@ -280,7 +281,7 @@ class CorpusSettings(Settings):
             "hub.name is missing: a data set such as BeIR/scifact",
         )
         reads_packages = self.source == "installed_packages"
-        if self.source == "auto" and self.path is None:
+        if self.source == AUTO and self.path is None:
             reads_packages = True
         require(not reads_packages or bool(self.packages), "packages is empty: name at least one")
 
@@ -292,11 +293,19 @@ class CorpusSettings(Settings):
         Raises:
             SettingsError: If such a key has another value than its default.
         """
+        # A retrain copies the project's settings and only changes the source to "snapshot". Keys of
+        # the copy may therefore be unused.
+        if self.source == "snapshot":
+            return
+
+        readers: dict[str, list[str]] = {}
+        for name, kind in sorted(SOURCES.items()):
+            for key in kind.keys:
+                readers.setdefault(key, []).append(name)
+
         defaults = CorpusSettings.model_fields
-        for key, sources in KEYS_OF_SOURCES.items():
-            # A retrain copies the project's settings and only changes the source to "snapshot".
-            # The copy may therefore hold keys that are not used.
-            if self.source in sources or self.source == "snapshot":
+        for key, sources in sorted(readers.items()):
+            if self.source in sources:
                 continue
             is_set = getattr(self, key) != defaults[key].get_default(call_default_factory=True)
             remedy = "remove the key"

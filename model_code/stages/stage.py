@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from model_code.retrieval.kinds import TRAINED_KINDS
+
 # Paths of the modules that every package of `model_code` imports. Every stage depends on them.
 BASE_CODE = (
     "freshet/errors.py",
@@ -62,10 +64,12 @@ QUERY_CODE = code_paths(
     "text",
     "training",
 )
+# Packages of the retriever kinds. The package `model_code.dsi` holds the module `dsi.kind`.
+KIND_PACKAGES = tuple(module.split(".")[1] for module in TRAINED_KINDS.values())
 # Code of the stages that train, index or search a retriever of any kind.
 RETRIEVER_CODE = (
     *QUERY_CODE,
-    *code_paths("dense", "dsi", "lexical", "mlr", "retriever_settings.py"),
+    *code_paths(*KIND_PACKAGES, "mlr", "retriever_settings.py"),
 )
 # Path of the base encoder's index. The hierarchy and the trainings start from its vectors.
 BASE_VECTORS = "artifacts/base_index/index"

@@ -25,7 +25,7 @@ _BEIR_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
 class Source(Protocol):
     """The interface of all sources of documents, queries and qrels.
 
-    To add a kind of source, write a class with these methods and register it in
+    To add a kind of source, write a class with these methods and add a row to `SOURCES` in
     `corpus/settings.py`. Its constructor takes the arguments (settings, root, locked): the settings
     of the corpus, the root of the project, and the description in `corpus.lock.json`. `locked` is
     None while the lock is made.
@@ -61,7 +61,7 @@ def open_source(
         locked: Content of `corpus.lock.json`, which pins the versions to read. None: the newest.
     """
     settings = resolve_source_kind(settings, root)
-    module, _, name = SOURCES[settings.source].partition(":")
+    module, _, name = SOURCES[settings.source].reader.partition(":")
     return getattr(importlib.import_module(module), name)(settings, root, locked)
 
 

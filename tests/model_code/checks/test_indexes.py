@@ -102,7 +102,7 @@ BROKEN = {
     "dense": [
         (
             json_with(MANIFEST, kind="lexical"),
-            "states the kind 'lexical'; the settings say 'dense'",
+            "states the kind 'lexical', but the retriever has kind: dense",
         ),
         (json_with(MANIFEST, passages=6), "must state the corpus's 5 passages, not 6"),
         (json_with(MANIFEST, documents=2), "must state the corpus's 3 documents, not 2"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
-from typing import get_args
 
 import pytest
 
-from model_code.corpus.settings import SOURCES, WITHOUT_PATH, CorpusSettings, Kind
+from model_code.corpus.settings import SOURCES, CorpusSettings
 from model_code.corpus.sources.base import make_source_lock, open_locked_source
 from model_code.errors import FreshetError, SettingsError
 
@@ -16,11 +15,10 @@ LOCKED = [{"_id": "1", "text": "moss"}]
 
 
 def test_source_classes_exist_and_require_paths():
-    assert {"auto", *SOURCES} == {*get_args(Kind)} > {*WITHOUT_PATH}
-    for kind, where in SOURCES.items():
-        module, _, name = where.partition(":")
+    for kind, source in SOURCES.items():
+        module, _, name = source.reader.partition(":")
         assert {"describe", "rows"} <= set(dir(getattr(import_module(module), name)))
-        if kind not in WITHOUT_PATH:
+        if source.needs_path:
             with pytest.raises(SettingsError, match="path is missing"):
                 CorpusSettings(source=kind)
 
