@@ -7,6 +7,8 @@ functions, so that this module loads quickly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import dagster as dg
 
 from assets.corpus import corpus_assets
@@ -14,7 +16,10 @@ from assets.evaluation import evaluation_assets
 from assets.live import live_assets
 from assets.registry import follow_alias, registry_assets
 from assets.retrievers import retriever_assets
+from assets.stage_assets import asset_key
+from model_code.errors import FreshetError
 from model_code.project import Project
+from model_code.stages.stage import Stage
 from orchestration import parameters
 from orchestration.jobs import EXECUTOR, TASK_JOBS, build_jobs, sync_schedules
 from orchestration.pipeline import stages
@@ -38,9 +43,11 @@ def definitions(project: Project) -> dg.Definitions:
         *registry_assets(table),
         *live_assets(settings.live.sync),
     ]
+    keys = _asset_keys(assets)
+    _require_pages(table, keys)
     return dg.Definitions(
         assets=dg.map_asset_specs(_set_owners, assets),
-        jobs=[*build_jobs(table, _asset_keys(assets)), *TASK_JOBS.values(), follow_alias],
+        jobs=[*build_jobs(table, keys), *TASK_JOBS.values(), follow_alias],
         schedules=sync_schedules(project, settings.live.sync),
         sensors=SENSORS,
         resources={"project": project},
@@ -50,6 +57,21 @@ def definitions(project: Project) -> dg.Definitions:
 
 def _set_owners(spec: dg.AssetSpec) -> dg.AssetSpec:
     return spec.replace_attributes(owners=ASSET_OWNERS)
+
+
+def _require_pages(table: Sequence[Stage], keys: Sequence[dg.AssetKey]) -> None:
+    """Check that every stage has an asset. A stage without one would never run in a job.
+
+    Raises:
+        FreshetError: If a stage has no page, from which its asset is made.
+    """
+    missing = {stage.name for stage in table if asset_key(stage) not in keys}
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise FreshetError(
+            f"no asset page for these stages: {names}; add one to PAGES in a file of assets/, such "
+            "as assets/corpus.py"
+        )
 
 
 def _asset_keys(assets: list[dg.AssetsDefinition | dg.AssetSpec]) -> list[dg.AssetKey]:

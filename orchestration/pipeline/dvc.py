@@ -27,7 +27,7 @@ from model_code.files import read_json, write_text
 from model_code.project import PARAMS, Project
 from model_code.stages.stage import Stage
 from orchestration.parameters import get_by_path
-from orchestration.pipeline import code_lock
+from orchestration.pipeline import code_lock, dvc_file
 
 # DVC's configuration files, in the folder `.dvc`.
 CONFIG_FILES = ("config", "config.local")
@@ -101,11 +101,14 @@ def environment(project: Project, **extra: str) -> dict[str, str]:
 
 
 def initialise(project: Project) -> None:
-    """Make the project's folder a DVC project if it is not one yet, and update its code lock.
+    """Make the project's folder a DVC project if it is not one yet, and update its DVC files.
+
+    These are its code lock and its `dvc.yaml`.
 
     In a git repository, DVC is set up to work with git, and otherwise without it.
     """
     code_lock.write(project.root)
+    dvc_file.update(project.root)
     # `dvc init` writes its configuration file last. If the file exists, `dvc init` was complete.
     if (project.root / ".dvc/config").is_file():
         _configure_git(project.root.resolve())

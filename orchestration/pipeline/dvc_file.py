@@ -10,6 +10,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from model_code.errors import FreshetError
 from model_code.files import atomic_write
 from model_code.stages.stage import Stage
 from orchestration.pipeline import code_lock
@@ -78,6 +79,41 @@ def write(path: Path, has_own_code: bool = True) -> None:
         if has_own_code:
             stream.write(HEADER)
         yaml.dump(render(has_own_code), stream)
+
+
+def update(root: Path) -> None:
+    """Bring `dvc.yaml` of a project with a code lock up to date with the installed stages.
+
+    Another version of Freshet may have other stages, or stages that read other settings. Stages
+    that the user added are kept. Nothing is written in a clone, whose `dvc.yaml` belongs to the
+    code.
+
+    Args:
+        root: Folder of the project.
+
+    Raises:
+        FreshetError: If `dvc.yaml` holds no stages.
+    """
+    path = root / "dvc.yaml"
+    if not path.is_file() or not (root / code_lock.NAME).is_file():
+        return
+
+    yaml = YAML()
+    yaml.width = LINE_WIDTH
+    content = yaml.load(path)
+    if not isinstance(content, dict) or not isinstance(content.get("stages"), dict):
+        raise FreshetError(
+            f"{path} holds no stages; delete it and run `freshet init` in its folder, which writes "
+            "it again"
+        )
+
+    declared = render(has_own_code=False)["stages"]
+    changed = {name: body for name, body in declared.items() if content["stages"].get(name) != body}
+    if not changed:
+        return
+    content["stages"].update(changed)
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        yaml.dump(content, stream)
 
 
 if __name__ == "__main__":

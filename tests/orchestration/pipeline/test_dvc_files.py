@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
@@ -16,7 +17,7 @@ from model_code.errors import FreshetError
 from model_code.evaluation.plots import systems_plot
 from model_code.project import Project
 from model_code.stages.corpus import STAGE as CORPUS
-from orchestration.pipeline import dvc
+from orchestration.pipeline import code_lock, dvc, dvc_file
 from orchestration.pipeline.dvc import command_line, initialise
 from orchestration.pipeline.dvc_file import PLOTS
 
@@ -46,6 +47,60 @@ stages:
     - path: artifacts/corpus
       md5: abc.dir
 """
+
+
+def write_outdated_project(root: Path, **stages: object) -> None:
+    """Write a project whose `dvc.yaml` lacks the stage `comparison` and has further stages."""
+    code_lock.write(root, new=True)
+    content = dvc_file.render(has_own_code=False)
+    del content["stages"]["comparison"]
+    content["stages"].update(stages)
+    YAML().dump(content, root / "dvc.yaml")
+
+
+def test_stage_of_another_version_is_added_to_dvc_yaml(tmp_path):
+    write_outdated_project(tmp_path, corpus={"cmd": "old"})
+
+    dvc_file.update(tmp_path)
+
+    content = YAML(typ="safe").load(tmp_path / "dvc.yaml")
+    assert content == dvc_file.render(has_own_code=False)
+
+
+def test_users_own_stage_stays_in_dvc_yaml(tmp_path):
+    write_outdated_project(tmp_path, mine={"cmd": "make mine"})
+
+    dvc_file.update(tmp_path)
+
+    stages = YAML(typ="safe").load(tmp_path / "dvc.yaml")["stages"]
+    assert stages["mine"] == {"cmd": "make mine"}
+    assert "comparison" in stages
+
+
+def test_current_dvc_yaml_is_not_written_again(tmp_path):
+    code_lock.write(tmp_path, new=True)
+    dvc_file.write(tmp_path / "dvc.yaml", has_own_code=False)
+    before = (tmp_path / "dvc.yaml").stat().st_mtime_ns
+
+    dvc_file.update(tmp_path)
+
+    assert (tmp_path / "dvc.yaml").stat().st_mtime_ns == before
+
+
+def test_dvc_yaml_of_a_clone_is_not_changed(tmp_path):
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+
+    dvc_file.update(tmp_path)
+
+    assert (tmp_path / "dvc.yaml").read_text() == "stages: {}\n"
+
+
+def test_dvc_yaml_without_stages_is_refused(tmp_path):
+    write_outdated_project(tmp_path)
+    (tmp_path / "dvc.yaml").write_text("")
+
+    with pytest.raises(FreshetError, match="holds no stages; delete it and run `freshet init`"):
+        dvc_file.update(tmp_path)
 
 
 def test_output_version_is_hash_of_current_lock(tmp_path):

@@ -14,6 +14,7 @@ import dagster as dg
 import pytest
 from ruamel.yaml import YAML
 
+from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import dvc_file, stages
@@ -94,6 +95,16 @@ def test_asset_graph_equals_stage_graph(table, specs):
         spec = specs[asset_key(stage)]
         assert {dependency.asset_key for dependency in spec.deps} == upstream
         assert spec.description == stage.description
+
+
+def test_stage_without_page_is_refused(monkeypatch):
+    from assets.corpus import PAGES
+    from orchestration.project_definitions import definitions
+
+    monkeypatch.delitem(PAGES, "acceptance")
+
+    with pytest.raises(FreshetError, match="no asset page for these stages: acceptance; add one"):
+        definitions(Project(ROOT))
 
 
 def test_every_asset_has_the_same_owner(specs):
