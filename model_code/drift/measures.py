@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 from scipy.stats import binom, rankdata
 
+from model_code.drift.descriptions import ASKED_QUERIES, MADE_QUERIES
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.drift.statuses import Status
@@ -43,14 +44,6 @@ Detail = dict[str, Any]
 
 # Levels of the quantiles of a null distribution that a report shows.
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
-# Names of the two measures of harm. The first uses pseudo-queries, which are made from documents.
-# The second uses queries that people asked or that documents arrived with.
-MADE_QUERIES = "new_quality"
-ASKED_QUERIES = "asked_quality"
-# Names of the two measures that compare scores of the same queries or documents before and after
-# additions (see `PairedScores`).
-PROTECTED_QUERIES = "protected_old"
-CHANGED_DOCUMENTS = "changed_quality"
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,7 +379,7 @@ class DriftMeasure:
     """A drift measure: a statistic that compares values of new documents with those of old ones.
 
     Attributes:
-        name: Name of the measure.
+        name: Name of the measure, which has a row in `descriptions.DESCRIPTIONS`.
         tail: Whether high or low values show drift.
         input: Name of the attribute of `Arrivals` with the values of the new documents.
         old: Function that returns the values of the old documents, from the reference and from

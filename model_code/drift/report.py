@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration, max_batch_size
+from model_code.drift.descriptions import CHANGED_DOCUMENTS, PROTECTED_QUERIES
 from model_code.drift.measures import (
-    CHANGED_DOCUMENTS,
     DOMAIN_AUC,
     INPUTS,
     MEASURES,
-    PROTECTED_QUERIES,
     Arrivals,
     DocumentExample,
     DriftMeasure,

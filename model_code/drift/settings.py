@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from model_code.drift.descriptions import MAX_TESTS
 from model_code.settings import Field, Settings, constant_field, require
 
 # Default values of the settings `draws`, `largest_batch` and `reference_documents`.
 DRAWS = 999
 LARGEST_BATCH = 500
 REFERENCE_DOCUMENTS = 2000
-# Largest number of measures in a report: five of the batch, five of the window, and the protected
-# queries. More measures need more draws of the null distributions.
-MAX_MEASURES = 11
 
 
 class DriftSettings(Settings):
@@ -93,9 +91,9 @@ class DriftSettings(Settings):
             f"minimum_batch is {self.minimum_batch}, but must be at most {most}: so many "
             "documents of a batch are measured, beside a reference of three times as many",
         )
-        least = MAX_MEASURES / (1 + self.draws)
+        least = MAX_TESTS / (1 + self.draws)
         require(
             self.alpha >= least - 1e-9,
-            f"alpha is {self.alpha}, but must be at least {least:g}: {MAX_MEASURES} measures "
+            f"alpha is {self.alpha}, but must be at least {least:g}: {MAX_TESTS} measures "
             f"share it, and a chance that small cannot be told from {self.draws} draws",
         )

@@ -34,11 +34,12 @@ from model_code.collection.ledger.states import Event, LedgerView
 from model_code.collection.ledger.tasks import EventRange, Task, TaskKind, TaskState
 from model_code.collection.segments.documents import DocumentFile
 from model_code.collection.segments.segment import LoadedSegment
+from model_code.drift.calibration import MIN_REFERENCE_RATIO
+from model_code.drift.descriptions import ASKED_QUERIES, MADE_QUERIES
 from model_code.drift.measures import (
-    ASKED_QUERIES,
-    MADE_QUERIES,
     MAX_EXAMPLES,
     DocumentExample,
+    OldScores,
     PairedScores,
     crowding,
     lowest_scores,
@@ -46,7 +47,7 @@ from model_code.drift.measures import (
     reciprocal_ranks,
     refined_statuses,
 )
-from model_code.drift.reference import Question
+from model_code.drift.reference import DriftReference, Question
 from model_code.drift.report import Arrivals, DriftReport, make_report
 from model_code.drift.statuses import Status
 from model_code.project import Project, file_lock
@@ -61,7 +62,6 @@ from orchestration.freshness.drift_reference import (
     calibration_folder,
     load_calibration,
     load_reference,
-    reasons_not_to_score,
     remaining_share,
     score_protected_queries,
 )
@@ -200,7 +200,7 @@ def _measure_and_decide(
         return None
 
     reference = load_reference(project, searcher, settings)
-    unscored = reasons_not_to_score(searcher, reference, settings)
+    unscored = _reasons_not_to_score(searcher, reference, settings)
     unscored.update(reader.reasons_of_size([*earlier, newest]))
     reader = replace(reader, unscored=unscored)
     newest_arrivals = reader.read_arrivals(newest, MAX_SCORED_ARRIVALS)
@@ -209,9 +209,8 @@ def _measure_and_decide(
         batches.append(reader.read_arrivals(events, ceil(MAX_SCORED_ARRIVALS / len(earlier))))
     batches.append(newest_arrivals)
 
-    calibration = load_calibration(
-        project, searcher, settings, batches, reader.arrived_answers, cache
-    )
+    old_scores = _score_old_documents(searcher, reference, settings, batches, reader)
+    calibration = load_calibration(project, searcher, settings, old_scores)
     protected = score_protected_queries(
         searcher, calibration.reference, settings, reader.arrived_answers, cache
     )
@@ -360,6 +359,75 @@ def batches_to_measure(
     last_reported = max([0, last_trained, *(events.last for events in reported)])
     unreported = EventRange(last_reported + 1, watermark)
     return [*reported[-window:], unreported]
+
+
+def _reasons_not_to_score(
+    searcher: Searcher, reference: DriftReference, settings: Parameters
+) -> dict[str, str]:
+    """Return the kinds of scores that are not measured because too few old documents have queries.
+
+    Without scores of old documents there is nothing to compare, so new documents are not searched.
+
+    Returns:
+        The reason for each kind of score. The keys are names of attributes of `Arrivals`.
+    """
+    needed = MIN_REFERENCE_RATIO * settings.drift.minimum_batch
+    questions_by_input = {"quality": reference.questions.made, "asked": reference.questions.asked}
+
+    reasons = {}
+    for input_name, questions in questions_by_input.items():
+        asked_documents = {question.document_id for question in questions}
+        compared = sum(document_id in searcher.views[0] for document_id in asked_documents)
+        if compared < needed:
+            reasons[input_name] = (
+                f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x "
+                f"drift.minimum_batch = {needed}"
+            )
+    return reasons
+
+
+def _score_old_documents(
+    searcher: Searcher,
+    reference: DriftReference,
+    settings: Parameters,
+    batches: Sequence[Arrivals],
+    reader: BatchReader,
+) -> OldScores:
+    """Score how well old documents are found now, for the measures that compare scores.
+
+    Old documents are scored only for the kinds of queries that the report compares, because their
+    queries have to be searched.
+
+    Args:
+        searcher: Searcher of the live collection.
+        reference: The drift reference, which holds the queries.
+        settings: All settings of the project.
+        batches: The batches that the report covers.
+        reader: Reader of the batches, with its cache of query encodings. Documents that arrived
+            with a query also answer it.
+    """
+    pseudo_query_scores = [batch.quality for batch in batches]
+    made_questions: Sequence[Question] = ()
+    if _is_compared(pseudo_query_scores, settings):
+        made_questions = reference.questions.made
+
+    arrived_query_scores = [batch.asked for batch in batches]
+    asked_questions: Sequence[Question] = ()
+    if _is_compared(arrived_query_scores, settings):
+        asked_questions = reference.questions.asked
+
+    answers = reader.arrived_answers
+    search = reader.cache.queries.cached(searcher.plain_retriever).search
+    return OldScores(
+        made=probes.old_document_scores(searcher, search, made_questions, answers),
+        asked=probes.old_document_scores(searcher, search, asked_questions, answers),
+    )
+
+
+def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> bool:
+    """Return whether the batches have enough scores for a comparison with old documents."""
+    scored_documents = sum(len(batch) for batch in scores if batch is not None)
+    return scored_documents >= settings.drift.minimum_batch
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,7 @@ from typing import Any
 
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger_if_exists
-from model_code.drift.measures import (
-    ASKED_QUERIES,
-    CHANGED_DOCUMENTS,
-    MADE_QUERIES,
-    PROTECTED_QUERIES,
-)
+from model_code.drift.descriptions import DESCRIPTIONS, MeasureDescription
 from model_code.files import write_json, write_text
 from model_code.project import Project
 
@@ -28,53 +23,8 @@ FOLDER = "drift"
 JSON_FILE = "report.json"
 PAGE_FILE = "report.html"
 
-# The question of each measure, and how to read its value.
-MEANINGS = {
-    "domain_auc": (
-        "Do new documents differ from old ones?",
-        "A classifier tells vectors of new documents from vectors of old ones. 0.5 means that it "
-        "cannot tell them apart, 1 that it always can. A shift alone is no harm.",
-    ),
-    MADE_QUERIES: (
-        "Are new documents found worse than old ones?",
-        "Mean reciprocal rank of new documents minus that of old ones, by queries generated from "
-        "their texts. 0 means equally well found. A value below the threshold shows harm.",
-    ),
-    ASKED_QUERIES: (
-        "Are new documents found worse by the queries that they arrived with?",
-        "Mean reciprocal rank of new documents by the queries that they arrived with, minus that "
-        "of old documents by judged queries. A value below the threshold shows harm.",
-    ),
-    CHANGED_DOCUMENTS: (
-        "Are changed documents found worse than their former versions?",
-        "Mean change of the reciprocal rank of changed documents, by queries generated from each "
-        "version. The threshold allows for the loss that growth alone causes.",
-    ),
-    PROTECTED_QUERIES: (
-        "Do additions push old documents down?",
-        "Mean change of the reciprocal rank of old documents, by judged dev queries. The threshold "
-        "allows for the loss that growth alone causes.",
-    ),
-    "conflicts": (
-        "Do refined documents break constraints?",
-        "Share of the documents refined by IncDSI for which not every constraint is met.",
-    ),
-    "growth": (
-        "How much has the collection changed since the training?",
-        "Documents added or changed since the last training, retrain or retune, as a share of the "
-        "documents trained on. It is counted and not tested, so it has no p-value.",
-    ),
-}
-# Meaning of an example's value, by measure.
-EXAMPLE_TITLES = {
-    "domain_auc": ("New documents that differ most from old ones", "Similarity to new documents"),
-    MADE_QUERIES: ("New documents that are found worst", "Mean reciprocal rank"),
-    ASKED_QUERIES: ("New documents that are found worst", "Mean reciprocal rank"),
-    CHANGED_DOCUMENTS: ("Changed documents that lose most", "Change of reciprocal rank"),
-    PROTECTED_QUERIES: ("Old documents that lose most", "Change of reciprocal rank"),
-    "conflicts": ("Documents that break a constraint", ""),
-    "growth": ("Documents of the newest batch", ""),
-}
+# The description of a measure of another version, which this version does not know.
+UNKNOWN_MEASURE = MeasureDescription("", "", examples="Documents", example_value="Value")
 DECISION_MEANINGS = {
     "no action": "Documents are searchable as they are; nothing else happens.",
     "retune": "The weights of the live fusion are chosen again. The gate decides about them.",
@@ -323,11 +273,12 @@ def _measure_section(
         examples: Documents that illustrate the measure.
         titles: Titles of live documents by id.
     """
-    question, meaning = MEANINGS.get(name, (name, ""))
+    description = DESCRIPTIONS.get(name, UNKNOWN_MEASURE)
+    question = description.question or name
     parts = [
         f'<section class="measure" aria-labelledby="{escape(name)}">',
         f'<h2 id="{escape(name)}">{escape(question)} <code>{escape(name)}</code></h2>',
-        f"<p>{escape(meaning)}</p>",
+        f"<p>{escape(description.meaning)}</p>",
     ]
     for measure in results:
         parts.append(_result(measure))
@@ -397,12 +348,13 @@ def _examples_table(
     name: str, examples: Sequence[Mapping[str, Any]], titles: Mapping[str, str]
 ) -> str:
     """Return a table of documents. Columns without any cell are left out."""
-    title, value_title = EXAMPLE_TITLES.get(name, ("Documents", "Value"))
+    description = DESCRIPTIONS.get(name, UNKNOWN_MEASURE)
+    title = description.examples
     has_values = any(example["value"] is not None for example in examples)
     has_notes = any(example["note"] for example in examples)
     headings = '<th scope="col">Document</th><th scope="col">Title</th>'
     if has_values:
-        headings += f'<th scope="col" class="number">{escape(value_title)}</th>'
+        headings += f'<th scope="col" class="number">{escape(description.example_value)}</th>'
     if has_notes:
         headings += '<th scope="col">Note</th>'
 

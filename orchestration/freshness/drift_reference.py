@@ -7,7 +7,7 @@ below `.freshet/drift`. That folder may be deleted at any time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,6 @@ from model_code.drift.measures import (
     reciprocal_ranks,
 )
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
-from model_code.drift.report import Arrivals
 from model_code.files import MANIFEST, canonical_json, hash_text
 from model_code.project import Project
 from orchestration import parameters
@@ -53,45 +52,18 @@ PROTECTED_DEPTH = 100
 
 
 def load_calibration(
-    project: Project,
-    searcher: Searcher,
-    settings: Parameters,
-    batches: Sequence[Arrivals],
-    arrived_answers: Mapping[str, frozenset[str]],
-    cache: CheckCache,
+    project: Project, searcher: Searcher, settings: Parameters, scores: OldScores
 ) -> Calibration:
     """Load what a drift report compares new documents with, and make the reference if needed.
-
-    Old documents are scored only for the kinds of queries that the report compares, because their
-    queries have to be searched.
 
     Args:
         project: The project.
         searcher: Searcher of the live collection.
         settings: All settings of the project.
-        batches: The batches that the report covers.
-        arrived_answers: Ids of the documents that arrived with a query, by the text of the query;
-            see `probes.old_document_scores`.
-        cache: Encodings of queries that earlier checks have kept.
+        scores: Scores of old documents, measured for the present report.
     """
     folder = calibration_folder(project, searcher, settings)
     reference = load_reference(project, searcher, settings)
-
-    pseudo_query_scores = [batch.quality for batch in batches]
-    made_questions: Sequence[Question] = ()
-    if _is_compared(pseudo_query_scores, settings):
-        made_questions = reference.questions.made
-
-    arrived_query_scores = [batch.asked for batch in batches]
-    asked_questions: Sequence[Question] = ()
-    if _is_compared(arrived_query_scores, settings):
-        asked_questions = reference.questions.asked
-
-    search = cache.queries.cached(searcher.plain_retriever).search
-    scores = OldScores(
-        made=probes.old_document_scores(searcher, search, made_questions, arrived_answers),
-        asked=probes.old_document_scores(searcher, search, asked_questions, arrived_answers),
-    )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
 
@@ -110,37 +82,6 @@ def _reference_name(searcher: Searcher) -> str:
     """
     tuned = searcher.generation.tuned
     return "reference" if tuned is None else f"reference-{tuned}"
-
-
-def reasons_not_to_score(
-    searcher: Searcher, reference: DriftReference, settings: Parameters
-) -> dict[str, str]:
-    """Return the kinds of scores that are not measured because too few old documents have queries.
-
-    Without scores of old documents there is nothing to compare, so new documents are not searched.
-
-    Returns:
-        The reason for each kind of score. The keys are names of attributes of `Arrivals`.
-    """
-    needed = MIN_REFERENCE_RATIO * settings.drift.minimum_batch
-    questions_by_input = {"quality": reference.questions.made, "asked": reference.questions.asked}
-
-    reasons = {}
-    for input_name, questions in questions_by_input.items():
-        asked_documents = {question.document_id for question in questions}
-        compared = sum(document_id in searcher.views[0] for document_id in asked_documents)
-        if compared < needed:
-            reasons[input_name] = (
-                f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x "
-                f"drift.minimum_batch = {needed}"
-            )
-    return reasons
-
-
-def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> bool:
-    """Return whether the batches have enough scores for a comparison with old documents."""
-    scored_documents = sum(len(batch) for batch in scores if batch is not None)
-    return scored_documents >= settings.drift.minimum_batch
 
 
 def calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:

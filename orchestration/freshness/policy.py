@@ -43,15 +43,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 
-from model_code.drift.measures import (
+from model_code.drift.descriptions import (
     ASKED_QUERIES,
     CHANGED_DOCUMENTS,
     MADE_QUERIES,
     PROTECTED_QUERIES,
-    SHIFT_MEASURES,
-    TestResult,
-    deciding_measures,
 )
+from model_code.drift.measures import SHIFT_MEASURES, TestResult, deciding_measures
 from model_code.drift.report import DriftReport
 from model_code.drift.settings import DriftSettings
 

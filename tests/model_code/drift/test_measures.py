@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from model_code.drift.calibration import Calibration, contrast_rows
+from model_code.drift.descriptions import PROTECTED_QUERIES
 from model_code.drift.measures import (
     MEASURES,
-    PROTECTED_QUERIES,
     OldScores,
     PairedScores,
     conflicts,

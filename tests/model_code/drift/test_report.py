@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from model_code.drift.calibration import Calibration
-from model_code.drift.measures import INPUTS, MEASURES, Arrivals, OldScores, PairedScores
+from model_code.drift.descriptions import DESCRIPTIONS
+from model_code.drift.measures import (
+    INPUTS,
+    Arrivals,
+    OldScores,
+    PairedScores,
+    no_paired_scores,
+)
 from model_code.drift.report import DriftReport, concat_batches, make_report
-from model_code.drift.settings import MAX_MEASURES
 from model_code.errors import FingerprintMismatch, FreshetError
 from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference
 
@@ -260,12 +267,23 @@ def test_report_names_the_documents_farthest_from_old_ones(calibrated: Calibrati
     assert examples["domain_auc"][0].document_id == f"n{farthest}"
 
 
-def test_limit_of_measures_covers_all_of_them() -> None:
-    measures_per_scope = len(MEASURES) + len(["conflicts", "changed_quality"])
-    measures_without_scope = len(["protected_old"])
-    count = 2 * measures_per_scope + measures_without_scope
+def test_every_measure_of_a_report_is_described(calibrated: Calibration) -> None:
+    report = make_report(calibrated, [arrivals(0)], 30, no_paired_scores())
 
-    assert count == MAX_MEASURES
+    measured = {measure.name for measure in report.measures}
+
+    assert measured | set(reasons_to_skip(report)) == set(DESCRIPTIONS)
+
+
+def test_descriptions_count_all_tests_of_a_report(calibrated: Calibration) -> None:
+    report = make_report(calibrated, [arrivals(0), arrivals(1)], 30, no_paired_scores())
+
+    counts = Counter(result.name for result in (*report.measures, *report.unmeasured))
+    # Growth is counted and not tested.
+    del counts["growth"]
+
+    tests = {name: description.tests for name, description in DESCRIPTIONS.items()}
+    assert counts == {name: count for name, count in tests.items() if count}
 
 
 def test_vectors_of_another_retriever_are_refused(calibrated: Calibration) -> None:

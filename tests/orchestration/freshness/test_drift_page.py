@@ -9,23 +9,15 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from model_code.drift.measures import (
+from model_code.drift.descriptions import (
     ASKED_QUERIES,
     CHANGED_DOCUMENTS,
-    MEASURES,
+    DESCRIPTIONS,
     PROTECTED_QUERIES,
-    DocumentExample,
-    Statistic,
-    growth,
-    judge,
 )
+from model_code.drift.measures import MEASURES, DocumentExample, Statistic, growth, judge
 from model_code.drift.report import DriftReport, SkippedMeasure
-from orchestration.freshness.drift_page import (
-    DECISION_MEANINGS,
-    MEANINGS,
-    example_ids,
-    render_page,
-)
+from orchestration.freshness.drift_page import DECISION_MEANINGS, example_ids, render_page
 from orchestration.freshness.policy import Action, Decision
 
 NULL = np.linspace(-0.1, 0.1, 1999)
@@ -111,7 +103,7 @@ def test_page_shows_each_result_with_threshold_and_p(page):
 
 def test_page_explains_each_measure(page):
     for name in (ASKED_QUERIES, "domain_auc", "growth"):
-        assert MEANINGS[name][0] in page
+        assert DESCRIPTIONS[name].question in page
 
 
 def test_page_shows_decision_and_reasons(page):
@@ -170,5 +162,5 @@ def test_report_without_examples_is_shown():
 def test_each_measure_and_decision_is_explained():
     measures = {*MEASURES, CHANGED_DOCUMENTS, PROTECTED_QUERIES, "conflicts", "growth"}
 
-    assert set(MEANINGS) == measures
+    assert set(DESCRIPTIONS) == measures
     assert set(DECISION_MEANINGS) == {str(action) for action in Action}

@@ -1,0 +1,94 @@
+"""The drift measures for a reader: their names, the question of each, and how often it is tested.
+
+`measures.MEASURES` holds the statistics. This table is a module of its own, because the settings
+count its tests and are read by every command: it imports no library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Names of the two measures of harm. The first uses pseudo-queries, which are made from documents.
+# The second uses queries that people asked or that documents arrived with.
+MADE_QUERIES = "new_quality"
+ASKED_QUERIES = "asked_quality"
+# Names of the two measures that compare scores of the same queries or documents before and after
+# additions (see `measures.PairedScores`).
+PROTECTED_QUERIES = "protected_old"
+CHANGED_DOCUMENTS = "changed_quality"
+
+
+@dataclass(frozen=True)
+class MeasureDescription:
+    """A drift measure in words, for the page of a report.
+
+    Attributes:
+        question: The question that the measure answers.
+        meaning: How to read its value.
+        examples: Title of the documents that illustrate it.
+        example_value: Meaning of the value of such a document. Empty if it has none.
+        tests: Number of tests in a report. 2: of the newest batch and of the window of the last
+            batches. 0: the measure is counted and not tested.
+    """
+
+    question: str
+    meaning: str
+    examples: str
+    example_value: str = ""
+    tests: int = 2
+
+
+DESCRIPTIONS: dict[str, MeasureDescription] = {
+    "domain_auc": MeasureDescription(
+        question="Do new documents differ from old ones?",
+        meaning="A classifier tells vectors of new documents from vectors of old ones. 0.5 means "
+        "that it cannot tell them apart, 1 that it always can. A shift alone is no harm.",
+        examples="New documents that differ most from old ones",
+        example_value="Similarity to new documents",
+    ),
+    MADE_QUERIES: MeasureDescription(
+        question="Are new documents found worse than old ones?",
+        meaning="Mean reciprocal rank of new documents minus that of old ones, by queries "
+        "generated from their texts. 0 means equally well found. A value below the threshold shows "
+        "harm.",
+        examples="New documents that are found worst",
+        example_value="Mean reciprocal rank",
+    ),
+    ASKED_QUERIES: MeasureDescription(
+        question="Are new documents found worse by the queries that they arrived with?",
+        meaning="Mean reciprocal rank of new documents by the queries that they arrived with, "
+        "minus that of old documents by judged queries. A value below the threshold shows harm.",
+        examples="New documents that are found worst",
+        example_value="Mean reciprocal rank",
+    ),
+    CHANGED_DOCUMENTS: MeasureDescription(
+        question="Are changed documents found worse than their former versions?",
+        meaning="Mean change of the reciprocal rank of changed documents, by queries generated "
+        "from each version. The threshold allows for the loss that growth alone causes.",
+        examples="Changed documents that lose most",
+        example_value="Change of reciprocal rank",
+    ),
+    PROTECTED_QUERIES: MeasureDescription(
+        question="Do additions push old documents down?",
+        meaning="Mean change of the reciprocal rank of old documents, by judged dev queries. The "
+        "threshold allows for the loss that growth alone causes.",
+        examples="Old documents that lose most",
+        example_value="Change of reciprocal rank",
+        tests=1,
+    ),
+    "conflicts": MeasureDescription(
+        question="Do refined documents break constraints?",
+        meaning="Share of the documents refined by IncDSI for which not every constraint is met.",
+        examples="Documents that break a constraint",
+    ),
+    "growth": MeasureDescription(
+        question="How much has the collection changed since the training?",
+        meaning="Documents added or changed since the last training, retrain or retune, as a share "
+        "of the documents trained on. It is counted and not tested, so it has no p-value.",
+        examples="Documents of the newest batch",
+        tests=0,
+    ),
+}
+
+# Largest number of tests in a report. More tests need more draws of the null distributions.
+MAX_TESTS = sum(description.tests for description in DESCRIPTIONS.values())
