@@ -259,7 +259,7 @@ class _Page:
             else:
                 # A heading inside of a heading continues its line.
                 self._write(" ")
-        elif tag == "rt" and self._reading_at is None:
+        elif tag == "rt" and self._reading_at is None and "ruby" in self._open_elements:
             self._reading_at = len(self._open_elements)
         else:
             if tag == "pre":

@@ -63,6 +63,8 @@ def test_html_text_is_what_a_browser_shows(markup, text):
     "markup",
     [
         "<ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>",
+        "<p>open <ruby>東<rt>とう</p><p>end</p>",
+        "<rt>alone</rt> and <rt>open",
         "<?xml version='1.0'?><html><body><p><![CDATA[a & b]]></p></body></html>",
     ],
 )
