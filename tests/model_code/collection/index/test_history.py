@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from model_code.audit import AuditLog
 from model_code.collection.backup.repair import find_damage
 from model_code.collection.erase import erase_documents
 from model_code.collection.generations.generation_store import default_retriever
@@ -397,6 +398,9 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
     """Whatever receives documents for a client, at any door, acknowledges them; writers and builds
     have no vectors.
     """
+    # A process that dies at its line of the audit log has recorded a change and acknowledged none.
+    # Killed processes of these histories do that; a fault of a file could not be told apart.
+    patch.setattr(AuditLog, "append", lambda *_, **__: None)
     record = LiveIndex.record
     remove = LiveIndex.remove
 
