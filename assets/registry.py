@@ -116,7 +116,7 @@ def _promotion_metadata(project: ProjectResource, result: "PromotionResult") -> 
     "gate and the setting `promotion.by_hand` decide.",
 )
 def reconcile_champion(context: dg.OpExecutionContext, project: ProjectResource) -> None:
-    """Reconcile an alias that a person moved in MLflow."""
+    """Make the version live whose alias a person moved to it in MLflow."""
     from orchestration.registry import release
 
     result = release.reconcile_alias(project)

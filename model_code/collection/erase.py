@@ -228,7 +228,10 @@ def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
 
 
 def _find_imported_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield a message if the corpus is an imported export that contains a given document."""
+    """Yield a message if documents to erase are also in the file that `freshet import` copied.
+
+    Erasing does not change this file, so the user has to edit it.
+    """
     from model_code.collection.backup.export import DOCUMENTS_FILE
     from model_code.collection.backup.import_ import IMPORTED_FOLDER
 

@@ -76,8 +76,9 @@ def read_judgement_input(
     """Read the judgements of a file or a BEIR folder.
 
     Args:
-        path: A table with a question and a document in each row (.csv, .tsv, .jsonl or .parquet);
-            with `queries`, qrels in TREC's format or as a table; or a BEIR folder.
+        path: A BEIR folder, or a file. Without `queries`, the file is a table with a question and a
+            document in each row (.csv, .tsv, .jsonl or .parquet). With `queries`, it holds qrels,
+            in TREC's format or as a table.
         document_ids: Ids of the documents that may be judged. A row with another id is refused.
         max_characters: Largest length of a question.
         queries: File with the queries that the qrels refer to: TREC topics, lines "ID<tab>TEXT", or

@@ -116,6 +116,7 @@ class DocumentCollator(Collator):
         positives = self.data.pairs.passages[pairs]
         relevant = [self.data.pairs.relevant[pair] for pair in pairs]
 
+        # Each query of the batch with each document that is known to answer it.
         row_and_document = []
         for row, documents in enumerate(relevant):
             row_and_document.extend((row, document) for document in sorted(documents))

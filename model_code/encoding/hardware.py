@@ -160,10 +160,10 @@ class Bfloat16Linear(PackedLinear):
         return weight, bias
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the map from a pickle, for example in a worker on another machine.
+        """Restore the linear layer from a pickle, for example in a worker on another machine.
 
-        If the CPU has no bfloat16, it becomes an ordinary `nn.Linear`. oneDNN would raise an error
-        there, while autocast emulates the products.
+        On a CPU without bfloat16, oneDNN raises an error. The layer then becomes an ordinary
+        `nn.Linear`, whose products PyTorch emulates.
         """
         super().__setstate__(state)
         if not has_bfloat16(torch.device("cpu")):

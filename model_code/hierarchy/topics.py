@@ -158,11 +158,12 @@ def _may_pair(word: str) -> bool:
 def _pair_cohesion(
     texts: Sequence[str], vocabulary: np.ndarray, presence: csr_matrix
 ) -> np.ndarray:
-    """Return a factor for each word that shows how often its characters occur as a pair, (V,).
+    """Return a factor that lowers pairs of characters which are no word, (V,).
 
-    It is the number of texts with the pair, divided by the number of texts with its more frequent
-    character. It is smoothed, because counts of rare pairs are unreliable. The factor of words that
-    are no pairs is 1.
+    Chinese and Japanese texts are split into overlapping pairs of characters, and some pairs span
+    two words. The factor of a pair is the number of texts with the pair, divided by the number of
+    texts with its more frequent character. It is smoothed, because counts of rare pairs are
+    unreliable. The factor of all other words is 1.
     """
     texts_with_character: Counter[str] = Counter()
     for text in texts:

@@ -345,9 +345,10 @@ class _Chunk:
     def _score_words(self) -> None:
         """Compute the BM25 scores that the solver needs, for all documents of the chunk at once.
 
-        `bm25` (q, a) has the scores of all a arrivals for the q queries of the chunk.
-        `constraint_bm25` (m, c) has the scores of the c documents of the chunk for the m
-        constraints.
+        The solver refines a batch of added documents in chunks. `bm25` (q, a) has the scores of all
+        a added documents of the batch for the q queries that the chunk's documents brought.
+        `constraint_bm25` (m, c) has the scores of the chunk's c documents for the m queries that
+        old documents must keep.
         """
         solver = self.solver
         self.bm25 = np.zeros((len(self.queries.texts), len(solver.arrivals)), np.float32)

@@ -181,7 +181,10 @@ class FusedIncDsiBuilder(GenerationBuilder):
         provenance: Mapping[str, Any],
         weights: Mapping[str, float] | None = None,
     ) -> Searcher:
-        """Build a generation, and keep its older segments for `_write_segment` meanwhile."""
+        """Build a generation.
+
+        `_write_segment`, which is called meanwhile, reads the older segments of the generation.
+        """
         for view in searcher.views:
             gone = removed.get(view.segment.number, frozenset())
             self._existing.append(replace(view, removed=gone))

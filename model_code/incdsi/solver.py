@@ -74,11 +74,11 @@ FLOAT32_STORAGE_ERROR = 2.0**-23
 # Violations below this share of the scores are not reported as broken constraints.
 BROKEN_TOLERANCE = 1e-8
 
-# Largest number of violated rows that join the working set in one round. A working set with more
-# members may double instead, so that hard problems need few rounds.
+# Number of violated rows that may join the working set in one round. If the working set has more
+# members already, as many rows as it has members may join, so that hard problems need few rounds.
 MEMBERS_PER_ROUND = 48
 
-# Cost of a pass over Z, as the share of its rows that could be tested one by one in the same time.
+# A pass over Z takes as long as testing this share of the rows of Z one by one.
 PASS_COST_SHARE = 1 / 32
 
 # Up to this number of suspects are tested one by one, even if a pass over a small Z were faster.

@@ -108,6 +108,7 @@ class SemiParametricObjective(nn.Module):
         if hierarchy is not None:
             self.hierarchy = hierarchy.to(encoder.device)
             levels = hierarchy.levels
+        # One scale for each term of the loss and each level of the hierarchy.
         scales = torch.ones(len(TERM_WEIGHTS) + levels, device=encoder.device)
         self.register_buffer("scales", scales)
 

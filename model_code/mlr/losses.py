@@ -89,8 +89,9 @@ def self_contrastive_losses(
     """Return the loss that trains for search by the last layer alone (MLR, equation 7).
 
     The positive document has to win by its last layer against every layer of the other documents
-    (equation 5) and against its own other layers (equation 6). With S and f as in the module's
-    docstring and L the last layer, the loss of pair i is
+    (equation 5) and against its own other layers (equation 6). The third term contrasts a document
+    with the queries of the batch. S(q, d) is a score q.d / temperature, f(q, d) the score of the
+    best layer, and L the last layer. The loss of pair i is
 
         - log[ e^S(q_i, d_iL)
                / ( e^S(q_i, d_iL) + sum_{j != i} e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]

@@ -340,7 +340,11 @@ class FusedSearch(Retriever[FusedQueries]):
         return self._score_queries(self._encode_components(texts, encode))
 
     def encode_typed(self, queries: Sequence[TypedQuery]) -> FusedQueries:
-        """Encode queries that people type; see `encode_queries`."""
+        """Encode queries that people type; see `encode_queries`.
+
+        Typed queries may contain phrases, excluded words and an unfinished last word. Components
+        that search words treat them accordingly, and others read the text only.
+        """
         texts = [query.text for query in queries]
 
         def encode(component: Retriever) -> Any:

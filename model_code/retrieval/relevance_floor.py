@@ -93,7 +93,11 @@ class RelevanceFloor:
 
     @classmethod
     def learn(cls, retriever: Retriever, texts: Sequence[str], seed: int = 0) -> RelevanceFloor:
-        """Learn the floor of a retriever from everyday and random queries.
+        """Learn the floor of a retriever: how well a hit must fit its query to be relevant.
+
+        Everyday queries, which ask for nothing in the corpus, show how well unrelated documents
+        fit. Queries of random words from the corpus fit better. The floor is a high quantile of the
+        everyday fits, but no higher than the random fits, and no lower than a share of them.
 
         Args:
             retriever: The retriever.

@@ -153,7 +153,11 @@ class BatchSchedule:
         data: The training data.
         settings: Batch size, steps or epochs, and the mix of supervised and unsupervised pairs.
         seed: Seed of the order.
-        leaves: Leaf node of each passage, (N,), for `batches: siblings`.
+        leaves: Leaf node of each passage, (N,). With `batches: siblings`, two pairs of one leaf are
+            in the same batch.
+
+    Each batch of this joint training holds one supervised and one unsupervised pair. An epoch is
+    one pass over the four supervised pairs, so it takes four batches:
 
     >>> from model_code.training.data import Passages, Pairs
     >>> corpus = Passages(["a", "b", "c", "d"], np.arange(4))

@@ -40,8 +40,8 @@ class CheckCache:
 
         Args:
             folder: Folder of the cache, which may be missing.
-            tuned: Number of the generation that has the weights of a retune, or None. Scores that
-                were measured with other weights are not used.
+            tuned: Number of the generation in which a retune changed the weights of the fusion.
+                None without a retune. Scores that other weights gave are not used.
         """
         cache = cls(folder, QueryCache(folder / QUERIES), tuned)
         if (folder / RANKS).is_file():

@@ -694,9 +694,9 @@ class BatchReader:
         return frozenset(document.document_id for document in solved)
 
     def _has_learned_vector(self, document_id: str) -> bool:
-        """Return whether a document was refined in an index whose vectors training has learned.
+        """Return whether a document was refined by IncDSI in an index of learned vectors.
 
-        Such an index holds one learned vector per document instead of encodings of its passages.
+        Such an index (DSI) holds one learned vector per document, and no encodings of passages.
         """
         status = self._statuses.get(document_id)
         if status is None or document_id in self._solved_ids:

@@ -47,7 +47,8 @@ MAX_SCORED_ARRIVALS = MAX_SCORED_DOCUMENTS // MIN_REFERENCE_RATIO
 # document; it shows whether additions push old documents down.
 MAX_PROTECTED_QUERIES = 300
 # Number of documents in the rankings of protected queries. It is larger than the number of ranks
-# that count for a score, because the expected loss from growth depends on the lower ranks too.
+# that count for a score. A larger collection pushes documents down in any case, and the lower ranks
+# tell by how much.
 PROTECTED_DEPTH = 100
 
 

@@ -45,8 +45,8 @@ class LoopStep:
 
     Attributes:
         name: Name of the step.
-        state: "done", "waits", "running" or "none".
-        text: The facts and the reason, in a few sentences.
+        state: "done", "running", "waits" for more changes, or "none" if the step was not needed.
+        text: What happened and why, in a few sentences.
         when: Time of the step, in seconds since 1970; None if it did not happen.
     """
 

@@ -265,7 +265,8 @@ def _make_sample_workspace(
     workspace = Project(root, home=project.root)
     write_sample = partial(export_snapshot, project, generation, only=sample)
     make_workspace(workspace, write_sample, share_cache=False)
-    # The settings are read from the workspace, because they name model folders by absolute paths.
+    # In the settings of the project, model folders are relative to the project. Those of the
+    # workspace, a copy in another folder, have absolute paths.
     _, retriever_settings = _stage_and_settings(workspace, retriever)
     parameters.write_overrides(workspace.params_file, [*SAMPLE_SETTINGS, *retriever_settings])
     return workspace

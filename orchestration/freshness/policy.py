@@ -77,11 +77,12 @@ class PastDecision:
     """The decision for an earlier batch, and the state of the retrain that it led to.
 
     Attributes:
-        action: The decision. It is `RETRAIN` as well if a pilot or a person started a retrain.
+        action: The decision. It is `RETRAIN` as well if a person started a retrain, or if the
+            decision was a pilot and the pilot led to a retrain.
         carried_out: Whether the retrain was trained and judged. Only such a retrain starts a
             cooldown, a number of batches during which no other retrain starts.
         is_open: Whether the retrain is running or will be tried again.
-        after_pilot: Whether the batch first led to a pilot, and the pilot led to the retrain.
+        after_pilot: Whether a pilot led to the retrain.
     """
 
     action: Action

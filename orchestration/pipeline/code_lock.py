@@ -87,13 +87,16 @@ def code_hash(stage: Stage) -> str:
 
 
 def require_current(stage: Stage, root: Path) -> None:
-    """Check that the code lock, which DVC has read, matches the code that runs.
+    """Check that the code lock matches the code that runs.
 
-    A clone has no code lock and always passes.
+    DVC compares the hashes of the code lock to decide whether a stage has to run. If Freshet was
+    upgraded since the lock was written, that decision was wrong. A clone without a code lock always
+    passes.
 
     Raises:
         FreshetError: If the code lock was written by another version of the code.
     """
+    # The code may have changed on disk since this process first hashed it.
     hash_once.cache_clear()
     path = root / NAME
     if path.is_file() and read_json(path).get(stage.name) != code_hash(stage):

@@ -172,10 +172,13 @@ def _entries_of_lines(
 def _unclaimed_entries(
     lines: Sequence[AuditEntry], summaries: Sequence[EventSummary]
 ) -> list[TrailEntry]:
-    """Return an entry for the events of each change that no line of the audit log names."""
+    """Return entries for changes in the ledger that the audit log does not mention.
+
+    They were made by a process that was killed before it wrote its line, or by another tool.
+    """
     claimed: set[int] = set()
     for line in lines:
-        # An erasure names events of removals that another line has recorded.
+        # The line of an erasure refers to events of earlier changes, which have their own lines.
         if line.action != AuditAction.ERASE:
             for first, last in line.events:
                 claimed.update(range(first, last + 1))

@@ -60,7 +60,10 @@ def read_roles(project: Project) -> dict[str, Version | None]:
 
 
 def _read_own_store(path: Path) -> dict[str, Version | None] | None:
-    """Return the roles in the SQLite file of one project; None if several projects share it."""
+    """Return the versions that have a role such as champion, by role, from a project's own file.
+
+    A role that no version has is None. The result is None if several projects share the file.
+    """
     # The name of the file may hold characters that a URI reserves.
     address = f"file:{quote(str(path))}?mode=ro"
     with closing(sqlite3.connect(address, LOCK_TIMEOUT_SECONDS, uri=True)) as connection:

@@ -294,7 +294,8 @@ class Service:
     def _remove_expired(self) -> None:
         """Remove expired documents from the index.
 
-        If there are any, an empty job is queued: applying the ledger removes expired documents.
+        Expired documents are removed whenever changes are applied. So a job without changes is
+        queued if a document has expired.
         """
         if self.project.is_read_only or self.follow_thread is not None:
             return

@@ -52,11 +52,11 @@ def has_source_file(project: Project, document_id: str) -> bool:
 
 @dataclass(frozen=True)
 class _PossibleFile:
-    """A file of a folder that has the name in a document's id.
+    """A file that may be the origin of a document, because the document's id names it.
 
     Attributes:
         name: Name of the file below the folder.
-        settings: Settings of the source that the folder is.
+        settings: Settings of the source that reads the folder.
     """
 
     name: str

@@ -345,7 +345,13 @@ class Follower:
         return sorted(self.project.live.glob(f"*/{GENERATIONS}/*"))
 
     def _register(self, sequence: int) -> None:
-        """Tell the writer which head's folders are needed. A failure does not stop the update."""
+        """Tell the writer which publication this follower reads, so that its folders are kept.
+
+        If this fails, the update of the follower continues.
+
+        Args:
+            sequence: Number of the publication.
+        """
         registration = FollowerRegistration(
             name=self.state.name,
             epoch=self.state.epoch,

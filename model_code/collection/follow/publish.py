@@ -143,7 +143,10 @@ def publish(project: Project, target: str, key: bytes, take_over: bool = False) 
 
 @contextmanager
 def _locked_state(project: Project, target: str) -> Iterator[Path]:
-    """Hold the lock of a publication, and yield the file of the writer's state."""
+    """Keep other processes from publishing to a target, and yield the file of its state.
+
+    The file holds what the last publication to this target wrote.
+    """
     name = hash_text(target if "://" in target else str(Path(target).resolve()))
     path = project.state / PUBLISHING / f"{name[:KEY_CHARACTERS]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -214,10 +214,10 @@ def _verify_word_scores(searcher: Searcher, changed: Sequence[str]) -> None:
 def _sample_documents(
     views: Sequence[SegmentView], excluded: Collection[str], number: int, seed: list[int]
 ) -> dict[str, SegmentView]:
-    """Draw up to `number` live documents at random.
+    """Draw live documents at random, by drawing `number` passages.
 
-    Passages are drawn, and their documents returned. So documents with many passages are more
-    likely.
+    A document with many passages is more likely to be drawn, and it may be drawn several times. So
+    there may be fewer documents than passages.
 
     Args:
         views: Segments of the generation.
@@ -226,7 +226,7 @@ def _sample_documents(
         seed: Seed of the random generator.
 
     Returns:
-        Segments of the documents by document id, ascending.
+        The segment of each drawn document, by document id, in ascending order of the ids.
     """
     row_documents = [view.segment.rows.document_ids for view in views]
     row_ends = np.cumsum([len(documents) for documents in row_documents])

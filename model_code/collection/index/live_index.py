@@ -755,6 +755,7 @@ class LiveIndex:
             current = self.generation
             cursor = require_matching_ledger(ledger, current)
 
+            # A revert is unfinished if the current generation does not contain its event.
             last_revert = ledger.last_revert()
             if last_revert is not None and last_revert.id > cursor.position.event:
                 is_of_retriever = last_revert.retriever == self.retriever

@@ -254,7 +254,7 @@ def _skip_comment(state: StateBlock, start_line: int, end_line: int, silent: boo
     else:
         return False
 
-    # A search that failed is not repeated for each later line.
+    # `searched_to` is the line up to which an earlier search found no closing mark.
     searched_to = state.env.get(closing, start_line)
     if searched_to > start_line:
         return False

@@ -445,6 +445,9 @@ def _weight_matrix(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights of selected tokens of a batch as a matrix of queries and slots.
 
+    A slot is the position of a token's postings in the index. Queries of a batch may share tokens,
+    which then share a column. The tokens of a single query are distinct already.
+
     Args:
         batch: Queries with t tokens.
         slots: Slot of each token, (t,).

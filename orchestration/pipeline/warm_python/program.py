@@ -48,6 +48,11 @@ class WarmPython:
     """
 
     def __init__(self) -> None:
+        """Start the server, and write the program.
+
+        DVC starts the commands of stages with the `python` that it finds first. The program is a
+        shell script of that name, which passes its arguments to the server.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="freshet-"))
         address = self._folder / "socket"
         self.program = self._folder / "bin" / "python"
