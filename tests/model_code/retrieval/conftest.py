@@ -1,5 +1,6 @@
-"""Random unit vectors with everything that breaks rankings: exact ties, near ties, several passages
-per document.
+"""Random unit vectors with everything that breaks rankings.
+
+There are exact ties, near ties and documents of several passages.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import pytest
 
 @pytest.fixture
 def vectors() -> np.ndarray:
-    """90 unit vectors (90, 24): 40 distinct, 20 exact copies, 30 that differ from others by one bit
-    or so.
-    """
+    """90 unit vectors (90, 24): 40 distinct, 20 copies, and 30 that differ by about one bit."""
     chance = np.random.default_rng(0)
     base = chance.normal(size=(40, 24))
-    rows = np.concatenate([base, base[:20], base[:30] * (1 + 1e-7 * chance.normal(size=(30, 1)))])
+    nearly_equal = base[:30] * (1 + 1e-7 * chance.normal(size=(30, 1)))
+    rows = np.concatenate([base, base[:20], nearly_equal])
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 

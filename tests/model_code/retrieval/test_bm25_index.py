@@ -1,5 +1,7 @@
-"""Guards BM25: its scores against the formula in float64 and against bm25s, ties by id, empty
-corner cases; and the law that N additions and deletions are one rebuild, to the bit.
+"""Tests of BM25.
+
+Its scores follow the formula in float64 and equal those of bm25s. Equal scores are sorted by id. N
+additions and deletions equal one rebuild, to the bit.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from model_code.files import MANIFEST
 from model_code.retrieval import bm25_index
 from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment, TermWeights, WeightCache
 from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.protocol import Ranking
 from tests.model_code.collection.laws import reranked
 
 TEXTS = [
@@ -28,58 +31,101 @@ TEXTS = [
     "read file",
 ]
 DOCUMENTS = ["b", "b", "d", "a", "c"]
+WORDS = [f"word{i}" for i in range(60)]
+SIMPLE_WORDS = Bm25Settings(language=None)
+NOTHING_REMOVED = frozenset[str]()
 
 
-def formula(query: str, k1: float, b: float) -> list[float]:
-    """The module docstring's formula, word by word, for each of `TEXTS`."""
+def documents_of(ranking: Ranking) -> list[str]:
+    """Return the documents of a ranking, best first."""
+    return [document for document, _ in ranking]
+
+
+def scores_by_formula(query: str, k1: float, b: float) -> list[float]:
+    """Return the score of each of TEXTS by the formula of the module, word by word."""
     passages = [text.split() for text in TEXTS]
-    mean = sum(map(len, passages)) / len(passages)
+    mean_length = sum(len(passage) for passage in passages) / len(passages)
     scores = []
     for passage in passages:
         score = 0.0
         for term in query.split():
-            having = sum(term in other for other in passages)
-            idf = math.log(1 + (len(passages) - having + 0.5) / (having + 0.5))
-            f = passage.count(term)
-            score += idf * f / (f + k1 * (1 - b + b * len(passage) / mean))
+            with_term = sum(term in other for other in passages)
+            idf = math.log(1 + (len(passages) - with_term + 0.5) / (with_term + 0.5))
+            frequency = passage.count(term)
+            length_factor = 1 - b + b * len(passage) / mean_length
+            score += idf * frequency / (frequency + k1 * length_factor)
         scores.append(score)
     return scores
 
 
-@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75)])
-def test_scores_and_ranks_follow_the_formula(k1: float, b: float) -> None:
-    index = Bm25Index.build(TEXTS, DOCUMENTS, Bm25Settings(k1=k1, b=b))
-    for query in ("sort", "numbers table", "read file numbers", "sort sort"):
-        best: dict[str, float] = {}
-        for document, score in zip(DOCUMENTS, formula(query, k1, b), strict=True):
+def rank_by_formula(query: str, k1: float, b: float) -> Ranking:
+    """Return the documents that match, by their best passage; nearly equal scores by id."""
+    best: dict[str, float] = {}
+    for document, score in zip(DOCUMENTS, scores_by_formula(query, k1, b), strict=True):
+        if score > 0:
             best[document] = max(score, best.get(document, 0.0))
-        expected = sorted(
-            ((d, s) for d, s in best.items() if s > 0),
-            key=lambda item: (-round(item[1], 5), item[0]),
-        )
-        found = index.search([query], k=10)[0]
-        assert [document for document, _ in found] == [document for document, _ in expected]
-        assert [score for _, score in found] == pytest.approx(
-            [score for _, score in expected], rel=1e-5
-        )
+
+    def sort_key(hit: tuple[str, float]) -> tuple[float, str]:
+        document, score = hit
+        return -round(score, 5), document
+
+    return sorted(best.items(), key=sort_key)
 
 
-def test_nothing_in_common_and_nothing_at_all() -> None:
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75)])
+@pytest.mark.parametrize("query", ["sort", "numbers table", "read file numbers", "sort sort"])
+def test_scores_and_ranks_follow_the_formula(k1: float, b: float, query: str) -> None:
+    index = Bm25Index.build(TEXTS, DOCUMENTS, Bm25Settings(k1=k1, b=b))
+
+    (ranking,) = index.search([query], k=10)
+
+    expected = rank_by_formula(query, k1, b)
+    assert documents_of(ranking) == documents_of(expected)
+    scores = [score for _, score in ranking]
+    expected_scores = [score for _, score in expected]
+    assert scores == pytest.approx(expected_scores, rel=1e-5)
+
+
+@pytest.mark.parametrize("query", ["zebra", "", "!"])
+def test_query_without_a_known_word_finds_nothing(query: str) -> None:
     index = Bm25Index.build([*TEXTS, ""], [*DOCUMENTS, "e"])
-    assert index.search(["zebra", "", "!", "zebra read"], k=1)[:3] == [[], [], []]
-    assert index.search(["zebra read"], k=1)[0][0][0] == "c"
-    assert Bm25Index.build([], []).search(["sort"], k=1) == [[]]
-    assert Bm25Index.build(["", "!"], ["x", "y"]).search(["sort"], k=1) == [[]]
+
+    assert index.search([query], k=1) == [[]]
 
 
-def test_bm25_breaks_ties_and_filters_consistently() -> None:
+def test_unknown_words_beside_known_ones_are_ignored() -> None:
+    index = Bm25Index.build([*TEXTS, ""], [*DOCUMENTS, "e"])
+
+    (ranking,) = index.search(["zebra read"], k=1)
+
+    assert documents_of(ranking) == ["c"]
+
+
+@pytest.mark.parametrize("texts", [[], ["", "!"]])
+def test_index_without_words_finds_nothing(texts: list[str]) -> None:
+    document_ids = [f"d{number}" for number in range(len(texts))]
+
+    assert Bm25Index.build(texts, document_ids).search(["sort"], k=1) == [[]]
+
+
+def test_equal_scores_are_sorted_by_id() -> None:
     index = Bm25Index.build(TEXTS, DOCUMENTS)
-    assert [document for document, _ in index.search(["read file"], k=2)[0]] == ["c", "d"]
-    whole = index.search(["sort table numbers read"], 9)[0]
+
+    (ranking,) = index.search(["read file"], k=2)
+
+    assert documents_of(ranking) == ["c", "d"]
+
+
+@pytest.mark.parametrize("allowed", [["a", "c"], ["b"], []])
+def test_filter_keeps_order_and_scores(allowed: list[str]) -> None:
+    index = Bm25Index.build(TEXTS, DOCUMENTS)
+    (whole,) = index.search(["sort table numbers read"], 9)
+
+    (ranking,) = index.search(["sort table numbers read"], 2, allowed)
+
     assert len(whole) == 4
-    for allowed in (["a", "c"], ["b"], []):
-        found = index.search(["sort table numbers read"], 2, allowed)[0]
-        assert found == [hit for hit in whole if hit[0] in allowed][:2]
+    expected = [hit for hit in whole if hit[0] in allowed]
+    assert ranking == expected[:2]
 
 
 def test_scores_equal_bm25s() -> None:
@@ -87,81 +133,104 @@ def test_scores_equal_bm25s() -> None:
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(200)]
     peer = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
     peer.index([text.split() for text in texts], show_progress=False)
-    index = Bm25Index.build(texts, [str(i) for i in range(len(texts))], Bm25Settings(language=None))
+    index = Bm25Index.build(texts, [str(i) for i in range(len(texts))], SIMPLE_WORDS)
+
     for _ in range(20):
         query = draw.choices(WORDS, k=4)
-        np.testing.assert_allclose(
-            index.scores(" ".join(query)), peer.get_scores(query), rtol=1e-4, atol=1e-6
-        )
+        scores = index.scores(" ".join(query))
+        np.testing.assert_allclose(scores, peer.get_scores(query), rtol=1e-4, atol=1e-6)
 
 
-WORDS = [f"word{i}" for i in range(60)]
+class ChangingIndex:
+    """Segments that take additions, changes and deletions, and the texts that they must hold."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.texts: dict[str, list[str]] = {}
+        self.segments: list[tuple[Bm25Segment, frozenset[str]]] = []
+
+    def delete(self, document: str) -> None:
+        """Mark a document as removed in the segments that hold it."""
+        self.texts.pop(document, None)
+        segments = []
+        for segment, removed in self.segments:
+            if document in segment.ids:
+                removed = removed | {document}
+            segments.append((segment, removed))
+        self.segments = segments
+
+    def add(self, document: str, texts: list[str]) -> None:
+        """Put a document into a segment of its own."""
+        self.texts[document] = texts
+        segment = Bm25Segment.build(texts, [document] * len(texts), None)
+        self.segments.append((segment, NOTHING_REMOVED))
+
+    def merge(self) -> None:
+        """Merge all segments into one, save it and load it again."""
+        remaining = []
+        for segment, removed in self.segments:
+            names = dict.fromkeys(segment.ids.document_ids)
+            remaining.append((segment, [name for name in names if name not in removed]))
+        merged = Bm25Segment.merge(remaining)
+        merged.save(self.folder, {})
+        self.segments = [(Bm25Segment.load(self.folder), NOTHING_REMOVED)]
+
+    def rebuild(self) -> Bm25Index:
+        """Index the texts at once."""
+        document_ids = []
+        texts = []
+        for name in sorted(self.texts):
+            document_ids += [name] * len(self.texts[name])
+            texts += self.texts[name]
+        return Bm25Index.build(texts, document_ids, SIMPLE_WORDS)
 
 
 def test_bm25_changes_equal_rebuild(tmp_path: Path) -> None:
-    """500 random additions, changes and deletions; segments are merged, saved and loaded on the
-    way.
-    """
-    draw, known = random.Random(2), {}
-    segments: list[tuple[Bm25Segment, frozenset[str]]] = []
+    """After 500 random additions, changes and deletions, with merges between them."""
+    draw = random.Random(2)
+    changing = ChangingIndex(tmp_path)
     for step in range(500):
         document = f"d{draw.randint(0, 80)}"
-        segments = [
-            (own, gone | {document} if document in own.ids else gone) for own, gone in segments
-        ]
-        known.pop(document, None)
+        changing.delete(document)
         if draw.random() < 0.7:
-            known[document] = [
-                " ".join(draw.choices(WORDS, k=draw.randint(1, 12)))
-                for _ in range(draw.randint(1, 3))
-            ]
-            segments.append(
-                (
-                    Bm25Segment.build(known[document], [document] * len(known[document]), None),
-                    frozenset(),
-                )
-            )
-        if len(segments) > 5:
-            left = [
-                (own, [name for name in dict.fromkeys(own.ids.document_ids) if name not in gone])
-                for own, gone in segments
-            ]
-            segments = [(saved(Bm25Segment.merge(left), tmp_path / str(step)), frozenset())]
-    pairs = [(name, text) for name in sorted(known) for text in known[name]]
-    whole = Bm25Index.build(
-        [text for _, text in pairs], [name for name, _ in pairs], Bm25Settings(language=None)
-    )
-    parts = Bm25Index(segments, Bm25Settings(language=None))
+            passages = draw.randint(1, 3)
+            texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(passages)]
+            changing.add(document, texts)
+        if len(changing.segments) > 5:
+            changing.folder = tmp_path / str(step)
+            changing.merge()
+    index = Bm25Index(changing.segments, SIMPLE_WORDS)
+    rebuilt = changing.rebuild()
     queries = [" ".join(draw.choices(WORDS, k=3)) for _ in range(30)]
-    allowed = sorted(known)[::3]
+    documents = sorted(changing.texts)
+    allowed = documents[::3]
+
     for k in (1, 5, 100):
-        assert parts.search(queries, k) == whole.search(queries, k)
-        assert parts.search(queries, k, allowed) == whole.search(queries, k, allowed)
+        assert index.search(queries, k) == rebuilt.search(queries, k)
+        assert index.search(queries, k, allowed) == rebuilt.search(queries, k, allowed)
     for query in queries:
-        assert reranked(parts, [query], [sorted(known)]) == reranked(
-            whole, [query], [sorted(known)]
-        )
-
-
-def saved(segment: Bm25Segment, folder: Path) -> Bm25Segment:
-    segment.save(folder, {})
-    return Bm25Segment.load(folder)
+        expected = reranked(rebuilt, [query], [documents])
+        assert reranked(index, [query], [documents]) == expected
 
 
 def test_merged_bm25_segment_equals_built_segment(tmp_path: Path) -> None:
-    one = Bm25Segment.build(TEXTS[:2], DOCUMENTS[:2], "english")
-    other = Bm25Segment.build(
+    first = Bm25Segment.build(TEXTS[:2], DOCUMENTS[:2], "english")
+    second = Bm25Segment.build(
         [*TEXTS[2:], "gone with the wind"], [*DOCUMENTS[2:], "gone"], "english"
     )
-    Bm25Segment.merge([(one, ["b"]), (other, ["a", "c", "d"])]).save(tmp_path / "merged", {})
+
+    merged = Bm25Segment.merge([(first, ["b"]), (second, ["a", "c", "d"])])
+    merged.save(tmp_path / "merged", {})
+
     Bm25Segment.build(TEXTS, DOCUMENTS, "english").save(tmp_path / "built", {})
     for path in (tmp_path / "built").iterdir():
         assert (tmp_path / "merged" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_damaged_file_is_named(tmp_path: Path) -> None:
     Bm25Segment.build(TEXTS, DOCUMENTS, None).save(tmp_path, {})
     (tmp_path / "vocabulary.json").write_text("[]")
+
     with pytest.raises(FreshetError, match=r"vocabulary\.json was changed"):
         Bm25Segment.load(tmp_path)
 
@@ -178,13 +247,21 @@ def test_segment_of_another_format_is_refused(tmp_path: Path) -> None:
 
 def test_bm25_term_shares_sum_to_score() -> None:
     index = Bm25Index.build(TEXTS, DOCUMENTS)
-    text = "sorted tables and numbers"
-    assert index.can_explain, "else nobody may ask"
-    shares, ((_, score),) = index.explain(text, "b"), reranked(index, [text], [["b"]])[0]
+    query = "sorted tables and numbers"
+    ((_, score),) = reranked(index, [query], [["b"]])[0]
+
+    shares = index.explain(query, "b")
+
+    assert index.can_explain
     assert {share.token for share in shares} == {"sort", "tabl"}
     assert sum(share.weight for share in shares) == pytest.approx(score, rel=1e-6)
+
+
+def test_scores_of_unknown_documents_are_refused() -> None:
+    index = Bm25Index.build(TEXTS, DOCUMENTS)
+
     with pytest.raises(FreshetError, match="no document 'x'"):
-        reranked(index, [text], [["x"]])
+        reranked(index, ["sort"], [["x"]])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +277,7 @@ def test_bm25_term_shares_sum_to_score() -> None:
         ("parse XML", "x"),
     ],
 )
-def test_words_are_found_whatever_their_form(query: str, found: str) -> None:
+def test_words_are_found_in_any_form(query: str, found: str) -> None:
     texts = {
         "m": "DataFrame merges tables",
         "r": "pandas.read_csv of a file",
@@ -208,7 +285,10 @@ def test_words_are_found_whatever_their_form(query: str, found: str) -> None:
         "x": "XMLParser",
     }
     index = Bm25Index.build(list(texts.values()), list(texts))
-    assert index.search([query], 1)[0][0][0] == found
+
+    (ranking,) = index.search([query], 1)
+
+    assert documents_of(ranking) == [found]
 
 
 def test_scores_with_a_reference_do_not_depend_on_later_documents() -> None:
