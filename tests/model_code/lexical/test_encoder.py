@@ -1,13 +1,15 @@
-"""Guards E(x): oracle of the pooled weights, no influence of padding, exact lean gradients, saving,
-outside loading; which entries may carry weight: by the text that a token stands for, however its
-tokenizer writes it; and the closed-form start: ridge against a normal-equation oracle, better than
-random.
+"""Tests of the lexical encoder.
+
+The pooled weights equal a double loop, padding has no influence, and the sparse gradients are exact.
+A saved encoder gives the same weights when sentence-transformers opens it. A token may carry weight
+by the text that it stands for, however its tokenizer writes it. The closed-form head equals a
+least-squares solution and is better than a random one.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -45,102 +47,170 @@ def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> LexicalEncoder:
     return make_encoder(tmp_path / "base", request.param)
 
 
-def assert_same(found: list[Sparse], expected: list[Sparse], tolerance: float = 2e-5) -> None:
-    for (ids, weights), (other_ids, other_weights) in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(ids, other_ids)
-        np.testing.assert_allclose(weights, other_weights, rtol=tolerance, atol=tolerance)
+def assert_equal_weights(
+    found: list[Sparse], expected: list[Sparse], tolerance: float = 2e-5
+) -> None:
+    """Check that sparse vectors have equal entries, and weights within a tolerance."""
+    for (ids, weights), (expected_ids, expected_weights) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ids, expected_ids)
+        np.testing.assert_allclose(weights, expected_weights, rtol=tolerance, atol=tolerance)
+
+
+def elu_plus_one(value: float) -> float:
+    """Return the activation of a logit."""
+    return value + 1 if value >= 0 else np.exp(value)
 
 
 def test_weights_equal_the_double_loop(encoder: LexicalEncoder) -> None:
     encoder = encoder.double()
     features = encoder.tokenize(TEXTS[:3])
-    dense = dense_weights(encoder, features).detach().numpy()
+    weights = dense_weights(encoder, features).detach().numpy()
     hidden = encoder.body(features["input_ids"], features["attention_mask"]).detach().numpy()
-    decoder, bias = encoder.decoder.detach().numpy(), encoder.bias.detach().numpy()
+    decoder = encoder.decoder.detach().numpy()
+    bias = encoder.bias.detach().numpy()
+
     for text in range(3):
+        token_count = int(features["attention_mask"][text].sum())
         for entry in range(encoder.vocabulary_size):
-            logits = [
-                sum(hidden[text, t, d] * decoder[entry, d] for d in range(32)) + bias[entry]
-                for t in range(int(features["attention_mask"][text].sum()))
-            ]
-            weight = max(x + 1 if x >= 0 else np.exp(x) for x in logits)
-            assert dense[text, entry] == pytest.approx(
-                0 if encoder.blocked[entry] else weight, abs=1e-9
-            )
+            expected = 0.0
+            if not encoder.blocked[entry]:
+                logits = []
+                for token in range(token_count):
+                    product = sum(hidden[text, token, d] * decoder[entry, d] for d in range(32))
+                    logits.append(product + bias[entry])
+                expected = max(elu_plus_one(logit) for logit in logits)
+            assert weights[text, entry] == pytest.approx(expected, abs=1e-9)
 
 
-def test_neighbours_and_padding_do_not_matter(encoder: LexicalEncoder) -> None:
-    short, long = "word3 word7", " ".join(TEXTS)
+def test_padding_does_not_matter(encoder: LexicalEncoder) -> None:
+    short = "word3 word7"
+    long = " ".join(TEXTS)
+
     alone = dense_weights(encoder, encoder.tokenize([short]))[0]
     padded = dense_weights(encoder, encoder.tokenize([short, long]))[0]
+
     torch.testing.assert_close(alone, padded, rtol=1e-4, atol=1e-5)
-    assert_same(encoder.encode([short]), encoder.encode([long, short])[1:])
-    assert_same(encoder.encode_own([short]), encoder.encode_own([long, short])[1:])
 
 
-def test_sparse_path_equals_the_dense_path(encoder: LexicalEncoder) -> None:
+def test_other_texts_do_not_matter(encoder: LexicalEncoder) -> None:
+    short = "word3 word7"
+    long = " ".join(TEXTS)
+
+    assert_equal_weights(encoder.encode([short]), encoder.encode([long, short])[1:])
+    assert_equal_weights(encoder.encode_own([short]), encoder.encode_own([long, short])[1:])
+
+
+def test_sparse_weights_are_the_highest(encoder: LexicalEncoder) -> None:
     encoder = encoder.double()
     features = encoder.tokenize(TEXTS[:5])
-    learning = [p for p in encoder.parameters() if p.requires_grad and "pooler" not in str(p)]
-    chosen, weights = encoder.sparse(features, 8)
-    lean = torch.autograd.grad((weights**2).sum(), learning, allow_unused=True)
-    dense = dense_weights(encoder, features)
-    top = dense.topk(8, dim=1)
-    assert torch.equal(top.indices.sort(dim=1).values, chosen)
-    full = torch.autograd.grad((top.values**2).sum(), learning, allow_unused=True)
-    for one, other in zip(lean, full, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+    entries, _ = encoder.sparse(features, 8)
+
+    highest = dense_weights(encoder, features).topk(8, dim=1)
+    assert torch.equal(highest.indices.sort(dim=1).values, entries)
 
 
-def test_special_and_unused_tokens_carry_no_weight(
-    encoder: LexicalEncoder,
-) -> None:
-    special, features = encoder.tokenizer.all_special_ids, encoder.tokenize(TEXTS[:2])
+def test_sparse_gradients_equal_the_dense_gradients(encoder: LexicalEncoder) -> None:
+    encoder = encoder.double()
+    features = encoder.tokenize(TEXTS[:5])
+    learned = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+
+    _, sparse_weights = encoder.sparse(features, 8)
+    highest = dense_weights(encoder, features).topk(8, dim=1)
+
+    sparse_gradients = torch.autograd.grad((sparse_weights**2).sum(), learned, allow_unused=True)
+    gradients = torch.autograd.grad((highest.values**2).sum(), learned, allow_unused=True)
+    for sparse_gradient, gradient in zip(sparse_gradients, gradients, strict=True):
+        if gradient is None:
+            assert sparse_gradient is None
+        else:
+            torch.testing.assert_close(sparse_gradient, gradient, rtol=1e-9, atol=1e-9)
+
+
+def test_special_tokens_carry_no_weight(encoder: LexicalEncoder) -> None:
+    special = encoder.tokenizer.all_special_ids
+
+    weights = dense_weights(encoder, encoder.tokenize(TEXTS[:2]))
+
     assert encoder.blocked[special].all()
-    assert not dense_weights(encoder, features)[:, special].any()
-    assert all(not np.isin(ids, special).any() for ids, _ in encoder.encode(TEXTS))
-    entries, weights = encoder.sparse(features, 10_000)
-    assert entries.shape == weights.shape == (2, int((~encoder.blocked).sum()))
+    assert not weights[:, special].any()
+    for ids, _ in encoder.encode(TEXTS):
+        assert not np.isin(ids, special).any()
+
+
+def test_blocked_entries_are_never_chosen(encoder: LexicalEncoder) -> None:
+    open_entries = int((~encoder.blocked).sum())
+
+    entries, weights = encoder.sparse(encoder.tokenize(TEXTS[:2]), 10_000)
+
+    assert entries.shape == (2, open_entries)
+    assert weights.shape == (2, open_entries)
     assert not encoder.blocked[entries].any()
 
 
 def test_own_tokens_have_the_dense_weights(encoder: LexicalEncoder) -> None:
     dense = dense_weights(encoder, encoder.tokenize(TEXTS)).detach().numpy()
-    own = encoder.encode_own([*TEXTS, ""])
-    for row, (bag, (ids, weights)) in enumerate(zip(encoder.bags(TEXTS), own[:-1], strict=True)):
-        np.testing.assert_array_equal(ids, bag)
+    bags = encoder.bags(TEXTS)
+
+    encoded = encoder.encode_own(TEXTS)
+
+    for row, (ids, weights) in enumerate(encoded):
+        np.testing.assert_array_equal(ids, bags[row])
         np.testing.assert_allclose(weights, dense[row, ids], rtol=1e-4, atol=1e-5)
-    assert len(own[-1][0]) == 0
 
 
-def save_and_open(encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The encoder as sentence-transformers opens what was saved, which gives the same weights, as
-    we do to the bit.
-    """
+def test_empty_text_has_no_own_tokens(encoder: LexicalEncoder) -> None:
+    *_, (ids, _) = encoder.encode_own([*TEXTS, ""])
+
+    assert len(ids) == 0
+
+
+def open_with_sentence_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Open a saved encoder as users of sentence-transformers do."""
     from sentence_transformers import SparseEncoder
 
-    save_encoder(encoder, tmp_path / "saved")
-    loaded = load_encoder(tmp_path / "saved", precision="float32", device="cpu")
+    modules = str(folder.with_name("modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
+    return SparseEncoder(str(folder), trust_remote_code=True, device="cpu")
+
+
+def require_equal_when_loaded(encoder: LexicalEncoder, folder: Path) -> None:
+    """Check that a saved encoder is equal to the bit when it is loaded and saved again."""
+    loaded = load_encoder(folder, precision="float32", device="cpu")
     assert loaded.fingerprint() == encoder.fingerprint()
-    assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
-    monkeypatch.setattr(
-        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
-    )
-    outside = SparseEncoder(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
-    found = outside.encode(TEXTS[:6], convert_to_sparse_tensor=False).numpy()
-    for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:6]), strict=True):
+    assert_equal_weights(loaded.encode(TEXTS), encoder.encode(TEXTS), tolerance=0)
+
+    again = folder.with_name("again")
+    save_encoder(loaded, again)
+    assert hash_path(again) == hash_path(folder)
+
+
+def require_equal_outside(encoder: LexicalEncoder, outside: Any) -> None:
+    """Check that sentence-transformers computes the same weights."""
+    rows = outside.encode(TEXTS[:6], convert_to_sparse_tensor=False).numpy()
+    for row, (ids, weights) in zip(rows, encoder.encode(TEXTS[:6]), strict=True):
         np.testing.assert_array_equal(np.flatnonzero(row), ids)
         np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
-    save_encoder(loaded, tmp_path / "again")
-    assert hash_path(tmp_path / "saved") == hash_path(tmp_path / "again")
-    return outside
 
 
-def test_saved_encoder_is_the_same_outside(encoder, tmp_path, monkeypatch):
-    save_and_open(encoder, tmp_path, monkeypatch)
+def test_saved_encoder_is_equal_when_loaded(encoder: LexicalEncoder, tmp_path: Path) -> None:
+    save_encoder(encoder, tmp_path / "saved")
+
+    require_equal_when_loaded(encoder, tmp_path / "saved")
     assert not list((tmp_path / "saved").rglob("*.bin"))
+
+
+def test_saved_encoder_is_equal_outside(
+    encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_encoder(encoder, tmp_path / "saved")
+
+    outside = open_with_sentence_transformers(tmp_path / "saved", monkeypatch)
+
+    require_equal_outside(encoder, outside)
+
+
+def test_base_encoder_is_no_lexical_encoder(encoder: LexicalEncoder, tmp_path: Path) -> None:
     with pytest.raises(FreshetError, match="holds no lexical encoder"):
         load_encoder(tmp_path / "base")
 
@@ -148,6 +218,7 @@ def test_saved_encoder_is_the_same_outside(encoder, tmp_path, monkeypatch):
 def start_on(
     folder: Path, kind: str, masked: bool = True, device: str = "cpu", **changes
 ) -> LexicalEncoder:
+    """Start a lexical encoder on a tiny model of a kind."""
     make_tiny_model(folder, kind, WORDS, masked=masked, **changes)
     base = EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device=device)
     return start_encoder(base, SETTINGS, TEXTS, seed=0)
@@ -158,35 +229,55 @@ def start_on(
     [("modernbert", {"decoder_bias": False}), ("modernbert", {}), ("mpnet", {}), ("electra", {})],
 )
 def test_learned_biases_are_saved(tmp_path, monkeypatch, kind, changes):
+    has_own_bias = not changes
     encoder = start_on(tmp_path / "base", kind, **changes)
-    assert (encoder.body.decoder.bias is None) == bool(changes)
     torch.nn.init.normal_(encoder.bias)
-    outside = save_and_open(encoder, tmp_path, monkeypatch)
-    outside[1].save(str(tmp_path / "head"))
-    hashes = {
-        hash_path(folder / "model.safetensors")
-        for folder in (tmp_path / "head", tmp_path / "saved" / HEAD)
-    }
-    assert len(hashes) == 1
-    assert (
-        type(outside[1]).load(str(tmp_path / "head")).state_dict().keys()
-        == outside[1].state_dict().keys()
-    )
+
+    save_encoder(encoder, tmp_path / "saved")
+    outside = open_with_sentence_transformers(tmp_path / "saved", monkeypatch)
+
+    assert (encoder.body.decoder.bias is not None) == has_own_bias
+    require_equal_when_loaded(encoder, tmp_path / "saved")
+    require_equal_outside(encoder, outside)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("modernbert", {"decoder_bias": False}), ("modernbert", {}), ("mpnet", {}), ("electra", {})],
+)
+def test_head_is_saved_outside_as_it_was(tmp_path, monkeypatch, kind, changes):
+    encoder = start_on(tmp_path / "base", kind, **changes)
+    torch.nn.init.normal_(encoder.bias)
+    save_encoder(encoder, tmp_path / "saved")
+    head = open_with_sentence_transformers(tmp_path / "saved", monkeypatch)[1]
+
+    head.save(str(tmp_path / "head"))
+
+    loaded = type(head).load(str(tmp_path / "head"))
+    saved_hash = hash_path(tmp_path / "head" / "model.safetensors")
+    assert saved_hash == hash_path(tmp_path / "saved" / HEAD / "model.safetensors")
+    assert loaded.state_dict().keys() == head.state_dict().keys()
 
 
 @pytest.mark.parametrize("changes", [{"decoder_bias": False}, {}])
 def test_whole_head_moves_to_the_device(tmp_path: Path, changes: dict) -> None:
     encoder = start_on(tmp_path / "base", "modernbert", device="meta", **changes)
-    assert {str(part.device) for part in (*encoder.parameters(), *encoder.buffers())} == {"meta"}
+
+    tensors = [*encoder.parameters(), *encoder.buffers()]
+    assert {str(tensor.device) for tensor in tensors} == {"meta"}
 
 
-def test_no_shape_depends_on_what_the_tensors_hold() -> None:
-    """A GPU would have to be waited for; "meta" tensors hold nothing, and refuse what needs it."""
-    tokens, mask = torch.zeros(2, 3, 4, device="meta"), torch.ones(2, 3, device="meta")
-    logits = max_logits(
-        tokens, mask, torch.zeros(9, 4, device="meta"), torch.zeros(9, device="meta")
-    )
-    assert top_entries(logits, torch.zeros(9, dtype=torch.bool, device="meta"), 5).shape == (2, 5)
+def test_shapes_do_not_depend_on_values() -> None:
+    """Otherwise the CPU would wait for a GPU. "meta" tensors have no values."""
+    tokens = torch.zeros(2, 3, 4, device="meta")
+    mask = torch.ones(2, 3, device="meta")
+    decoder = torch.zeros(9, 4, device="meta")
+    bias = torch.zeros(9, device="meta")
+    blocked = torch.zeros(9, dtype=torch.bool, device="meta")
+
+    entries = top_entries(max_logits(tokens, mask, decoder, bias), blocked, 5)
+
+    assert entries.shape == (2, 5)
 
 
 def test_narrow_embeddings_have_no_closed_form(tmp_path: Path) -> None:
@@ -196,54 +287,92 @@ def test_narrow_embeddings_have_no_closed_form(tmp_path: Path) -> None:
         start_on(tmp_path / "base", "electra", masked=False, embedding_size=16)
 
 
-def test_checkpoint_without_its_whole_head_is_refused(tmp_path):
+def test_head_of_the_checkpoint_is_used(tmp_path):
     make_masked_model(tmp_path / "masked")
+
     assert make_encoder(tmp_path / "masked").config.head == "mlm"
+
+
+def test_checkpoint_without_head_gets_a_closed_form(tmp_path):
     assert make_encoder(tmp_path / "base").config.head == "closed_form"
-    config = tmp_path / "base" / "config.json"
-    write_json(config, read_json(config) | {"architectures": ["BertForMaskedLM"]})
+
+
+def test_checkpoint_with_part_of_a_head_is_refused(tmp_path):
+    make_encoder(tmp_path / "base")
+    config = read_json(tmp_path / "base" / "config.json")
+    config["architectures"] = ["BertForMaskedLM"]
+    write_json(tmp_path / "base" / "config.json", config)
+
     with pytest.raises(
         FreshetError, match="no whole masked-language-model head.*another encoder.base"
     ):
         make_encoder(tmp_path / "base")
 
 
-def test_bags_are_of_whole_texts(
-    encoder: LexicalEncoder,
-) -> None:
-    words = [word for word in WORDS if word.isalpha()]
-    text = " ".join(words * 40)  # far longer than the encoder reads
-    cut = encoder.token_ids([text])
-    before = encoder.tokenizer.backend_tokenizer.truncation
-    assert before is not None
-    assert len(encoder.bags([text])[0]) == len(set(words))
-    # another thread may be about to encode
-    assert encoder.tokenizer.backend_tokenizer.truncation == before
-    assert encoder.token_ids([text]) == cut
+# A text far longer than the encoder reads.
+LONG_TEXT = " ".join(WORDS * 40)
 
 
-def test_packed_encoder_gives_the_same_weights(encoder, tmp_path):
+def test_bags_are_of_whole_texts(encoder: LexicalEncoder) -> None:
+    (whole_bag,) = encoder.bags([LONG_TEXT])
+    (bag_of_one_round,) = encoder.bags([" ".join(WORDS)])
+
+    assert whole_bag.tolist() == bag_of_one_round.tolist()
+
+
+def test_bags_do_not_change_truncation(encoder: LexicalEncoder) -> None:
+    """Another thread may be about to encode."""
+    truncated = encoder.token_ids([LONG_TEXT])
+    truncation = encoder.tokenizer.backend_tokenizer.truncation
+
+    encoder.bags([LONG_TEXT])
+
+    assert truncation is not None
+    assert encoder.tokenizer.backend_tokenizer.truncation == truncation
+    assert encoder.token_ids([LONG_TEXT]) == truncated
+
+
+@pytest.fixture
+def plain(encoder: LexicalEncoder, tmp_path: Path) -> LexicalEncoder:
+    """The encoder, saved and loaded."""
     save_encoder(encoder, tmp_path / "saved")
-    plain = load_encoder(tmp_path / "saved", device="cpu")
-    packed = load_encoder(tmp_path / "saved", device="cpu", for_search=True)
+    return load_encoder(tmp_path / "saved", device="cpu")
+
+
+@pytest.fixture
+def packed(plain: LexicalEncoder, tmp_path: Path) -> LexicalEncoder:
+    """The same encoder, packed for search where the CPU supports it."""
+    return load_encoder(tmp_path / "saved", device="cpu", for_search=True)
+
+
+def test_only_encoders_for_search_are_packed(plain: LexicalEncoder, packed: LexicalEncoder) -> None:
     kind = select_packing("auto", packed.device)
-    assert kind is None or any(isinstance(module, kind) for module in packed.body.modules())
+
     assert not any(isinstance(module, PackedLinear) for module in plain.body.modules())
-    assert packed.fingerprint() == plain.fingerprint()
+    if kind is not None:
+        assert any(isinstance(module, kind) for module in packed.body.modules())
+
+
+def test_packed_encoder_gives_the_same_weights(
+    plain: LexicalEncoder, packed: LexicalEncoder
+) -> None:
     texts = [*TEXTS, "word1"]
-    assert_same(packed.encode_own(texts), plain.encode_own(texts), tolerance=2e-2)
-    assert_same(
-        packed.encode(texts, encoder.open_entries),
-        plain.encode(texts, encoder.open_entries),
-        tolerance=2e-2,
+    entries = plain.open_entries
+
+    assert packed.fingerprint() == plain.fingerprint()
+    assert_equal_weights(packed.encode_own(texts), plain.encode_own(texts), tolerance=2e-2)
+    assert_equal_weights(
+        packed.encode(texts, entries), plain.encode(texts, entries), tolerance=2e-2
     )
 
 
-PIECES = ["Ġ,", "Ġs", "Ġ()", ",", "7", "Ġ", "Ã©", "Ã", "âĢĻ"]  # the last three: é, half of it, ’
-OPEN = ["Ġs", "7", "Ã©", "Ã"]
+# The last three pieces stand for é, half of é and ’.
+PIECES = ["Ġ,", "Ġs", "Ġ()", ",", "7", "Ġ", "Ã©", "Ã", "âĢĻ"]
+OPEN_PIECES = ["Ġs", "7", "Ã©", "Ã"]
 
 
-def byte_level():
+def make_byte_level_tokenizer():
+    """Make a tokenizer whose vocabulary consists of PIECES."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -253,82 +382,127 @@ def byte_level():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
 
 
-@pytest.mark.parametrize(("punctuation", "expected"), [(False, OPEN), (True, PIECES)])
+@pytest.mark.parametrize(("punctuation", "expected"), [(False, OPEN_PIECES), (True, PIECES)])
 def test_byte_level_punctuation_is_blocked(punctuation: bool, expected: list[str]) -> None:
-    tokenizer = byte_level()
+    tokenizer = make_byte_level_tokenizer()
+
     blocked = blocked_tokens(tokenizer, len(tokenizer), punctuation)
-    assert sorted(tokenizer.convert_ids_to_tokens(np.flatnonzero(~blocked).tolist())) == sorted(
-        expected
-    )
+
+    open_ids = np.flatnonzero(~blocked).tolist()
+    assert sorted(tokenizer.convert_ids_to_tokens(open_ids)) == sorted(expected)
 
 
 def test_word_piece_tokens_are_blocked_by_text() -> None:
     tokenizer = load_tokenizer(locate_model("sentence-transformers/all-MiniLM-L6-v2"))
-    names, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
-    closed = {name for name in names if not any(letter.isalnum() for letter in name)}
-    closed |= special | {name for name in names if UNUSED_TOKEN.fullmatch(name)}
-    blocked = blocked_tokens(tokenizer, len(names), punctuation=False)
-    assert {name for name, number in names.items() if blocked[number]} == closed
+    vocabulary = tokenizer.get_vocab()
+    expected = set(tokenizer.all_special_tokens)
+    for token in vocabulary:
+        has_letter = any(letter.isalnum() for letter in token)
+        if not has_letter or UNUSED_TOKEN.fullmatch(token):
+            expected.add(token)
+
+    blocked = blocked_tokens(tokenizer, len(vocabulary), punctuation=False)
+
+    assert {token for token, number in vocabulary.items() if blocked[number]} == expected
 
 
 def test_ridge_is_least_squares_with_penalty_rows() -> None:
     torch.manual_seed(0)
-    hidden, rows = torch.randn(30, 5), torch.randn(30, 4)
+    hidden = torch.randn(30, 5)
+    targets = torch.randn(30, 4)
     penalty = 0.1 * (hidden.double() ** 2).sum(dim=0).mean()
-    stacked = np.concatenate([hidden.double().numpy(), float(penalty) ** 0.5 * np.eye(5)])
-    expected = np.linalg.lstsq(
-        stacked, np.concatenate([rows.double().numpy(), np.zeros((5, 4))]), rcond=None
-    )[0].T
-    found = ridge_transform([(hidden[:7], rows[:7]), (hidden[7:], rows[7:])], 0.1)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
+    hidden_with_penalty = np.concatenate(
+        [hidden.double().numpy(), float(penalty) ** 0.5 * np.eye(5)]
+    )
+    targets_with_zeros = np.concatenate([targets.double().numpy(), np.zeros((5, 4))])
+    solution, *_ = np.linalg.lstsq(hidden_with_penalty, targets_with_zeros, rcond=None)
+
+    batches = [(hidden[:7], targets[:7]), (hidden[7:], targets[7:])]
+    transform = ridge_transform(batches, 0.1)
+
+    np.testing.assert_allclose(transform.numpy(), solution.T, atol=1e-6)
 
 
-def own_share(encoder: LexicalEncoder) -> float:
-    """How much of the texts' bags is among as many of their heaviest entries."""
+def own_token_share(encoder: LexicalEncoder) -> float:
+    """Return the share of a text's tokens that are among as many of its heaviest entries."""
     shares = []
     for text, bag in zip(TEXTS, encoder.bags(TEXTS), strict=True):
-        shares.append(np.isin(encoder.encode([text], len(bag))[0][0], bag).mean())
+        ((heaviest, _),) = encoder.encode([text], len(bag))
+        shares.append(np.isin(heaviest, bag).mean())
     return float(np.mean(shares))
 
 
-def test_closed_form_head_finds_own_tokens(
-    tmp_path: Path,
-) -> None:
+def test_closed_form_head_finds_own_tokens(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path / "base")
-    solved = own_share(encoder)
+
+    solved_share = own_token_share(encoder)
     torch.manual_seed(1)
     torch.nn.init.normal_(encoder.body.head.transform.weight)
-    assert solved > 0.8 > 0.4 > own_share(encoder)
+    random_share = own_token_share(encoder)
+
+    assert solved_share > 0.8
+    assert random_share < 0.4
 
 
-def test_closed_form_bias_and_decoder_rows(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("token", ["word0", "word3"])
+def test_closed_form_bias_is_the_idf(tmp_path: Path, token: str) -> None:
     encoder = make_encoder(tmp_path / "base")
-    for token in ("word0", "word3"):
-        number = encoder.tokenizer.convert_tokens_to_ids(token)
-        count = sum(token in text.split() for text in TEXTS)
-        assert encoder.bias[number].item() == pytest.approx(np.log(41 / (count + 1)) - 12, abs=1e-5)
-    bags = encoder.bags(TEXTS)
-    assert inverse_document_frequencies(bags, encoder.vocabulary_size).shape == (
-        encoder.vocabulary_size,
-    )
+    number = encoder.tokenizer.convert_tokens_to_ids(token)
+    with_token = sum(token in text.split() for text in TEXTS)
+
+    bias = encoder.bias[number].item()
+
+    assert bias == pytest.approx(np.log(41 / (with_token + 1)) - 12, abs=1e-5)
+
+
+def test_every_vocabulary_entry_has_an_idf(tmp_path: Path) -> None:
+    encoder = make_encoder(tmp_path / "base")
+
+    frequencies = inverse_document_frequencies(encoder.bags(TEXTS), encoder.vocabulary_size)
+
+    assert frequencies.shape == (encoder.vocabulary_size,)
+
+
+def test_closed_form_decoder_has_centred_unit_rows(tmp_path: Path) -> None:
+    encoder = make_encoder(tmp_path / "base")
     embeddings = encoder.backbone.get_input_embeddings().weight.detach()
     centred = embeddings - embeddings[~encoder.blocked].mean(dim=0)
-    torch.testing.assert_close(
-        encoder.decoder.detach(), centred / centred.norm(dim=1, keepdim=True)
-    )
+
+    expected = centred / centred.norm(dim=1, keepdim=True)
+
+    torch.testing.assert_close(encoder.decoder.detach(), expected)
 
 
-def test_punctuation_carries_weight_only_where_the_config_says(tmp_path: Path) -> None:
+class SmallVocabulary(NamedTuple):
+    """A tokenizer with "!!", "[unused7]" and two entries without a token, and their numbers."""
+
+    tokenizer: Any
+    size: int
+    punctuation: int
+    unused: int
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> SmallVocabulary:
+    """A vocabulary whose size is rounded up, as that of some models."""
     tokenizer = make_encoder(tmp_path / "base").tokenizer
     tokenizer.add_tokens(["!!", "[unused7]"])
-    size = len(tokenizer) + 2
-    strict, loose = (blocked_tokens(tokenizer, size, punctuation) for punctuation in (False, True))
-    bangs, unused = tokenizer.convert_tokens_to_ids(["!!", "[unused7]"])
-    assert strict[bangs]
-    assert not loose[bangs]
-    assert strict[unused]
-    # entries without a token, as models that round V up have
-    assert loose[[unused, size - 1]].all()
-    assert not strict[tokenizer.convert_tokens_to_ids("word1")]
+    punctuation, unused = tokenizer.convert_tokens_to_ids(["!!", "[unused7]"])
+    return SmallVocabulary(tokenizer, len(tokenizer) + 2, punctuation, unused)
+
+
+def test_punctuation_is_blocked_without_the_setting(vocabulary: SmallVocabulary) -> None:
+    blocked = blocked_tokens(vocabulary.tokenizer, vocabulary.size, punctuation=False)
+
+    assert blocked[vocabulary.punctuation]
+    assert blocked[vocabulary.unused]
+    assert not blocked[vocabulary.tokenizer.convert_tokens_to_ids("word1")]
+
+
+def test_punctuation_carries_weight_with_the_setting(vocabulary: SmallVocabulary) -> None:
+    blocked = blocked_tokens(vocabulary.tokenizer, vocabulary.size, punctuation=True)
+
+    assert not blocked[vocabulary.punctuation]
+    assert blocked[vocabulary.unused]
+    # The last entry has no token.
+    assert blocked[vocabulary.size - 1]
