@@ -1,4 +1,7 @@
-"""Guards the index of E(p): equal to a dense product, ties by id, pure bytes."""
+"""Tests of the index of embeddings E(p).
+
+Its rankings equal a dense product, with ties by id. Equal passages give equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,74 +14,138 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.lexical.encoder import Sparse
 from model_code.lexical.index import EmbeddingIndex
+from model_code.retrieval.protocol import Ranking
 
 SIZE = 30
 IDS = ["d2", "d0", "d1", "d0", "d5", "d4", "d3"]
 
 
-def sparse(rows: int, count: int, seed: int) -> list[Sparse]:
+def make_sparse(rows: int, entries: int, seed: int) -> list[Sparse]:
+    """Make random sparse vectors with equally many entries."""
     random = np.random.default_rng(seed)
-    ids = [np.sort(random.choice(SIZE, count, replace=False)) for _ in range(rows)]
-    return [(row, random.random(count).astype(np.float32)) for row in ids]
+    entry_ids = [np.sort(random.choice(SIZE, entries, replace=False)) for _ in range(rows)]
+    return [(ids, random.random(entries).astype(np.float32)) for ids in entry_ids]
 
 
-def matrix(embeddings: list[Sparse], dtype: str) -> np.ndarray:
-    rows = np.zeros((len(embeddings), SIZE))
-    for row, (ids, weights) in zip(rows, embeddings, strict=True):
+def make_index() -> EmbeddingIndex:
+    """Index seven passages."""
+    return EmbeddingIndex.build(make_sparse(7, 6, 0), IDS, SIZE)
+
+
+def to_dense(embeddings: list[Sparse], dtype: str) -> np.ndarray:
+    """Return sparse vectors as rows of a matrix, after rounding to a dtype."""
+    matrix = np.zeros((len(embeddings), SIZE))
+    for row, (ids, weights) in zip(matrix, embeddings, strict=True):
         row[ids] = weights.astype(dtype)
-    return rows
+    return matrix
+
+
+def rank_documents(scores: np.ndarray, k: int) -> Ranking:
+    """Rank documents by their best passage; those that do not match are left out."""
+    best: dict[str, float] = {}
+    for document, score in zip(IDS, scores.tolist(), strict=True):
+        if score > 0:
+            best[document] = max(score, best.get(document, 0.0))
+
+    def sort_key(hit: tuple[str, float]) -> tuple[float, str]:
+        document, score = hit
+        return -score, document
+
+    return sorted(best.items(), key=sort_key)[:k]
 
 
 def test_search_is_the_dense_product_over_best_passages() -> None:
-    passages, queries = sparse(7, 6, 0), sparse(9, 4, 1)
-    index = EmbeddingIndex.build(passages, IDS, SIZE)
-    scores = matrix(queries, "float32") @ matrix(passages, "float16").T
-    for row, ranking in zip(scores, index.search(queries, 4), strict=True):
-        best = {
-            document: max(row[i] for i in range(7) if IDS[i] == document) for document in set(IDS)
-        }
-        expected = sorted(
-            ((d, s) for d, s in best.items() if s > 0), key=lambda item: (-item[1], item[0])
-        )[:4]
+    queries = make_sparse(9, 4, 1)
+
+    rankings = make_index().search(queries, 4)
+
+    products = to_dense(queries, "float32") @ to_dense(make_sparse(7, 6, 0), "float16").T
+    for scores, ranking in zip(products, rankings, strict=True):
+        expected = rank_documents(scores, 4)
         assert [document for document, _ in ranking] == [document for document, _ in expected]
-        np.testing.assert_allclose([s for _, s in ranking], [s for _, s in expected], rtol=1e-6)
-
-
-def test_rank_and_filter_score_as_search() -> None:
-    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
-    (query,) = sparse(1, 10, 3)
-    whole = dict(index.search([query], 9)[0])
-    assert dict(index.rank([query], [["d5", "d0"]])[0]) == {
-        name: whole.get(name, 0.0) for name in ("d0", "d5")
-    }
-    allowed = dict(index.search([query], 9, allowed=["d1", "d4"])[0])
-    assert allowed == {name: score for name, score in whole.items() if name in ("d1", "d4")}
-    for document, score in whole.items():
-        assert sum(part for _, part in index.matches(query, document)) == pytest.approx(
-            score, rel=1e-6
+        np.testing.assert_allclose(
+            [score for _, score in ranking], [score for _, score in expected], rtol=1e-6
         )
+
+
+@pytest.fixture
+def query() -> Sparse:
+    """A query of ten entries."""
+    (query,) = make_sparse(1, 10, 3)
+    return query
+
+
+def test_candidates_are_scored_as_by_search(query: Sparse) -> None:
+    index = make_index()
+    whole = dict(index.search([query], 9)[0])
+
+    (ranking,) = index.rank([query], [["d5", "d0"]])
+
+    assert dict(ranking) == {"d0": whole.get("d0", 0.0), "d5": whole.get("d5", 0.0)}
+
+
+def test_filtered_documents_are_scored_as_by_search(query: Sparse) -> None:
+    index = make_index()
+    (whole,) = index.search([query], 9)
+
+    (ranking,) = index.search([query], 9, allowed=["d1", "d4"])
+
+    assert dict(ranking) == {name: score for name, score in whole if name in ("d1", "d4")}
+
+
+def test_matches_sum_to_the_score(query: Sparse) -> None:
+    index = make_index()
+    (ranking,) = index.search([query], 9)
+
+    assert ranking
+    for document, score in ranking:
+        weights = [weight for _, weight in index.matches(query, document)]
+        assert sum(weights) == pytest.approx(score, rel=1e-6)
+
+
+def test_unknown_candidates_are_refused(query: Sparse) -> None:
     with pytest.raises(FreshetError, match="no document 'd9'"):
-        index.rank([query], [["d9"]])
+        make_index().rank([query], [["d9"]])
 
 
 def test_equal_passages_give_equal_bytes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
-        index.save(tmp_path / name)
-    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
-    loaded = EmbeddingIndex.load(tmp_path / "one")
-    assert loaded.search(sparse(3, 9, 2), 3) == index.search(sparse(3, 9, 2), 3)
-    nothing = EmbeddingIndex.build([], [], SIZE)
-    assert nothing.search(sparse(1, 9, 2), 3) == [[]]
+    make_index().save(tmp_path / "first")
+    make_index().save(tmp_path / "second")
+
+    assert hash_path(tmp_path / "second") == hash_path(tmp_path / "first")
 
 
-def test_damaged_and_unsound_embeddings_are_refused(tmp_path: Path) -> None:
-    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
-    with pytest.raises(FreshetError, match="not finite in float16"):
-        EmbeddingIndex.build([(np.array([0]), np.array([1e6], np.float32))], ["a"], SIZE)
-    with pytest.raises(FreshetError, match="outside the vocabulary"):
-        EmbeddingIndex.build([(np.array([SIZE]), np.ones(1, np.float32))], ["a"], SIZE)
+def test_loaded_index_equals_the_saved_one(tmp_path: Path) -> None:
+    index = make_index()
+    queries = make_sparse(3, 9, 2)
     index.save(tmp_path)
+
+    loaded = EmbeddingIndex.load(tmp_path)
+
+    assert loaded.search(queries, 3) == index.search(queries, 3)
+
+
+def test_index_without_documents_has_no_hits(query: Sparse) -> None:
+    assert EmbeddingIndex.build([], [], SIZE).search([query], 3) == [[]]
+
+
+def test_weights_beyond_float16_are_refused() -> None:
+    passage = (np.array([0]), np.array([1e6], np.float32))
+
+    with pytest.raises(FreshetError, match="not finite in float16"):
+        EmbeddingIndex.build([passage], ["a"], SIZE)
+
+
+def test_entries_outside_the_vocabulary_are_refused() -> None:
+    passage = (np.array([SIZE]), np.ones(1, np.float32))
+
+    with pytest.raises(FreshetError, match="outside the vocabulary"):
+        EmbeddingIndex.build([passage], ["a"], SIZE)
+
+
+def test_damaged_index_is_refused(tmp_path: Path) -> None:
+    make_index().save(tmp_path)
     (tmp_path / "weights.npy").write_bytes(b"")
+
     with pytest.raises(FreshetError, match="was changed"):
         EmbeddingIndex.load(tmp_path)

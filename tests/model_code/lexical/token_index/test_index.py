@@ -1,5 +1,7 @@
-"""Guards the laws of the token index: rankings that equal an oracle's and depend on nothing but
-bags and ids, save and load = identity, and refusal of what it must not search or read.
+"""Tests of the laws of the token index.
+
+Rankings equal a double loop and depend on nothing but bags and ids. A loaded index equals the saved
+one. Queries and files that it cannot use are refused.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ from tests.model_code.lexical.token_index.collection import (
     Collection,
     make_collection,
     make_queries,
-    oracle,
+    rank_by_double_loop,
+    sort_key,
 )
 
 
-def build(collection: Collection) -> TokenIndex:
+def build_index(collection: Collection) -> TokenIndex:
+    """Index the bags of a collection."""
     return TokenIndex.build(collection.bags, collection.document_ids)
 
 
 @pytest.fixture(params=[2**16, 16], ids=["one block", "blocks of 16"])
 def _block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks, so that a tiny collection has many."""
+    """Use large and small blocks; a small collection has many small ones."""
     monkeypatch.setattr(index, "MAX_BLOCK_PASSAGES", request.param)
 
 
@@ -37,81 +41,135 @@ pytestmark = pytest.mark.usefixtures("_block_size")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rankings_equal_the_double_loop(seed: int) -> None:
-    collection, queries = make_collection(seed), make_queries(seed)
-    built = build(collection)
-    for k in (1, 7, 100):
-        assert built.search(queries, k) == oracle(queries, collection, k)
+@pytest.mark.parametrize("k", [1, 7, 100])
+def test_rankings_equal_the_double_loop(seed: int, k: int) -> None:
+    collection = make_collection(seed)
+    queries = make_queries(seed)
+
+    rankings = build_index(collection).search(queries, k)
+
+    assert rankings == rank_by_double_loop(queries, collection, k)
 
 
 def test_scores_equal_a_dense_product() -> None:
-    collection, queries = make_collection(3), make_queries(3)
-    dense = np.zeros((len(collection.bags), VOCABULARY + 5))
-    for row, bag in enumerate(collection.bags):
-        dense[row, bag] = 1
     chance = np.random.default_rng(3)
-    queries = [
-        (tokens, np.exp(4 * chance.standard_normal(len(tokens))).astype(np.float32))
-        for tokens, _ in queries
-    ]
-    for (tokens, weights), ranking in zip(
-        queries, build(collection).search(queries, 100), strict=True
-    ):
-        products = dense[:, tokens] @ weights.astype(np.float64)
+    collection = make_collection(3)
+    token_matrix = np.zeros((len(collection.bags), VOCABULARY + 5))
+    for row, bag in enumerate(collection.bags):
+        token_matrix[row, bag] = 1
+    queries = []
+    for tokens, _ in make_queries(3):
+        weights = np.exp(4 * chance.standard_normal(len(tokens))).astype(np.float32)
+        queries.append((tokens, weights))
+
+    rankings = build_index(collection).search(queries, 100)
+
+    for (tokens, weights), ranking in zip(queries, rankings, strict=True):
+        products = token_matrix[:, tokens] @ weights.astype(np.float64)
+        tolerance = 1e-14 * float(weights.sum())
         for document, score in ranking:
             rows = [row for row, name in enumerate(collection.document_ids) if name == document]
-            assert score == pytest.approx(
-                products[rows].max(), rel=1e-7, abs=1e-14 * float(weights.sum())
-            )
+            assert score == pytest.approx(products[rows].max(), rel=1e-7, abs=tolerance)
 
 
-def test_no_dependence_on_batch_k_or_insertion_order() -> None:
-    collection, queries = make_collection(4), make_queries(4)
-    expected = build(collection).search(queries, 20)
-    shuffled = build(collection.of(sorted(collection.documents, key=lambda name: name[::-1])))
+def test_rankings_do_not_depend_on_insertion_order() -> None:
+    collection = make_collection(4)
+    queries = make_queries(4)
+    expected = build_index(collection).search(queries, 20)
+
+    shuffled = build_index(collection.select(sorted(collection.documents)))
+
     assert shuffled.search(queries, 20) == expected
-    assert [shuffled.search([query], 20)[0] for query in queries] == expected
-    assert shuffled.search(queries, 6) == [ranking[:6] for ranking in expected]
-    reordered = [(tokens[::-1], weights[::-1]) for tokens, weights in queries]
-    assert shuffled.search(reordered, 20) == expected
 
 
-def test_single_passages_rank_as_their_bags() -> None:
-    collection, queries = make_collection(5), make_queries(5)
-    built = build(collection)
-    assert built.postings == sum(map(len, collection.bags))
+def test_rankings_do_not_depend_on_the_batch() -> None:
+    queries = make_queries(4)
+    token_index = build_index(make_collection(4))
+
+    separate = [token_index.search([query], 20)[0] for query in queries]
+
+    assert separate == token_index.search(queries, 20)
+
+
+def test_shorter_rankings_begin_longer_ones() -> None:
+    queries = make_queries(4)
+    token_index = build_index(make_collection(4))
+
+    shorter = token_index.search(queries, 6)
+
+    assert shorter == [ranking[:6] for ranking in token_index.search(queries, 20)]
+
+
+def test_rankings_do_not_depend_on_the_order_of_tokens() -> None:
+    queries = make_queries(4)
+    token_index = build_index(make_collection(4))
+
+    reversed_queries = [(tokens[::-1], weights[::-1]) for tokens, weights in queries]
+
+    assert token_index.search(reversed_queries, 20) == token_index.search(queries, 20)
+
+
+def test_index_gives_back_its_bags() -> None:
+    collection = make_collection(5)
+
+    token_index = build_index(collection)
+
+    assert token_index.postings == collection.postings
     for row, bag in enumerate(collection.bags):
-        assert built.bag(row).tolist() == bag.tolist()
-    pools = [collection.documents[i::3] for i in range(3)] * 4
-    whole = built.search(queries, 100)
-    for ranking, found, pool in zip(whole, built.rank(queries, pools), pools, strict=True):
-        scores = dict(ranking)
-        assert found == sorted(
-            ((name, scores.get(name, 0.0)) for name in pool), key=lambda hit: (-hit[1], hit[0])
-        )
+        assert token_index.bag(row).tolist() == bag.tolist()
 
 
-def test_save_and_load_is_identity_and_sealed(tmp_path: Path) -> None:
+def test_candidates_are_ranked_as_by_search() -> None:
+    collection = make_collection(5)
+    queries = make_queries(5)
+    token_index = build_index(collection)
+    candidates = [collection.documents[first::3] for first in range(3)] * 4
+
+    rankings = token_index.rank(queries, candidates)
+
+    whole = token_index.search(queries, 100)
+    for ranking, whole_ranking, documents in zip(rankings, whole, candidates, strict=True):
+        scores = dict(whole_ranking)
+        expected = [(document, scores.get(document, 0.0)) for document in documents]
+        assert ranking == sorted(expected, key=sort_key)
+
+
+def test_loaded_index_equals_the_saved_one(tmp_path: Path) -> None:
     collection = make_collection(7)
-    build(collection).save(tmp_path / "one")
-    TokenIndex.load(tmp_path / "one").save(tmp_path / "two")
-    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
-    assert TokenIndex.load(tmp_path / "two").search(make_queries(7), 30) == oracle(
-        make_queries(7), collection, 30
-    )
-    facts = read_json(tmp_path / "one" / "manifest.json")
-    assert (facts["kind"], facts["documents"]) == ("token", 60)
-    assert (facts["passages"], facts["postings"]) == (
-        len(collection.bags),
-        sum(map(len, collection.bags)),
-    )
+    queries = make_queries(7)
+    build_index(collection).save(tmp_path)
+
+    loaded = TokenIndex.load(tmp_path)
+
+    assert loaded.search(queries, 30) == rank_by_double_loop(queries, collection, 30)
+
+
+def test_loaded_index_is_saved_as_equal_bytes(tmp_path: Path) -> None:
+    build_index(make_collection(7)).save(tmp_path / "first")
+
+    TokenIndex.load(tmp_path / "first").save(tmp_path / "second")
+
+    assert hash_path(tmp_path / "second") == hash_path(tmp_path / "first")
+
+
+def test_manifest_has_the_sizes(tmp_path: Path) -> None:
+    collection = make_collection(7)
+
+    build_index(collection).save(tmp_path)
+
+    manifest = read_json(tmp_path / "manifest.json")
+    assert manifest["kind"] == "token"
+    assert manifest["documents"] == 60
+    assert manifest["passages"] == len(collection.bags)
+    assert manifest["postings"] == collection.postings
 
 
 @pytest.mark.parametrize("name", ["tokens", "counts", "raw", "low", "high", "bitmaps"])
-def test_a_damaged_folder_is_refused(name: str, tmp_path: Path) -> None:
-    build(make_collection(8, documents=200)).save(tmp_path)
+def test_damaged_folder_is_refused(name: str, tmp_path: Path) -> None:
+    build_index(make_collection(8, documents=200)).save(tmp_path)
     path = tmp_path / f"{name}.npy"
     path.write_bytes(path.read_bytes() + b"x")
+
     with pytest.raises(FreshetError, match=f"{name}.npy was changed"):
         TokenIndex.load(tmp_path)
 
@@ -128,36 +186,72 @@ def test_a_damaged_folder_is_refused(name: str, tmp_path: Path) -> None:
 def test_impossible_queries_are_refused(
     tokens: list[int], weights: list[float], message: str
 ) -> None:
+    token_index = build_index(make_collection(9))
+
     with pytest.raises(FreshetError, match=message):
-        build(make_collection(9)).search([(np.array(tokens), np.array(weights))], 1)
+        token_index.search([(np.array(tokens), np.array(weights))], 1)
 
 
 def test_only_allowed_documents_are_found() -> None:
-    collection, queries = make_collection(10), make_queries(10)
+    collection = make_collection(10)
+    queries = make_queries(10)
     allowed = collection.documents[::4]
-    built, alone = build(collection), collection.of(allowed)
-    assert built.search(queries, 8, allowed=allowed) == oracle(queries, alone, 8)
-    assert built.search(queries, 8, allowed=[]) == [[]] * len(queries)
+
+    rankings = build_index(collection).search(queries, 8, allowed=allowed)
+
+    assert rankings == rank_by_double_loop(queries, collection.select(allowed), 8)
+
+
+def test_without_allowed_documents_nothing_is_found() -> None:
+    queries = make_queries(10)
+
+    rankings = build_index(make_collection(10)).search(queries, 8, allowed=[])
+
+    assert rankings == [[]] * len(queries)
+
+
+def test_unknown_allowed_documents_are_refused() -> None:
+    token_index = build_index(make_collection(10))
+
     with pytest.raises(FreshetError, match="holds no document"):
-        built.search(queries, 8, allowed=["nobody"])
+        token_index.search(make_queries(10), 8, allowed=["nobody"])
 
 
-def test_best_passage_and_matches() -> None:
-    built = TokenIndex.build([[1], [1, 2, 3], [2, 3, 4]], ["a", "a", "a"])
-    query = (np.array([9, 3, 2]), np.array([5.0, 1.0, 2.0]))
-    assert built.best_passage(query, "a") == 1
-    assert built.matches(query, "a") == [(2, 2.0), (3, 1.0)]
+QUERY = (np.array([9, 3, 2]), np.array([5.0, 1.0, 2.0]))
+
+
+def test_best_passage_has_the_highest_score() -> None:
+    token_index = TokenIndex.build([[1], [1, 2, 3], [2, 3, 4]], ["a", "a", "a"])
+
+    assert token_index.best_passage(QUERY, "a") == 1
+
+
+def test_matches_are_those_of_the_best_passage() -> None:
+    token_index = TokenIndex.build([[1], [1, 2, 3], [2, 3, 4]], ["a", "a", "a"])
+
+    assert token_index.matches(QUERY, "a") == [(2, 2.0), (3, 1.0)]
+
+
+def test_bags_without_a_document_are_refused() -> None:
     with pytest.raises(FreshetError, match="2 bags do not fit 1"):
         TokenIndex.build([[1], [2]], ["new"])
-    nothing = TokenIndex.build([], [])
-    assert nothing.search([query], 5) == [[]]
 
 
-def test_sums_do_not_depend_on_their_order() -> None:
+def test_index_without_documents_has_no_hits() -> None:
+    assert TokenIndex.build([], []).search([QUERY], 5) == [[]]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_sums_do_not_depend_on_their_order(scale: float) -> None:
     chance = np.random.default_rng(0)
-    for scale in (1e-30, 1.0, 1e30):
-        weights = (scale * np.exp(5 * chance.standard_normal(3000))).astype(np.float32)
-        _, found = exact((chance.permutation(3000), weights))
-        sums = {float(np.add.accumulate(chance.permutation(found))[-1]) for _ in range(20)}
-        assert sums == {found.sum()}
-        assert np.abs(np.sort(found) - np.sort(weights)).max() <= 2.0**-53 * 2 * found.sum()
+    weights = (scale * np.exp(5 * chance.standard_normal(3000))).astype(np.float32)
+
+    _, exact_weights = exact((chance.permutation(3000), weights))
+
+    sums = set()
+    for _ in range(20):
+        shuffled = chance.permutation(exact_weights)
+        sums.add(float(np.add.accumulate(shuffled)[-1]))
+    rounding_errors = np.abs(np.sort(exact_weights) - np.sort(weights))
+    assert sums == {exact_weights.sum()}
+    assert rounding_errors.max() <= 2.0**-53 * 2 * exact_weights.sum()

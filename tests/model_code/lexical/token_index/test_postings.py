@@ -1,5 +1,7 @@
-"""Guards the compressed postings: every form of list gives back its passages, at all sizes where
-forms change, and the sums of a batch are those of a dense product.
+"""Tests of the compressed postings.
+
+Every form of list gives back its passages, at all sizes where forms change. The sums of a batch are
+those of a dense product.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from model_code.lexical.token_index.postings import (
 )
 
 
-def held(passages: int, tokens: np.ndarray, seed: int = 0) -> np.ndarray:
+def draw_token_matrix(passages: int, tokens: np.ndarray, seed: int = 0) -> np.ndarray:
     """Draw which passage holds which token, (N, t) bool, from rare to ubiquitous tokens."""
     chance = np.random.default_rng(seed)
     shares = np.geomspace(1 / passages, 1, len(tokens))
@@ -31,71 +33,114 @@ def held(passages: int, tokens: np.ndarray, seed: int = 0) -> np.ndarray:
     return matrix
 
 
-def bags_of(matrix: np.ndarray, tokens: np.ndarray) -> Bags:
-    return Bags.of([tokens[row] for row in matrix])
+def build_postings(matrix: np.ndarray, tokens: np.ndarray) -> Postings:
+    """Build the postings of a token matrix."""
+    return Postings.build(Bags.of([tokens[row] for row in matrix]))
 
 
 @pytest.mark.parametrize("passages", [1, 7, 8, 9, 255, 256, 257, 1000, 5000])
-@pytest.mark.parametrize("widest", [60, 2**16 - 1, 2**16, 250_000])
-def test_every_list_comes_back(passages: int, widest: int) -> None:
-    tokens = np.append(3 * np.arange(15), widest)
-    matrix = held(passages, tokens)
-    postings = Postings.build(bags_of(matrix, tokens))
-    found, where = postings.pairs()
-    back = np.zeros_like(matrix)
-    back[where, np.searchsorted(tokens, found)] = True
-    assert (back == matrix).all()
-    assert len(found) == len(postings) == matrix.sum()
+@pytest.mark.parametrize("last_token", [60, 2**16 - 1, 2**16, 250_000])
+def test_every_list_comes_back(passages: int, last_token: int) -> None:
+    tokens = np.append(3 * np.arange(15), last_token)
+    matrix = draw_token_matrix(passages, tokens)
+
+    postings = build_postings(matrix, tokens)
+
+    posted_tokens, posted_passages = postings.pairs()
+    restored = np.zeros_like(matrix)
+    restored[posted_passages, np.searchsorted(tokens, posted_tokens)] = True
+    assert (restored == matrix).all()
+    assert len(posted_tokens) == matrix.sum()
+    assert len(postings) == matrix.sum()
 
 
-def test_a_full_block() -> None:
-    tokens = np.arange(3)
-    passages = [
-        np.array([0, 65535]),
-        np.arange(0, MAX_BLOCK_PASSAGES, 100),
-        np.arange(MAX_BLOCK_PASSAGES),
-    ]
-    owners, held_by = np.concatenate(passages), np.repeat(tokens, [len(p) for p in passages])
-    postings = Postings.build(Bags(held_by[np.argsort(owners, kind="stable")], np.bincount(owners)))
-    found, where = postings.pairs()
-    assert choose_forms(np.bincount(held_by), MAX_BLOCK_PASSAGES).tolist() == [RAW, SPLIT, BITMAP]
-    for token in tokens:
-        assert (np.sort(where[found == token]) == passages[token]).all()
+# Passages of three tokens in a full block: two, some and all.
+FULL_BLOCK = [
+    np.array([0, 65535]),
+    np.arange(0, MAX_BLOCK_PASSAGES, 100),
+    np.arange(MAX_BLOCK_PASSAGES),
+]
 
 
-def test_each_list_has_its_shortest_form() -> None:
+def test_full_block_has_every_form() -> None:
+    counts = np.array([len(passages) for passages in FULL_BLOCK])
+
+    assert choose_forms(counts, MAX_BLOCK_PASSAGES).tolist() == [RAW, SPLIT, BITMAP]
+
+
+def test_lists_of_a_full_block_come_back() -> None:
+    passages = np.concatenate(FULL_BLOCK)
+    tokens = np.repeat(np.arange(3), [len(passages) for passages in FULL_BLOCK])
+    by_passage = np.argsort(passages, kind="stable")
+
+    postings = Postings.build(Bags(tokens[by_passage], np.bincount(passages)))
+
+    posted_tokens, posted_passages = postings.pairs()
+    for token, expected in enumerate(FULL_BLOCK):
+        assert (np.sort(posted_passages[posted_tokens == token]) == expected).all()
+
+
+def test_lists_have_their_shortest_form() -> None:
     tokens = np.arange(40)
-    matrix = held(3000, tokens)
-    counts, packed = matrix.sum(axis=0), Postings.build(bags_of(matrix, tokens)).packed
+    matrix = draw_token_matrix(3000, tokens)
+    counts = matrix.sum(axis=0)
+
+    packed = build_postings(matrix, tokens).packed
+
+    shortest = 0
+    for count in counts.tolist():
+        raw_bytes = 2 * count
+        split_bytes = count + (count + 12 + 7) // 8
+        bitmap_bytes = 375
+        shortest += min(raw_bytes, split_bytes, bitmap_bytes)
     assert set(choose_forms(counts, 3000).tolist()) == {RAW, SPLIT, BITMAP}
-    lists = sum(getattr(packed, part).nbytes for part in PARTS[2:])
-    assert lists == sum(min(2 * n, n + (n + 12 + 7) // 8, 375) for n in counts.tolist())
-    assert array_lengths(counts, 3000) == {part: len(getattr(packed, part)) for part in PARTS}, (
-        "where blocks end in a file"
-    )
+    assert sum(getattr(packed, part).nbytes for part in PARTS[2:]) == shortest
+
+
+def test_array_lengths_tell_where_a_block_ends() -> None:
+    tokens = np.arange(40)
+    matrix = draw_token_matrix(3000, tokens)
+
+    packed = build_postings(matrix, tokens).packed
+
+    lengths = {part: len(getattr(packed, part)) for part in PARTS}
+    assert array_lengths(matrix.sum(axis=0), 3000) == lengths
 
 
 @pytest.mark.parametrize("passages", [1, 9, 700])
 def test_sums_are_a_dense_product(passages: int) -> None:
     chance = np.random.default_rng(3)
     tokens = np.arange(0, 80, 2)
-    matrix = held(passages, tokens)
-    postings = Postings.build(bags_of(matrix, tokens))
-    asked = [np.sort(chance.choice(90, size, replace=False)) for size in (0, 1, 40, 90)]
-    weights = [chance.integers(1, 1000, len(query)).astype(np.float64) for query in asked]
-    dense = np.zeros((4, 90))
-    for row, (query, weight) in enumerate(zip(asked, weights, strict=True)):
-        dense[row, query] = weight
-    owners = np.repeat(np.arange(4), [len(query) for query in asked])
-    batch = QueryBatch(np.concatenate(asked), np.concatenate(weights), owners, 4)
-    wanted = dense[:, tokens] @ matrix.T.astype(np.float64)
-    assert (postings.sums(batch) == wanted).all()
-    some = chance.permutation(passages)[:50]
-    assert (postings.sums_at(batch, some) == wanted[:, some]).all()
+    matrix = draw_token_matrix(passages, tokens)
+    postings = build_postings(matrix, tokens)
+    queries = [np.sort(chance.choice(90, size, replace=False)) for size in (0, 1, 40, 90)]
+    weights = [chance.integers(1, 1000, len(query)).astype(np.float64) for query in queries]
+    query_rows = np.repeat(np.arange(4), [len(query) for query in queries])
+    batch = QueryBatch(np.concatenate(queries), np.concatenate(weights), query_rows, 4)
+
+    sums = postings.sums(batch)
+    some_passages = chance.permutation(passages)[:50]
+    sums_of_some = postings.sums_at(batch, some_passages)
+
+    query_matrix = np.zeros((4, 90))
+    for row, (query, query_weights) in enumerate(zip(queries, weights, strict=True)):
+        query_matrix[row, query] = query_weights
+    expected = query_matrix[:, tokens] @ matrix.T.astype(np.float64)
+    assert (sums == expected).all()
+    assert (sums_of_some == expected[:, some_passages]).all()
 
 
-def test_passages_without_tokens() -> None:
+def test_passages_without_tokens_have_no_postings() -> None:
+    postings = Postings.build(Bags.of([[], [], []]))
+
+    posted_tokens, _ = postings.pairs()
+
+    assert len(postings) == 0
+    assert len(posted_tokens) == 0
+
+
+def test_sums_of_passages_without_tokens_are_zero() -> None:
     postings = Postings.build(Bags.of([[], [], []]))
     batch = QueryBatch(np.array([4]), np.array([1.0]), np.array([0]), 1)
+
     assert postings.sums(batch).tolist() == [[0.0, 0.0, 0.0]]
-    assert len(postings) == len(postings.pairs()[0]) == 0
