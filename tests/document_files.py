@@ -12,9 +12,7 @@ SUFFIXES = (".md", ".html", ".txt", ".pdf", ".docx")
 
 
 def pdf(pages: list[str], title: str = "") -> bytes:
-    """A PDF with a line of text on each page; an empty text makes a page without any, as a scan
-    has.
-    """
+    """Make a PDF with a line of text on each page. A page of an empty text is like that of a scan."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
@@ -27,7 +25,8 @@ def pdf(pages: list[str], title: str = "") -> bytes:
         objects.append(f"<< /Type /Page /Parent 2 0 R {font} /Contents {5 + 2 * number} 0 R >>")
         objects.append(f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream")
     objects.append(f"<< /Title ({title}) /CreationDate (D:20240305120000Z) >>")
-    body, places = "%PDF-1.4\n", []
+    body = "%PDF-1.4\n"
+    places = []
     for number, content in enumerate(objects, 1):
         places.append(len(body))
         body += f"{number} 0 obj\n{content}\nendobj\n"

@@ -48,7 +48,8 @@ def test_commands_are_understood(page):
     """
     for line in shown_commands(page.read_text()):
         words = ["20" if word == "N" else word for word in shlex.split(line, comments=True)]
-        command, name = get_command(app), "freshet"
+        command = get_command(app)
+        name = "freshet"
         while words and isinstance(command, TyperGroup) and not words[0].startswith("-"):
             name = words.pop(0)
             assert name in command.commands, (

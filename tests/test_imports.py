@@ -168,7 +168,8 @@ def test_every_class_has_a_name_of_its_own() -> None:
 def breaches(graph: Imports) -> list[str]:
     """What is wrong with imports by the `ORDER`, a line each."""
     level = {name: number for number, group in enumerate(ORDER) for name in group}
-    found, beside = [], {name: set() for name in level}
+    found = []
+    beside = {name: set() for name in level}
     for module, others in graph.items():
         own = package(module)
         if own not in level and own not in (*TOPS, SUBPACKAGED):

@@ -84,21 +84,19 @@ def make_tiny_model(
 
 
 def make_tokenizer(vocabulary: Iterable[str]) -> Any:
-    """A lower-casing WordPiece tokenizer that knows the words of `vocabulary`, and spells out any
-    other.
+    """Make a lower-casing WordPiece tokenizer.
+
+    It knows the words of `vocabulary`, and spells out any other.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    normalizer, splitter = (
-        normalizers.BertNormalizer(lowercase=True),
-        pre_tokenizers.BertPreTokenizer(),
-    )
-    words = {
-        word
-        for text in vocabulary
-        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
-    }
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words = set()
+    for text in vocabulary:
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
+            words.add(word)
     letters = string.ascii_lowercase + string.digits
     pieces = dict.fromkeys(
         [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *sorted(words)]
@@ -106,7 +104,8 @@ def make_tokenizer(vocabulary: Iterable[str]) -> Any:
     tokenizer = Tokenizer(
         models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
     )
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
     special = [("[CLS]", SPECIAL.index("[CLS]")), ("[SEP]", SPECIAL.index("[SEP]"))]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=special

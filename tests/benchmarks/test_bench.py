@@ -65,20 +65,32 @@ def test_an_option_of_another_benchmark_is_refused(option: str) -> None:
         bench(other, **{option: 1})
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_idle_build_is_measured_only_if_idle(
-    changed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def measure_idle_build(monkeypatch: pytest.MonkeyPatch, status_code: int) -> tuple[dict, list[str]]:
+    """Measure a build whose commands end with a status; return the row and the commands."""
     commands = []
 
     def run(project: object, command: list[str], check: bool = True) -> types.SimpleNamespace:
         commands.append(command[3])
-        return types.SimpleNamespace(returncode=int(changed))
+        return types.SimpleNamespace(returncode=status_code)
 
     monkeypatch.setattr(overhead, "_run", run)
-    found = overhead._measure_idle(None, 2)
-    assert commands == (["status"] if changed else ["status", "repro", "repro"])
-    assert (found["met"], found["ours"] is None) == ((None, True) if changed else (True, False))
+    return overhead._measure_idle(None, 2), commands
+
+
+def test_idle_build_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, commands = measure_idle_build(monkeypatch, status_code=0)
+
+    assert commands == ["status", "repro", "repro"]
+    assert row["met"] is True
+    assert row["ours"] is not None
+
+
+def test_changed_build_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, commands = measure_idle_build(monkeypatch, status_code=1)
+
+    assert commands == ["status"]
+    assert row["met"] is None
+    assert row["ours"] is None
 
 
 def test_all_benchmarks_run_by_default(monkeypatch, capsys) -> None:

@@ -45,32 +45,45 @@ def test_large_is_a_million_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(passages, options["repeats"]) for passages, options in asked] == [(1_000_000, 1)]
 
 
-def test_algorithm_2_is_the_papers() -> None:
-    """Against loops in float64: dealt at random, then means and nearest centroids until nothing
-    moves.
-    """
+def cluster_by_loops(points: np.ndarray, labels: list[int]) -> list[np.ndarray]:
+    """Return the centroids of four clusters: means and nearest centroids until no label changes."""
+    for _ in range(50):
+        centroids = []
+        for cluster in range(4):
+            members = [
+                point for point, label in zip(points, labels, strict=True) if label == cluster
+            ]
+            total = sum(members)
+            centroids.append(total / np.sqrt((total**2).sum()))
+        new_labels = []
+        for point in points:
+            cosines = [point @ centroid for centroid in centroids]
+            new_labels.append(int(np.argmax(cosines)))
+        if new_labels == labels:
+            break
+        labels = new_labels
+    return centroids
+
+
+def test_algorithm_2_equals_loops_in_float64() -> None:
     vectors = torch.nn.functional.normalize(
         torch.from_numpy(synthetic_vectors(60, 8, seed=3)), dim=1
     )
-    labels = torch.randint(4, (60,), generator=torch.Generator().manual_seed(5)).tolist()
-    points = vectors.double().numpy()
-    for _ in range(50):
-        sums = [sum(points[i] for i in range(60) if labels[i] == cluster) for cluster in range(4)]
-        centroids = [one / np.sqrt((one**2).sum()) for one in sums]
-        before, labels = (
-            labels,
-            [int(np.argmax([point @ one for one in centroids])) for point in points],
-        )
-        if labels == before:
-            break
-    np.testing.assert_allclose(algorithm_2(vectors, 4, 50, seed=5).numpy(), centroids, atol=1e-5)
+    random_labels = torch.randint(4, (60,), generator=torch.Generator().manual_seed(5)).tolist()
+
+    centroids = algorithm_2(vectors, 4, 50, seed=5)
+
+    expected = cluster_by_loops(vectors.double().numpy(), random_labels)
+    np.testing.assert_allclose(centroids.numpy(), expected, atol=1e-5)
 
 
-def test_nearest_equals_a_loop() -> None:
-    points, centroids = torch.eye(3), torch.tensor([[1, 0, 0], [0, 0.6, 0.8]])
-    cosines, which = nearest(points, centroids)
+def test_nearest_centroid_has_the_highest_cosine() -> None:
+    centroids = torch.tensor([[1, 0, 0], [0, 0.6, 0.8]])
+
+    cosines, labels = nearest(torch.eye(3), centroids)
+
     assert cosines.tolist() == pytest.approx([1, 0.6, 0.8])
-    assert which.tolist() == [0, 1, 1]
+    assert labels.tolist() == [0, 1, 1]
 
 
 def test_synthetic_vectors_have_topics() -> None:

@@ -1,5 +1,6 @@
-"""Guards the killing of retrains: every part is marked and has its turn, and the checks notice each
-kind of harm.
+"""Tests of the trial that kills retrains.
+
+Every part of a retrain is marked and has its turn, and the checks notice each kind of harm.
 """
 
 from __future__ import annotations
@@ -24,81 +25,145 @@ from tests.live_example import collection_of, make_project
 
 @pytest.fixture
 def collection(tmp_path, monkeypatch):
-    """Of a collection to which three documents were added."""
+    """The live index of a project to which three documents were added."""
     for name in retrains.OUTSIDE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     make_project(tmp_path)
     collection = collection_of(Project(tmp_path))
-    collection.receive([{"id": one, "title": one, "text": f"about {one}"} for one in "abc"], "api")
+    rows = [{"id": name, "title": name, "text": f"about {name}"} for name in "abc"]
+    collection.receive(rows, "api")
     collection.apply()
     return collection
 
 
-class Scripted(retrains.RetrainTrial):
+class ScriptedTrial(retrains.RetrainTrial):
     """A trial whose retrains end before the kills `missed`, by number."""
 
     def __init__(self, missed=()):
-        self.missed, self.attempts = missed, []
+        self.missed = missed
+        self.attempts = []
 
     def _change_documents(self):
-        pass
+        """Change no documents."""
 
     def attempt(self, key, part=None):
         self.attempts.append((key, part))
         return part is not None and len(self.attempts) not in self.missed
 
 
+def test_every_part_is_a_kill_point():
+    kill_points = {retrains.PARTS[number] for number in retrains.wanted_parts(20)}
+
+    assert kill_points == set(retrains.PARTS)
+
+
 def test_retrain_kill_points_come_in_order():
-    trial, wanted = Scripted(), retrains.wanted_parts(20)
-    left = trial._kill_in_parts("k", wanted)
-    assert {retrains.PARTS[one] for one in wanted} == set(retrains.PARTS)
-    assert [part for _, part in trial.attempts] == [
-        *retrains.PARTS[:: retrains.PARTS_BETWEEN_KILLS],
-        None,
-    ]
-    assert left == wanted[len(trial.attempts) - 1 :]
+    trial = ScriptedTrial()
+    wanted = retrains.wanted_parts(20)
+
+    remaining = trial._kill_in_parts("k", wanted)
+
+    killed_in = [part for _, part in trial.attempts]
+    assert killed_in == [*retrains.PARTS[:: retrains.PARTS_BETWEEN_KILLS], None]
+    assert remaining == wanted[len(killed_in) - 1 :]
 
 
 def test_passed_kill_point_waits_for_next_retrain():
-    trial = Scripted(missed=[2])
-    assert trial._kill_in_parts("k", [0, 3, 6]) == [3, 6]
-    assert len(trial.attempts) == 2, "the second one ended by itself"
+    # The second retrain ends by itself.
+    trial = ScriptedTrial(missed=[2])
+
+    remaining = trial._kill_in_parts("k", [0, 3, 6])
+
+    assert remaining == [3, 6]
+    assert len(trial.attempts) == 2
 
 
-def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making(tmp_path):
-    journal, trial = Journal(tmp_path / "journal"), Scripted()
+@pytest.fixture
+def journal(tmp_path):
+    """The journal of a retrain."""
+    return Journal(tmp_path / "journal")
+
+
+@pytest.fixture
+def journal_trial(tmp_path):
+    """A trial in whose project no stage is running."""
+    trial = ScriptedTrial()
     trial.project = SimpleNamespace(state=tmp_path)
-    assert trial._find_part(journal) == retrains.STARTING
-    worker._mark_in_journal(
-        journal, "snapshot", lambda: journal.write(seen=trial._find_part(journal))
-    )()
+    return trial
+
+
+def test_retrain_without_journal_is_starting(journal, journal_trial):
+    assert journal_trial._find_part(journal) == retrains.STARTING
+
+
+def test_marked_function_is_a_part(journal, journal_trial):
+    def write_part():
+        journal.write(seen=journal_trial._find_part(journal))
+
+    worker._mark_in_journal(journal, "snapshot", write_part)()
+
     assert journal.read()[1] == {"seen": "snapshot"}
-    assert trial._find_part(journal) == retrains.BETWEEN_PARTS
+    assert journal_trial._find_part(journal) == retrains.BETWEEN_PARTS
+
+
+def test_running_stage_is_a_part(journal, journal_trial, tmp_path):
+    worker._mark_in_journal(journal, "snapshot", tmp_path.exists)()
+
     (tmp_path / "staging" / "train@hce").mkdir(parents=True)
-    assert trial._find_part(journal) == "train@hce"
+
+    assert journal_trial._find_part(journal) == "train@hce"
+
+
+def test_last_line_of_the_journal_is_the_part(journal, journal_trial, tmp_path):
+    (tmp_path / "staging" / "train@hce").mkdir(parents=True)
+
     journal.write(part="judge")
-    assert trial._find_part(journal) == "judge"
+
+    assert journal_trial._find_part(journal) == "judge"
 
 
-def test_stages_and_marked_functions_are_there_and_the_gate_passes_with_its_own_reasons():
-    known = {stage.name for stage in TABLE}
-    assert {stage.partition("@")[0] for stage in retrains.STAGES} <= known
-    assert all(callable(getattr(module, name)) for module, name in worker.MARKED_FUNCTIONS.values())
+def test_stages_of_a_retrain_exist():
+    stage_names = {stage.name for stage in TABLE}
+
+    assert {address.partition("@")[0] for address in retrains.STAGES} <= stage_names
+
+
+def test_marked_functions_exist():
+    assert worker.MARKED_FUNCTIONS
+    for module, name in worker.MARKED_FUNCTIONS.values():
+        assert callable(getattr(module, name))
+
+
+def test_gate_always_passes_with_its_own_reasons():
     refused = Verdict(False, ("it gains nothing",), 3, ())
-    assert worker._always_pass(lambda: refused)() == Verdict(True, refused.reasons, 3, ())
+
+    def refuse():
+        return refused
+
+    assert worker._always_pass(refuse)() == Verdict(True, refused.reasons, 3, ())
 
 
-def test_a_kill_with_children_leaves_none():
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
-    process = psutil.Popen([sys.executable, "-c", child], stdout=subprocess.DEVNULL)
-    while not (below := process.children()):
+PARENT = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"])
+"""
+
+
+def test_kill_with_children_leaves_none():
+    process = psutil.Popen([sys.executable, "-c", PARENT], stdout=subprocess.DEVNULL)
+    children = process.children()
+    while not children:
         assert process.poll() is None
+        children = process.children()
+
     retrains._kill(process, with_children=True)
-    assert not any(one.is_running() for one in (process, *below))
+
+    assert not process.is_running()
+    assert not any(child.is_running() for child in children)
 
 
 @pytest.mark.parametrize(
-    ("champion", "live", "finished", "wrong"),
+    ("champion", "live", "finished", "is_problem"),
     [
         ("1", "1", False, False),
         ("1", "2", False, False),
@@ -110,28 +175,54 @@ def test_a_kill_with_children_leaves_none():
     ],
 )
 def test_champion_and_live_build_change_together(
-    monkeypatch, collection, champion, live, finished, wrong
+    monkeypatch, collection, champion, live, finished, is_problem
 ):
-    known = [SimpleNamespace(version=number) for number in ("1", "2")]
-    monkeypatch.setattr(versions, "list_versions", lambda project: known)
-    monkeypatch.setattr(checks, "champion_of", lambda project: champion)
-    monkeypatch.setattr(checks, "live_version", lambda generation: live)
-    assert (checks.roles_problem(collection, "1", finished) is not None) == wrong
+    def list_two_versions(project):
+        return [SimpleNamespace(version="1"), SimpleNamespace(version="2")]
+
+    def champion_of(project):
+        return champion
+
+    def live_version(generation):
+        return live
+
+    monkeypatch.setattr(versions, "list_versions", list_two_versions)
+    monkeypatch.setattr(checks, "champion_of", champion_of)
+    monkeypatch.setattr(checks, "live_version", live_version)
+
+    problem = checks.roles_problem(collection, "1", finished)
+
+    assert (problem is not None) == is_problem
 
 
 def test_live_build_keeps_its_opened_version(collection):
     assert checks.live_version(collection.generation) == checks.NO_VERSION
 
 
-def test_a_promotion_is_noted_once_in_each_place(collection):
-    project = collection.project
-    assert checks.notes_problem(collection, "7").startswith(
-        "version 7 is promoted 0 times in the ledger"
-    )
-    open_ledger(project, "hce").tasks.close_retrains("hce", TaskState.DONE, "why", {"version": "7"})
-    history.append(project, "promote", None, "7", None)
+def record_promotion_in_ledger(project):
+    """Close the retrain task with a promotion of version 7."""
+    tasks = open_ledger(project, "hce").tasks
+    tasks.close_retrains("hce", TaskState.DONE, "why", {"version": "7"})
+
+
+def test_missing_promotion_is_noticed(collection):
+    problem = checks.notes_problem(collection, "7")
+
+    assert problem.startswith("version 7 is promoted 0 times in the ledger")
+
+
+def test_promotion_noted_once_in_each_place_is_no_problem(collection):
+    record_promotion_in_ledger(collection.project)
+    history.append(collection.project, "promote", None, "7", None)
+
     assert checks.notes_problem(collection, "7") is None
-    open_ledger(project, "hce").tasks.close_retrains("hce", TaskState.DONE, "why", {"version": "7"})
-    assert checks.notes_problem(collection, "7").startswith(
-        "version 7 is promoted 2 times in the ledger and 1"
-    )
+
+
+def test_promotion_noted_twice_is_noticed(collection):
+    record_promotion_in_ledger(collection.project)
+    history.append(collection.project, "promote", None, "7", None)
+
+    record_promotion_in_ledger(collection.project)
+
+    problem = checks.notes_problem(collection, "7")
+    assert problem.startswith("version 7 is promoted 2 times in the ledger and 1")

@@ -25,15 +25,28 @@ def test_a_row_is_met_or_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "spent"), [(best_seconds, [2.0, 1.0]), (median_seconds, [3.0, 4.0])]
+    ("measure", "seconds"), [(best_seconds, [2.0, 1.0]), (median_seconds, [3.0, 4.0])]
 )
 def test_tasks_take_turns_after_one_call_each(
-    measure: Callable, spent: list, monkeypatch: pytest.MonkeyPatch
+    measure: Callable, seconds: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three rounds of two tasks that take (3, 1), (2, 7) and (9, 4) seconds."""
-    ticks, calls = iter([0, 3, 10, 11, 20, 22, 30, 37, 40, 49, 50, 54]), []
-    monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
-    assert measure([lambda: calls.append("a"), lambda: calls.append("b")], rounds=3) == spent
+    ticks = iter([0, 3, 10, 11, 20, 22, 30, 37, 40, 49, 50, 54])
+    calls = []
+
+    def next_tick() -> int:
+        return next(ticks)
+
+    def first_task() -> None:
+        calls.append("a")
+
+    def second_task() -> None:
+        calls.append("b")
+
+    monkeypatch.setattr("time.perf_counter", next_tick)
+    measured = measure([first_task, second_task], rounds=3)
+
+    assert measured == seconds
     assert "".join(calls) == "ab" * 4
 
 

@@ -20,9 +20,13 @@ def test_rows_have_the_agreed_shape(tmp_path: Path):
     check(rows)
 
 
-def test_the_verdict_is_computed():
-    slower, faster = (
-        training._row("step", 8, 1.2, ours, peer) for ours, peer in [(1.0, 1.1), (1.0, 1.3)]
-    )
-    assert (slower["met"], faster["met"]) == (False, True)
-    assert (faster["ours"], faster["peer"]) == (8.0, 8 / 1.3)
+def test_goal_is_met_by_a_large_lead():
+    row = training._row("step", 8, 1.2, 1.0, 1.3)
+
+    assert row["met"] is True
+    assert row["ours"] == 8.0
+    assert row["peer"] == 8 / 1.3
+
+
+def test_goal_is_not_met_by_a_small_lead():
+    assert training._row("step", 8, 1.2, 1.0, 1.1)["met"] is False

@@ -1,9 +1,7 @@
-"""Guards that kill -9 leaves nothing half-written and that the next run ends with the same hashes.
+"""Tests that kill -9 leaves nothing half-written.
 
-`make test-long` kills every long command of a project's life, again and again, and compares it with
-an undisturbed one.
-
-Run: python -m pytest tests/end_to_end/test_kill.py
+The next run ends with the same hashes. `make test-long` kills every long command of a project's life
+several times, and compares the result with that of an undisturbed project.
 """
 
 from __future__ import annotations
@@ -31,7 +29,8 @@ from tests.postgresql import free_ports
 
 DAGSTER, MLFLOW = free_ports(2)
 MENDED = ("notes of a DVC that was killed", "dvc.lock was half-written by a DVC that was killed")
-PROGRESS = ("Running stage", "  ", *MENDED)  # what a build says as it goes
+# Beginnings of the lines that a build prints while it runs.
+PROGRESS = ("Running stage", "  ", *MENDED)
 
 
 def test_training_improves_the_retriever(built_by_dvc):
@@ -54,28 +53,33 @@ def wait_for(happened, seconds: float = 180) -> None:
 
 
 def kill_dvc(process: subprocess.Popen[bytes]) -> None:
-    """kill -9 of DVC alone; its stage has to notice by itself."""
+    """Kill DVC alone with kill -9; its stage must notice by itself."""
     children = psutil.Process(process.pid).children(recursive=True)
     assert children, "the stage is not running"
     process.kill()
     process.wait()
-    assert not psutil.wait_procs(children, timeout=30)[1], "the stage outlived its DVC"
+    _, still_running = psutil.wait_procs(children, timeout=30)
+    assert not still_running, "the stage outlived its DVC"
 
 
 @pytest.mark.full
-def test_a_killed_training_resumes_to_the_same_output(copy_of_build):
-    address, output = "train@hce", "artifacts/train/hce"
-    before = output_hashes(copy_of_build)
-    process = start_stage(copy_of_build, address)
+def test_killed_training_resumes_to_the_same_output(copy_of_build):
+    address = "train@hce"
+    output = copy_of_build / "artifacts/train/hce"
     checkpoints = copy_of_build / ".freshet" / "checkpoints"
-    wait_for(lambda: list(checkpoints.glob("*/*")) and not (copy_of_build / output).exists())
+    before = output_hashes(copy_of_build)
+
+    def is_training() -> bool:
+        return bool(list(checkpoints.glob("*/*"))) and not output.exists()
+
+    process = start_stage(copy_of_build, address)
+    wait_for(is_training)
     kill_dvc(process)
-    assert not (copy_of_build / output).exists(), (
-        "a stage that was killed has put its output in place"
-    )
-    dvc(
-        copy_of_build, "repro", "--force", "--single-item", address, cold=True
-    )  # else DVC's cache would give back the old output
+    assert not output.exists(), "a stage that was killed has put its output in place"
+
+    # Without `cold`, DVC's cache would give back the old output.
+    dvc(copy_of_build, "repro", "--force", "--single-item", address, cold=True)
+
     assert output_hashes(copy_of_build) == before
     assert not list(checkpoints.iterdir())
 
@@ -97,28 +101,34 @@ def encode_shards(encoder, shards, method, really=encode_shards):
 
 
 @pytest.mark.full
-def test_killed_index_stage_resumes_after_its_shard(
-    copy_of_build,
-):
-    address, output, log = "index@hce", "artifacts/index/hce", copy_of_build / "encoded"
+def test_killed_index_stage_resumes_after_its_shard(copy_of_build):
+    address = "index@hce"
+    output = copy_of_build / "artifacts/index/hce"
+    log = copy_of_build / "encoded"
+    checkpoints = copy_of_build / ".freshet" / "checkpoints"
     with (copy_of_build / "model_code" / "distributed" / "encoding.py").open("a") as code:
         code.write(SHARDS)
     dvc(copy_of_build, "repro", "--force", "--single-item", address, cold=True)
-    before, encoded = output_hashes(copy_of_build), log.read_text().split()
+    before = output_hashes(copy_of_build)
+    encoded = log.read_text().split()
     assert encoded == ["0", "20", "40"]
+
+    def first_shard_is_written() -> bool:
+        return bool(list(checkpoints.rglob("000000000000.npz")))
+
     log.unlink()
     (copy_of_build / "hold").touch()
     process = start_stage(copy_of_build, address)
-    checkpoints = copy_of_build / ".freshet" / "checkpoints"
-    wait_for(lambda: list(checkpoints.rglob("000000000000.npz")))
+    wait_for(first_shard_is_written)
     kill_dvc(process)
-    assert not (copy_of_build / output).exists(), (
-        "a stage that was killed has put its output in place"
-    )
+    assert not output.exists(), "a stage that was killed has put its output in place"
     assert log.read_text().split() == encoded[:1]
+
     (copy_of_build / "hold").unlink()
     dvc(copy_of_build, "repro", "--force", "--single-item", address, cold=True)
-    assert log.read_text().split() == encoded, "the first shard was not encoded again"
+
+    # The first shard was not encoded again.
+    assert log.read_text().split() == encoded
     assert output_hashes(copy_of_build) == before
     assert not list(checkpoints.iterdir())
 
@@ -156,7 +166,7 @@ def start_command(folder: Path, command: str) -> subprocess.Popen[str]:
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
-    """Whoever works in the project, whatever started it."""
+    """Return every process that works in the project, whatever started it."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -191,28 +201,34 @@ def test_signal_ends_build_without_retry(copy_of_build, command, number):
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["demo", "run"])
 def test_interrupted_build_resumes_to_its_end(tmp_path, command):
-    """Both in turn; each build goes on from where the one before ended, until that share of the
-    stages has run.
+    """SIGINT and SIGTERM take turns.
+
+    Each build continues from where the one before ended, until its share of the stages has run.
     """
     folder = make_project(tmp_path / "project")
     settings = parameters.load(folder / "params.yaml")
-    stages, ended = len(expand(settings.retrievers, settings.fusions)), folder / "dvc.lock"
+    stage_count = len(expand(settings.retrievers, settings.fusions))
+    lock = folder / "dvc.lock"
+
     for tenth in range(10):
-        process, share = start_command(folder, command), (tenth + 0.5) / 10
-        wait_for(functools.partial(has_come_to, process, ended, int(share * stages)), 600)
+        process = start_command(folder, command)
+        share = (tenth + 0.5) / 10
+        wait_for(functools.partial(has_come_to, process, lock, int(share * stage_count)), 600)
+        # The delay in seconds varies, so that a stage is interrupted at its start and later.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # seconds, so that a stage is met at its start and in its midst
             assert process.wait(tenth % 5 * 2) == 0
-            break  # it ended by itself before
-        ends_in_one_line(process, folder, (signal.SIGINT, signal.SIGTERM)[tenth % 2])
+            # The build ended before the signal.
+            break
+        number = signal.SIGTERM if tenth % 2 else signal.SIGINT
+        ends_in_one_line(process, folder, number)
         assert process.returncode == 130
-        assert stages_of(ended) < stages or tenth == 9, (
-            "it is stopped at fewer moments than it seems"
-        )
+        if tenth < 9:
+            assert stages_of(lock) < stage_count, "it is stopped at fewer moments than it seems"
+
     process = start_command(folder, command)
     process.communicate(timeout=600)
     assert process.returncode == 0
-    assert stages_of(ended) == stages
+    assert stages_of(lock) == stage_count
 
 
 def has_come_to(process: subprocess.Popen[str], lock: Path, stages: int) -> bool:
@@ -237,14 +253,16 @@ def pages_answer() -> bool:
 
 @pytest.fixture(scope="module")
 def until_pages_answer(built_by_dvc, tmp_path_factory) -> float:
-    """How many seconds it takes undisturbed."""
+    """Seconds until the pages answer, if nothing disturbs them."""
     folder = shutil.copytree(built_by_dvc, tmp_path_factory.mktemp("ui") / "copy")
-    begun, process = time.monotonic(), start_command(folder, "ui")
+    start = time.monotonic()
+    process = start_command(folder, "ui")
     wait_for(pages_answer)
-    took = time.monotonic() - begun
+    seconds = time.monotonic() - start
+
     ends_in_one_line(process, folder, signal.SIGINT)
     assert process.returncode == 0
-    return took
+    return seconds
 
 
 @pytest.mark.long
@@ -256,7 +274,8 @@ def test_signal_ends_pages_in_one_line(copy_of_build, until_pages_answer, number
     ends_in_one_line(process, copy_of_build, number)
 
 
-KILLS = 5  # of each command
+# Number of kills of each command.
+KILLS = 5
 SETTINGS = (
     "retrievers={weak: {steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, "
     "negatives: bm25}}",
@@ -278,11 +297,20 @@ DESERTS = [
 
 
 class KilledLife:
-    """A project's life, each of whose long commands is killed so many times before it may end."""
+    """A project's life, in which each long command is killed several times before it may end."""
 
     def __init__(self, folder: Path, kills: int, took: dict[str, float]) -> None:
-        """took: seconds of each command, by its first words; those that are not known are measured."""
-        self.folder, self.kills, self.took, self.chance = folder, kills, took, random.Random(kills)
+        """Begin the life of a project.
+
+        Args:
+            folder: Folder of the project.
+            kills: Number of kills of each command.
+            took: Seconds of each command, by its words. Missing ones are measured.
+        """
+        self.folder = folder
+        self.kills = kills
+        self.took = took
+        self.chance = random.Random(kills)
         self.answers: dict[str, object] = {}
 
     def command(self, *arguments: str, done=lambda: False) -> None:

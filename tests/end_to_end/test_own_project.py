@@ -99,12 +99,10 @@ def test_moved_project_reruns_nothing(built):
         (built / "notes/sea/new.md").write_text("# Lighthouse\n\nIt shines over the reef.")
         (built / "notes/space/4.md").unlink()
         outcome = json.loads(freshet(moved, "sync", "--json").stdout)
-        assert (outcome["added"], outcome["deleted"], outcome["unchanged"]) == (
-            ["sea/new.md"],
-            ["space/4.md"],
-            33,
-        )
-        assert [one["document_id"] for one in outcome["rejected"]] == ["broken.pdf", "zeros.md"]
+        assert outcome["added"] == ["sea/new.md"]
+        assert outcome["deleted"] == ["space/4.md"]
+        assert outcome["unchanged"] == 33
+        assert [row["document_id"] for row in outcome["rejected"]] == ["broken.pdf", "zeros.md"]
         assert "untrained) is the champion already" in freshet(moved, "promote").stdout
         assert "is not trained: 0 training queries" in freshet(moved, "results").stdout
         assert freshet(moved, "run").stdout == "0 stages ran\n"
@@ -121,10 +119,8 @@ def test_changed_code_reruns_dependent_stages(built):
     before = module.read_text()
     module.write_text(before + "\n")
     try:
-        command, warm = (
-            ("-m", "orchestration.pipeline.run_stage", "comparison"),
-            warm_python.python(hash_seed=1),
-        )
+        command = ("-m", "orchestration.pipeline.run_stage", "comparison")
+        warm = warm_python.python(hash_seed=1)
         refused = python(warm, project, *command, check=False)
         assert "code.lock.json belongs to another version" in refused.stderr
         planned = json.loads(freshet(project, "plan", "--json").stdout)

@@ -30,9 +30,10 @@ with open_instance(Project.find()) as instance:
 
 
 def test_both_drivers_build_the_same_outputs(built_by_dvc, built_by_dagster):
-    first, second = output_hashes(built_by_dvc), output_hashes(built_by_dagster)
-    assert first == second
-    assert "artifacts/comparison" in first
+    hashes = output_hashes(built_by_dvc)
+
+    assert output_hashes(built_by_dagster) == hashes
+    assert "artifacts/comparison" in hashes
 
 
 def test_after_dagster_there_is_nothing_left_for_dvc(built_by_dagster):

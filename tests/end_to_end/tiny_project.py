@@ -92,20 +92,24 @@ def copy_code(folder: Path) -> None:
 
 
 def write_corpus(folder: Path) -> None:
-    """Topics of twelve documents, each with a query. Splits are stated, so that no draw moves what
-    tests hold.
+    """Write topics of twelve documents, each with a query.
+
+    The splits are written, so that no draw changes what the tests expect.
     """
     from model_code.corpus.splits import position
 
     folder.mkdir(parents=True)
     draw = random.Random(0)
-    documents, queries, qrels = [], [], ["query-id\tcorpus-id\tscore\tsplit"]
+    documents = []
+    queries = []
+    qrels = ["query-id\tcorpus-id\tscore\tsplit"]
     for topic, words in TOPICS.items():
         for number in range(12):
             own = draw.sample(words.split(), 6)
-            text = " ".join(
-                word for pair in zip(own, draw.choices(FILLERS, k=6), strict=True) for word in pair
-            )
+            parts = []
+            for word, filler in zip(own, draw.choices(FILLERS, k=6), strict=True):
+                parts += [word, filler]
+            text = " ".join(parts)
             documents.append(
                 {
                     "_id": f"{topic}-{number}",
@@ -115,7 +119,11 @@ def write_corpus(folder: Path) -> None:
             )
             queries.append({"_id": f"q-{topic}-{number}", "text": f"{own[1]} {own[3]} {own[5]}"})
             place = position(f"q-{topic}-{number}", 0, "queries")
-            split = "test" if place < 0.5 else "dev" if place < 0.6 else "train"
+            split = "train"
+            if place < 0.5:
+                split = "test"
+            elif place < 0.6:
+                split = "dev"
             qrels.append(f"q-{topic}-{number}\t{topic}-{number}\t1\t{split}")
     documents.append(
         {"_id": "sea-0", "title": "a second document of this id", "text": "quarantined"}

@@ -71,7 +71,8 @@ def python(hash_seed: int) -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="warm"))
     copy_code(folder / "code")
-    program, address = folder / "bin" / "python", str(folder / "address")
+    program = folder / "bin" / "python"
+    address = str(folder / "address")
     program.parent.mkdir()
     program.write_text(CLIENT.format(python=sys.executable, address=address))
     program.chmod(0o755)
@@ -97,7 +98,8 @@ def serve(address: str, program: str) -> None:
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a fork takes none of the other threads with it"
-    listener, selector = socket.socket(socket.AF_UNIX), selectors.DefaultSelector()
+    listener = socket.socket(socket.AF_UNIX)
+    selector = selectors.DefaultSelector()
     listener.bind(address)
     listener.listen(64)
     print("ready", flush=True)

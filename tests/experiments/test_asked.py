@@ -123,7 +123,8 @@ def test_fused_program_improves_on_the_encoding(solver: FusedSolver) -> None:
 
 def test_query_is_no_word_of_its_own_document(solver: FusedSolver) -> None:
     experiment = solver.experiment
-    place, query = 0, experiment.query_rows(["old0"])[0]
+    place = 0
+    query = experiment.query_rows(["old0"])[0]
     counts = experiment.text_counts[place].toarray().ravel()
     known = solver.known[place].toarray().ravel()
     own = solver.query_counts[query].toarray().ravel()

@@ -1,14 +1,17 @@
-"""Guards IncDSI's protocol: it runs on tiny data, no part sees another's documents or queries, and
-its mathematics.
+"""Tests of the experiment that compares ways to add documents to a dsi.
 
-Run: python -m pytest tests/experiments/test_incdsi_frontier.py
+The experiment runs on tiny data. Its splits share no document and no query. Its mathematics is
+compared with plain loops.
 """
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -54,273 +57,523 @@ from tests.model_code.incdsi.small import make_collection
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(40)]
-OLD_COUNT = NEW_COUNT = 30
+OLD_COUNT = 30
+NEW_COUNT = 30
 DAY = "2025-01-01"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder and a judged collection with dates: later ones first, two share a title, p30 has
-    no train query.
+def write_collection(folder: Path) -> None:
+    """Write a judged collection with dates, later documents first.
+
+    Two documents share a title, and p30 has no train query.
     """
-    root, random = tmp_path_factory.mktemp("frontier"), np.random.default_rng(0)
-    (root / "beir" / "qrels").mkdir(parents=True)
-    documents, queries, qrels = [], [], {"train": [], "dev": [], "test": []}
-    for number in range(OLD_COUNT + NEW_COUNT)[::-1]:
-        own = random.choice(WORDS, 8, replace=False)
-        date = f"{2024 if number < OLD_COUNT else 2025}-01-{number % 28 + 1:02d}"
+    random = np.random.default_rng(0)
+    documents = []
+    queries = []
+    qrels: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+    for number in reversed(range(OLD_COUNT + NEW_COUNT)):
+        words = random.choice(WORDS, 8, replace=False)
+        year = 2024 if number < OLD_COUNT else 2025
         documents.append(
             {
                 "_id": f"p{number}",
                 "title": f"title{number // 2}",
-                "text": " ".join(own),
-                "date": date,
+                "text": " ".join(words),
+                "date": f"{year}-01-{number % 28 + 1:02d}",
             }
         )
-        for split in qrels:
-            if split != "train" or number != OLD_COUNT:
-                queries.append({"_id": f"{split}{number}", "text": " ".join(random.choice(own, 3))})
-                qrels[split].append(f"{split}{number}\tp{number}\t1")
-    for name, rows in (("corpus", documents), ("queries", queries)):
-        (root / "beir" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        for split, rows in qrels.items():
+            if split == "train" and number == OLD_COUNT:
+                continue
+            query_id = f"{split}{number}"
+            queries.append({"_id": query_id, "text": " ".join(random.choice(words, 3))})
+            rows.append(f"{query_id}\tp{number}\t1")
+
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in documents))
+    (folder / "queries.jsonl").write_text("\n".join(json.dumps(row) for row in queries))
     for split, rows in qrels.items():
-        (root / "beir" / "qrels" / f"{split}.tsv").write_text(
-            "\n".join(["query-id\tcorpus-id\tscore", *rows])
-        )
+        lines = ["query-id\tcorpus-id\tscore", *rows]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder and a judged collection."""
+    root = tmp_path_factory.mktemp("frontier")
+    write_collection(root / "beir")
     make_tiny_encoder(root / "encoder", WORDS)
     return root
 
 
 @pytest.fixture(scope="module")
 def encoded(root: Path) -> Encoded:
+    """The collection, encoded; documents from 2025 on are new."""
     return encode(Pages.read(root / "beir", DAY), root / "encoder", 32)
 
 
-def test_the_command_prints_every_table(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "BASE", str(root / "encoder"))
-    monkeypatch.setattr(run, "MAX_TOKENS", 32)
-    words = [
-        str(root / "beir"),
-        "--space",
-        "dsi",
-        "--trials",
-        "2",
-        "--orders",
-        "2",
-        "--steps",
-        "5",
-        "--fronts",
-    ]
-    main([*words, "--methods", "plain", "paper", "centred", "ours", "retrain", "tune"])
-    said = capsys.readouterr().out
-    for part in (
+@pytest.fixture(scope="module")
+def printed(root: Path) -> str:
+    """The output of a small run of the command."""
+    output = io.StringIO()
+    options = ["--space", "dsi", "--trials", "2", "--orders", "2", "--steps", "5", "--fronts"]
+    methods = ["--methods", "plain", "paper", "centred", "ours", "retrain", "tune"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output):
+        patch.setattr(run, "BASE", str(root / "encoder"))
+        patch.setattr(run, "MAX_TOKENS", 32)
+        main([str(root / "beir"), *options, *methods])
+    return output.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "30 old documents",
         "before any addition",
         "against plain",
         "added by | old hit@1",
         "ours at the",
-    ):
-        assert part in said
-    for method in ("retraining on all", "continual fine-tuning (as published)", "plain encoding"):
-        assert f"| {method} | " in said
-    assert "scaled encoding |" not in said
+    ],
+)
+def test_command_prints_every_table(printed: str, text: str) -> None:
+    assert text in printed
+
+
+@pytest.mark.parametrize(
+    "method", ["retraining on all", "continual fine-tuning (as published)", "plain encoding"]
+)
+def test_command_prints_chosen_methods(printed: str, method: str) -> None:
+    assert f"| {method} | " in printed
+
+
+def test_command_prints_no_other_method(printed: str) -> None:
+    assert "scaled encoding |" not in printed
+
+
+def test_every_method_can_be_chosen() -> None:
     assert sorted(KEYS.values()) == sorted([*METHODS, *WAYS])
+
+
+def test_unknown_split_is_refused(root: Path) -> None:
     with pytest.raises(SettingsError, match="date:DAY or share"):
         main([str(root / "beir"), "--split", "thirds"])
 
 
-def test_parts_share_no_document_or_query(root: Path, encoded: Encoded) -> None:
+def documents_of(pages: Pages, part: str) -> set[str]:
+    """Return the ids of the old, tuning or new documents."""
+    return {pages.ids[row] for row in pages.rows(part)}
+
+
+def test_parts_share_no_document(encoded: Encoded) -> None:
     pages = encoded.pages
-    parts = [{pages.ids[row] for row in pages.rows(part)} for part in (OLD, TUNING, NEW)]
-    assert sum(map(len, parts)) == len(set().union(*parts)) == len(pages.ids)
-    assert {int(name[1:]) < OLD_COUNT for name in parts[0]} == {True}
-    tuning, test = encoded.splits()
-    assert [{one.id for one in split.documents} for split in (tuning, test)] == parts[1:]
-    assert [set(split.new_targets) for split in (tuning, test)] == parts[1:]
-    numbers = [
-        set(pages.of(pages.ids[: pages.old], split)[0].tolist()) for split in ("dev", "test")
-    ]
-    assert not numbers[0] & numbers[1]
-    assert len(Pages.read(root / "beir", DAY, documents=51).ids) == 52, "two of each title"
+    old = documents_of(pages, OLD)
+    tuning = documents_of(pages, TUNING)
+    new = documents_of(pages, NEW)
+
+    assert old | tuning | new == set(pages.ids)
+    assert len(old) + len(tuning) + len(new) == len(pages.ids)
+    assert all(int(name.removeprefix("p")) < OLD_COUNT for name in old)
+
+
+@pytest.mark.parametrize(("number", "part"), [(0, TUNING), (1, NEW)])
+def test_split_asks_for_its_own_documents(encoded: Encoded, number: int, part: str) -> None:
+    split = encoded.splits()[number]
+
+    documents = documents_of(encoded.pages, part)
+    assert {document.id for document in split.documents} == documents
+    assert set(split.new_targets) == documents
+
+
+def test_dev_and_test_share_no_query(encoded: Encoded) -> None:
+    pages = encoded.pages
+    old_ids = pages.ids[: pages.old]
+
+    dev_queries, *_ = pages.of(old_ids, "dev")
+    test_queries, *_ = pages.of(old_ids, "test")
+
+    assert not set(dev_queries.tolist()) & set(test_queries.tolist())
+
+
+def test_sample_keeps_documents_of_one_title_together(root: Path) -> None:
+    assert len(Pages.read(root / "beir", DAY, documents=51).ids) == 52
+
+
+def test_written_queries_are_only_trained_on(encoded: Encoded) -> None:
+    pages = encoded.pages
+
     written = pages.with_written()
-    own = [
-        [*written.queries, *written.written][row] for row in written.asked["train"][written.ids[0]]
-    ]
-    assert own == constraint_texts("", written.texts[0], 4)
-    assert written.asked["test"] == pages.asked["test"], "what is measured is never written"
+
+    texts = [*written.queries, *written.written]
+    train_queries = [texts[row] for row in written.asked["train"][written.ids[0]]]
+    assert train_queries == constraint_texts("", written.texts[0], 4)
+    assert written.asked["test"] == pages.asked["test"]
+
+
+def test_day_before_all_documents_is_refused(root: Path) -> None:
     with pytest.raises(SettingsError, match="no document is old"):
         Pages.read(root / "beir", "1999-01-01")
 
 
-def test_a_document_without_queries_is_its_own(encoded: Encoded) -> None:
-    alone, asked = (encoded.number[f"p{OLD_COUNT + i}"] for i in range(2))
-    np.testing.assert_array_equal(encoded.asks(alone), encoded.documents[alone : alone + 1])
-    assert not np.allclose(encoded.asks(asked), encoded.documents[asked])
+def test_document_without_queries_is_its_own_query(encoded: Encoded) -> None:
+    without_query = encoded.number[f"p{OLD_COUNT}"]
+
+    queries = encoded.asks(without_query)
+
+    np.testing.assert_array_equal(queries, encoded.documents[without_query : without_query + 1])
 
 
-def test_learning_is_reproducible_step_by_step(
-    encoded: Encoded,
+def test_document_with_queries_is_not_its_own_query(encoded: Encoded) -> None:
+    with_query = encoded.number[f"p{OLD_COUNT + 1}"]
+
+    assert not np.allclose(encoded.asks(with_query), encoded.documents[with_query])
+
+
+MARGINS = Way(gamma1=0.5, gamma2=0.5)
+
+
+@pytest.fixture
+def addition_orders(encoded: Encoded) -> AdditionOrders:
+    """Two orders of the test documents, measured after three additions and after all."""
+    _, test_split = encoded.splits()
+    return AdditionOrders(TrialBench(Space(encoded).state(), test_split), 2, (3,))
+
+
+def test_measure_after_some_additions_equals_a_trial(
+    encoded: Encoded, addition_orders: AdditionOrders
 ) -> None:
-    state, (_, test) = Space(encoded).state(), encoded.splits()
-    settings = Way(gamma1=0.5, gamma2=0.5)
-    arrivals = AdditionOrders(TrialBench(state, test), 2, (3,))
-    old, new = arrivals.found(settings, 1)[0]
-    first = {test.documents[i].id for i in arrivals.orders[1][:3]}
-    documents = [test.documents[i] for i in arrivals.orders[1][:3]]
-    asked = [number for number, target in enumerate(test.new_targets) if target in first]
-    queries, targets = test.new_queries[asked], [test.new_targets[i] for i in asked]
-    shorter = replace(test, documents=documents, new_queries=queries, new_targets=targets)
-    trial = TrialBench(state, shorter).trial("", settings)
-    assert (old.mean(), new.mean()) == (pytest.approx(trial.old), pytest.approx(trial.new))
-    assert (
-        sorted(arrivals.orders[1]) == list(arrivals.orders[0]) == list(range(len(test.documents)))
+    _, test_split = encoded.splits()
+    documents = [test_split.documents[row] for row in addition_orders.orders[1][:3]]
+    ids = {document.id for document in documents}
+    asked = [row for row, target in enumerate(test_split.new_targets) if target in ids]
+    shorter_split = replace(
+        test_split,
+        documents=documents,
+        new_queries=test_split.new_queries[asked],
+        new_targets=[test_split.new_targets[row] for row in asked],
     )
-    assert arrivals.points("", BEST, settings) == arrivals.points("", BEST, settings)
+
+    old_ranks, new_ranks = addition_orders.found(MARGINS, 1)[0]
+
+    trial = TrialBench(Space(encoded).state(), shorter_split).trial("", MARGINS)
+    assert old_ranks.mean() == pytest.approx(trial.old)
+    assert new_ranks.mean() == pytest.approx(trial.new)
 
 
-def test_choices_are_the_best_within_each_loss_and_undominated_ones_are_beaten_by_none() -> None:
-    def trial(name: float, old: float, new: float) -> Trial:
-        return Trial(str(name), Way(gamma1=name), old, new, score=old, statuses={})
+def test_every_order_has_every_document(encoded: Encoded, addition_orders: AdditionOrders) -> None:
+    _, test_split = encoded.splits()
+    rows = list(range(len(test_split.documents)))
 
-    trials = [trial(1, 0.50, 0.1), trial(2, 0.485, 0.4), trial(3, 0.47, 0.3), trial(4, 0.3, 0.9)]
-    chosen = {purpose: settings.gamma1 for purpose, settings in choices(trials, before=0.5).items()}
-    within = {"0": 1.0, "0.01": 1.0, "0.02": 2.0, "0.04": 2.0, "0.08": 2.0}
-    assert chosen == {BEST: 1.0} | {f"loss at most {loss}": name for loss, name in within.items()}
-    assert "loss at most 0.02" not in choices(trials[2:], before=0.5)
-    trials = [trial(1, 0.3, 0.9), trial(2, 0.5, 0.1), trial(3, 0.4, 0.1), trial(4, 0.5, 0.2)]
-    assert [one.settings.gamma1 for one in undominated(trials)] == [4.0, 1.0]
+    assert list(addition_orders.orders[0]) == rows
+    assert sorted(addition_orders.orders[1]) == rows
 
 
-def test_what_a_method_includes_is_tried_once(
+def test_measures_are_reproducible(addition_orders: AdditionOrders) -> None:
+    first = addition_orders.points("", BEST, MARGINS)
+
+    assert addition_orders.points("", BEST, MARGINS) == first
+
+
+def make_trial(number: float, old: float, new: float) -> Trial:
+    """Make a trial whose margin is its number."""
+    return Trial(str(number), Way(gamma1=number), old, new, score=old, statuses={})
+
+
+TRIALS = [
+    make_trial(1, 0.50, 0.1),
+    make_trial(2, 0.485, 0.4),
+    make_trial(3, 0.47, 0.3),
+    make_trial(4, 0.3, 0.9),
+]
+
+
+def test_choices_are_the_best_within_each_loss() -> None:
+    chosen = choices(TRIALS, before=0.5)
+
+    margins = {purpose: settings.gamma1 for purpose, settings in chosen.items()}
+    assert margins == {
+        BEST: 1.0,
+        "loss at most 0": 1.0,
+        "loss at most 0.01": 1.0,
+        "loss at most 0.02": 2.0,
+        "loss at most 0.04": 2.0,
+        "loss at most 0.08": 2.0,
+    }
+
+
+def test_loss_that_no_trial_keeps_has_no_choice() -> None:
+    assert "loss at most 0.02" not in choices(TRIALS[2:], before=0.5)
+
+
+def test_undominated_trials_are_beaten_by_none() -> None:
+    trials = [
+        make_trial(1, 0.3, 0.9),
+        make_trial(2, 0.5, 0.1),
+        make_trial(3, 0.4, 0.1),
+        make_trial(4, 0.5, 0.2),
+    ]
+
+    assert [trial.settings.gamma1 for trial in undominated(trials)] == [4.0, 1.0]
+
+
+def test_trials_of_an_included_method_are_reused(
     encoded: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = TrialBench(Space(encoded).state(), encoded.splits()[0])
-    apart = tried(INCDSI, bench, 3, seed=0)
-    monkeypatch.setattr(bench, "add", lambda *arguments: pytest.fail("tried again"))
-    assert tried(Method(includes=(INCDSI,)), bench, 3, seed=0) == apart
+    tuning_split, _ = encoded.splits()
+    bench = TrialBench(Space(encoded).state(), tuning_split)
+    trials = tried(INCDSI, bench, 3, seed=0)
+
+    def fail_to_add(*arguments: object) -> None:
+        pytest.fail("tried again")
+
+    monkeypatch.setattr(bench, "add", fail_to_add)
+
+    assert tried(Method(includes=(INCDSI,)), bench, 3, seed=0) == trials
 
 
-def test_plain_differs_from_itself_by_nothing_and_each_beta_has_what_it_likes_best(
-    encoded: Encoded,
-) -> None:
+@pytest.fixture
+def protocol(encoded: Encoded) -> Protocol:
+    """The protocol for plain and scaled encodings."""
     plan = ProtocolPlan(
         methods={"plain": PLAIN, "scaled": SCALED}, ways={}, trials=4, orders=1, steps=(5,)
     )
-    protocol = Protocol(Space(encoded), plan)
+    return Protocol(Space(encoded), plan)
+
+
+def test_plain_differs_from_itself_by_nothing(protocol: Protocol) -> None:
     old, new = protocol.against_plain(protocol.points())["plain"]
-    assert (old.mean, new.mean) == (0.0, 0.0)
-    assert all(one.met for one in protocol.matched(SCALED, SCALED))
-    trials, judge = tried(INCDSI, protocol.bench, 4, 0), protocol.arrivals.judge
-    for beta, row in zip(BETAS, ablations(protocol, INCDSI)["beta"], strict=True):
-        best = max(trials, key=lambda one: f_beta(one.old, one.new, beta))
-        vectors = np.stack([one.vector for one in judge.add(best.settings)])
-        for ours, theirs in zip(row.found, judge.ranks.reciprocal_ranks(vectors), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-    three = [
-        replace(one, queries=np.repeat(one.queries, 3, axis=0) * [[1], [2], [3]])
-        for one in judge.split.documents
-    ]
-    cut = with_queries(TrialBench(judge.state, replace(judge.split, documents=three)), 2)
-    for fewer, before in zip(cut.split.documents, three, strict=True):
-        np.testing.assert_array_equal(fewer.queries, before.queries[: len(fewer.queries)])
+
+    assert old.mean == 0.0
+    assert new.mean == 0.0
 
 
-def found_by(old: float, new: float) -> tuple[np.ndarray, np.ndarray]:
-    """Reciprocal ranks, 1 for these shares of 200 and 300 queries and 0 for the rest."""
-    return (np.arange(200) < old * 200).astype(float), (np.arange(300) < new * 300).astype(float)
+def test_method_meets_its_own_loss(protocol: Protocol) -> None:
+    matched = protocol.matched(SCALED, SCALED)
+
+    assert matched
+    assert all(comparison.met for comparison in matched)
 
 
-def test_interval_covers_95_percent_with_paired_resampling() -> None:
-    # many samples of one distribution, resampled alike
+def test_each_beta_has_its_best_trial(protocol: Protocol) -> None:
+    judge = protocol.arrivals.judge
+    trials = tried(INCDSI, protocol.bench, 4, 0)
+
+    rows = ablations(protocol, INCDSI)["beta"]
+
+    for beta, row in zip(BETAS, rows, strict=True):
+        best = max(trials, key=lambda trial: f_beta(trial.old, trial.new, beta))
+        vectors = np.stack([added.vector for added in judge.add(best.settings)])
+        old_ranks, new_ranks = judge.ranks.reciprocal_ranks(vectors)
+        np.testing.assert_array_equal(row.found[0], old_ranks)
+        np.testing.assert_array_equal(row.found[1], new_ranks)
+
+
+def test_number_of_queries_can_be_limited(protocol: Protocol) -> None:
+    judge = protocol.arrivals.judge
+    documents = []
+    for document in judge.split.documents:
+        three_queries = np.repeat(document.queries, 3, axis=0) * [[1], [2], [3]]
+        documents.append(replace(document, queries=three_queries))
+    bench = TrialBench(judge.state, replace(judge.split, documents=documents))
+
+    limited = with_queries(bench, 2)
+
+    for document, before in zip(limited.split.documents, documents, strict=True):
+        first_queries = before.queries[: len(document.queries)]
+        np.testing.assert_array_equal(document.queries, first_queries)
+
+
+Found = tuple[np.ndarray, np.ndarray]
+
+
+def make_ranks(old: float, new: float) -> Found:
+    """Make reciprocal ranks: 1 for these shares of 200 old and 300 new queries, 0 for the rest."""
+    old_ranks = np.arange(200) < old * 200
+    new_ranks = np.arange(300) < new * 300
+    return old_ranks.astype(float), new_ranks.astype(float)
+
+
+def test_interval_covers_95_percent() -> None:
+    # There are 400 samples of one distribution, whose mean is 0.1.
     values = np.random.default_rng(1).normal(0.1, 1, (400, 100))
     samples = resampled(values, samples=300)
-    found = [Difference.between(0.0, samples[:, number]) for number in range(400)]
-    assert 0.9 <= np.mean([one.low <= 0.1 <= one.high for one in found]) <= 0.98
-    both = resampled(np.concatenate([values[:1], values[:1] + 1]), samples=20)
-    np.testing.assert_allclose(both[:, 1] - both[:, 0], 1)
+
+    covers_mean = []
+    for number in range(400):
+        interval = Difference.between(0.0, samples[:, number])
+        covers_mean.append(interval.low <= 0.1 and interval.high >= 0.1)
+
+    assert np.mean(covers_mean) >= 0.9
+    assert np.mean(covers_mean) <= 0.98
 
 
-def test_ours_is_interpolated_at_the_papers_old_documents_and_met_only_where_it_is_kept() -> None:
-    (one,) = at_matched_loss([found_by(0.5, 0.45)], [found_by(0.6, 0.2), found_by(0.4, 0.8)])
-    assert (one.old, one.new) == (pytest.approx(0.5), pytest.approx(0.45))
-    assert one.change.mean == pytest.approx(0.05)
-    assert one.change.low < 0.05 < one.change.high
-    assert (one.reached, one.met) == (True, True)
-    above, below = at_matched_loss(
-        [found_by(0.7, 0.1), found_by(0.5, 0.9)], [found_by(0.6, 0.2), found_by(0.4, 0.8)]
-    )
-    assert [(one.reached, one.met) for one in (above, below)] == [(False, False), (True, False)]
-    assert adding_cost(found_by(0.48, 0.0), found_by(0.5, 0.0)).mean == pytest.approx(0.02)
+def test_measures_are_resampled_alike() -> None:
+    values = np.random.default_rng(1).normal(0.1, 1, (1, 100))
+
+    samples = resampled(np.concatenate([values, values + 1]), samples=20)
+
+    np.testing.assert_allclose(samples[:, 1] - samples[:, 0], 1)
 
 
-def test_learning_step_follows_cross_entropy_gradient() -> None:
-    random, count = np.random.default_rng(0), 12
-    start = random.standard_normal((count, 8)).astype(np.float32)
-    start /= np.linalg.norm(start, axis=1, keepdims=True)
-    targets = np.arange(48) % count
-    queries = random.standard_normal((count, 8))[targets] + 0.3 * random.standard_normal((48, 8))
-    asking = Asking(np.float32(queries / np.linalg.norm(queries, axis=1, keepdims=True)), targets)
+# Our points on either side of 0.5 for old documents.
+OURS = [make_ranks(0.6, 0.2), make_ranks(0.4, 0.8)]
+
+
+def test_ours_is_interpolated_at_the_papers_loss() -> None:
+    paper = make_ranks(0.5, 0.45)
+
+    (comparison,) = at_matched_loss([paper], OURS)
+
+    assert comparison.old == pytest.approx(0.5)
+    assert comparison.new == pytest.approx(0.45)
+    assert comparison.change.mean == pytest.approx(0.05)
+    assert comparison.change.low < 0.05
+    assert comparison.change.high > 0.05
+    assert comparison.reached
+    assert comparison.met
+
+
+def test_loss_beyond_our_points_is_not_reached() -> None:
+    (comparison,) = at_matched_loss([make_ranks(0.7, 0.1)], OURS)
+
+    assert not comparison.reached
+    assert not comparison.met
+
+
+def test_better_new_documents_are_not_met() -> None:
+    (comparison,) = at_matched_loss([make_ranks(0.5, 0.9)], OURS)
+
+    assert comparison.reached
+    assert not comparison.met
+
+
+def test_cost_of_adding_is_the_loss_of_old_documents() -> None:
+    cost = adding_cost(make_ranks(0.48, 0.0), make_ranks(0.5, 0.0))
+
+    assert cost.mean == pytest.approx(0.02)
+
+
+def to_unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """Divide each row by its norm."""
+    return np.float32(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+class LearningCase(NamedTuple):
+    """Start vectors of 12 documents, and 48 queries near them."""
+
+    start: np.ndarray
+    asking: Asking
+    # Document of each query.
+    targets: np.ndarray
+
+
+@pytest.fixture
+def learning() -> LearningCase:
+    """Random documents, and queries near other random vectors of theirs."""
+    random = np.random.default_rng(0)
+    start = random.standard_normal((12, 8)).astype(np.float32)
+    targets = np.arange(48) % 12
+    centres = random.standard_normal((12, 8))
+    queries = centres[targets] + 0.3 * random.standard_normal((48, 8))
+    return LearningCase(to_unit_rows(start), Asking(to_unit_rows(queries), targets), targets)
+
+
+def test_learning_step_follows_cross_entropy_gradient(learning: LearningCase) -> None:
+    start, asking, targets = learning
     settings = DocumentVectorSettings(epochs=1, learning_rate=1e-3, batch_size=48)
-    moved = learn(start, asking, None, settings) - start
-    chances = np.exp(settings.logit_scale * asking.queries.astype(float) @ start.T.astype(float))
-    chances /= chances.sum(axis=1, keepdims=True)
-    chances[np.arange(48), targets] -= 1
-    gradient = settings.logit_scale * chances.T @ asking.queries / 48
-    certain = np.abs(gradient) > 1e-3  # Adam's first step is the gradient's sign times the rate
-    assert certain.mean() > 0.5
-    np.testing.assert_array_equal(np.sign(moved[certain]), -np.sign(gradient[certain]))
-    longer = DocumentVectorSettings(epochs=20, learning_rate=2e-2, batch_size=16)
-    learned, again = (learn(start, asking, None, longer, seed=0) for _ in range(2))
+
+    change = learn(start, asking, None, settings) - start
+
+    logits = settings.logit_scale * asking.queries.astype(float) @ start.T.astype(float)
+    errors = np.exp(logits)
+    errors /= errors.sum(axis=1, keepdims=True)
+    errors[np.arange(48), targets] -= 1
+    gradient = settings.logit_scale * errors.T @ asking.queries / 48
+    # Adam's first step has the sign of the gradient, where this is clearly not 0.
+    is_clear = np.abs(gradient) > 1e-3
+    assert is_clear.mean() > 0.5
+    np.testing.assert_array_equal(np.sign(change[is_clear]), -np.sign(gradient[is_clear]))
+
+
+def test_learned_vectors_answer_their_queries(learning: LearningCase) -> None:
+    start, asking, targets = learning
+    settings = DocumentVectorSettings(epochs=20, learning_rate=2e-2, batch_size=16)
+
+    learned = learn(start, asking, None, settings, seed=0)
+
+    answers = (asking.queries @ learned.T).argmax(axis=1)
+    assert answers.tolist() == targets.tolist()
+
+
+def test_learning_is_reproducible(learning: LearningCase) -> None:
+    start, asking, _ = learning
+    settings = DocumentVectorSettings(epochs=20, learning_rate=2e-2, batch_size=16)
+
+    learned = learn(start, asking, None, settings, seed=0)
+    again = learn(start, asking, None, settings, seed=0)
+
     np.testing.assert_array_equal(learned, again)
-    assert (asking.queries @ learned.T).argmax(axis=1).tolist() == targets.tolist()
 
 
-def test_dense_retrain_without_new_encoder_only_encodes(
-    encoded: Encoded,
-) -> None:
+def test_dense_retrain_without_new_encoder_only_encodes(encoded: Encoded) -> None:
     space = Space(encoded)
-    arrivals = AdditionOrders(TrialBench(space.state(), encoded.splits()[1]), 2, (5,))
-    ours = retraining.retrain(space, space.vectors(space.old), encoded.new)
-    for own, plain in zip(ours, arrivals.found(ENCODED)[-1], strict=True):
-        np.testing.assert_array_equal(own, plain)
+    _, test_split = encoded.splits()
+    arrivals = AdditionOrders(TrialBench(space.state(), test_split), 2, (5,))
+
+    old_ranks, new_ranks = retraining.retrain(space, space.vectors(space.old), encoded.new)
+
+    plain_old_ranks, plain_new_ranks = arrivals.found(ENCODED)[-1]
+    np.testing.assert_array_equal(old_ranks, plain_old_ranks)
+    np.testing.assert_array_equal(new_ranks, plain_new_ranks)
 
 
 def make_split(seed: int) -> tuple[IncDsiState, Split]:
-    """Two queries each of three are known; the third is the one that judges."""
+    """Make a split in which two queries of each new document are known, and the third judges."""
     state, documents = make_collection(40, 6, seed=seed)
     random = np.random.default_rng(seed)
-    asked = state.vectors.view + 0.2 * random.normal(size=state.vectors.view.shape)
-    return state, Split(
+    vectors = state.vectors.view
+    split = Split(
         documents=[replace(document, queries=document.queries[:2]) for document in documents],
-        old_queries=asked,
+        old_queries=vectors + 0.2 * random.normal(size=vectors.shape),
         old_targets=list(state.ids),
         new_queries=np.stack([document.queries[2] for document in documents]),
         new_targets=[document.id for document in documents],
     )
+    return state, split
 
 
-def test_a_trial_is_what_adding_and_searching_gives() -> None:
+def reciprocal_rank(scores: np.ndarray, target: int) -> float:
+    """Return 1 / rank of the target, or 0 beyond rank 10; an earlier row wins a tie."""
+    higher = (scores > scores[target]).sum()
+    earlier_ties = (scores[:target] == scores[target]).sum()
+    rank = 1 + higher + earlier_ties
+    return 1 / rank if rank <= 10 else 0.0
+
+
+def mean_reciprocal_rank(state: IncDsiState, queries: np.ndarray, targets: list[str]) -> float:
+    """Return MRR@10 of queries with one answer each."""
+    scores = np.float32(queries) @ state.vectors.view.T
+    rows = [state.row(target) for target in targets]
+    values = [reciprocal_rank(row, target) for row, target in zip(scores, rows, strict=True)]
+    return float(np.mean(values))
+
+
+def test_trial_equals_adding_and_searching() -> None:
     state, split = make_split(seed=3)
-    settings = Way(gamma1=0.5, gamma2=0.5)
-    trial = TrialBench(state, split).trial("one", settings)
-    IncDsiAdder(state, settings.incdsi).add_batch(
-        [settings.pulled(document) for document in split.documents]
-    )
 
-    def mrr(queries: np.ndarray, targets: list[str]) -> float:
-        scores = np.float32(queries) @ state.vectors.view.T
-        places = [state.row(key) for key in targets]  # the older of two equals comes first
-        rank = [
-            1 + (row > row[place]).sum() + (row[:place] == row[place]).sum()
-            for row, place in zip(scores, places, strict=True)
-        ]
-        return float(np.mean([1 / one if one <= 10 else 0.0 for one in rank]))
+    trial = TrialBench(state, split).trial("one", MARGINS)
 
-    assert trial.old == pytest.approx(mrr(split.old_queries, split.old_targets))
-    assert trial.new == pytest.approx(mrr(split.new_queries, split.new_targets))
+    documents = [MARGINS.pulled(document) for document in split.documents]
+    IncDsiAdder(state, MARGINS.incdsi).add_batch(documents)
+    old = mean_reciprocal_rank(state, split.old_queries, split.old_targets)
+    new = mean_reciprocal_rank(state, split.new_queries, split.new_targets)
+    assert trial.old == pytest.approx(old)
+    assert trial.new == pytest.approx(new)
     assert trial.score == f_beta(trial.old, trial.new)
+
+
+def test_trial_without_documents_is_refused() -> None:
+    state, split = make_split(seed=3)
+
     with pytest.raises(SettingsError, match="needs documents to add"):
         TrialBench(state, replace(split, documents=[]))
 
@@ -333,57 +586,59 @@ def test_f_beta_weighs_old_documents_more() -> None:
 
 def test_optuna_finds_the_better_region() -> None:
     """The study learns: later trials are nearer to a known best than the first, random ones."""
-    study, away = open_study(seed=0), []
+    study = open_study(seed=0)
+
+    distances = []
     for _ in range(60):
         trial = study.ask()
-        values = suggest(trial, PUBLISHED)
-        away.append(abs(values["gamma1"] - 3.0))
-        study.tell(trial, -away[-1])
-    assert np.mean(away[-20:]) < 0.5 * np.mean(away[:10])
+        distance = abs(suggest(trial, PUBLISHED)["gamma1"] - 3.0)
+        distances.append(distance)
+        study.tell(trial, -distance)
+
+    assert np.mean(distances[-20:]) < 0.5 * np.mean(distances[:10])
 
 
 def test_every_dimension_is_a_setting() -> None:
     values = suggest(open_study(seed=0).ask(), WIDE)
+
+    settings = Way().replace(**values)
+
+    for name, value in values.items():
+        assert getattr(settings, name) == value
     assert values.keys() == WIDE.keys()
-    Way().replace(**values)
 
 
-def reciprocal_rank(query: np.ndarray, vectors: np.ndarray, target: int) -> float:
-    scores = (vectors @ query).tolist()
-    rank = 1 + sum(
-        score > scores[target] or (score == scores[target] and i < target)
-        for i, score in enumerate(scores)
-    )
-    return 1 / rank if rank <= 10 else 0.0
+def draw_whole_numbers(random: np.random.Generator, count: int) -> np.ndarray:
+    """Draw vectors of three whole numbers, whose products have many ties."""
+    return random.integers(-2, 3, (count, 3)).astype(np.float32)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_equal_to_ranking_everything_anew(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("added", [0, 1, 4, 9])
+def test_cached_ranks_equal_ranking_everything(
+    seed: int, added: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ranks, "BLOCK", 7)
     random = np.random.default_rng(seed)
-    # many ties
-    old, new = (
-        random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (5 + 20 * seed, 9)
-    )
-    old_queries, new_queries = (
-        random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (30, 25)
-    )
-    old_targets, new_targets = random.integers(len(old), size=30), random.integers(9, size=25)
+    old = draw_whole_numbers(random, 5 + 20 * seed)
+    new = draw_whole_numbers(random, 9)
+    old_queries = draw_whole_numbers(random, 30)
+    new_queries = draw_whole_numbers(random, 25)
+    old_targets = random.integers(len(old), size=30)
+    new_targets = random.integers(9, size=25)
     cached = CachedRanks(old, old_queries, old_targets, new_queries, new_targets)
-    order = random.permutation(9)
-    for count in (0, 1, 4, 9):
-        present = order[:count]
-        found = cached.reciprocal_ranks(new[present], present)
-        together = np.concatenate([old, new[present]])
-        of_old = [
-            reciprocal_rank(*pair)
-            for pair in zip(old_queries, [together] * 30, old_targets, strict=True)
-        ]
-        places = {number: len(old) + place for place, number in enumerate(present)}
-        of_new = [
-            reciprocal_rank(query, together, places[target])
-            for query, target in zip(new_queries, new_targets, strict=True)
-            if target in places
-        ]
-        np.testing.assert_array_equal(found[0], of_old)
-        np.testing.assert_array_equal(found[1], of_new)
+    present = random.permutation(9)[:added]
+
+    old_ranks, new_ranks = cached.reciprocal_ranks(new[present], present)
+
+    vectors = np.concatenate([old, new[present]])
+    expected_old_ranks = []
+    for query, target in zip(old_queries, old_targets, strict=True):
+        expected_old_ranks.append(reciprocal_rank(vectors @ query, target))
+    row_of_new = {number: len(old) + place for place, number in enumerate(present)}
+    expected_new_ranks = []
+    for query, target in zip(new_queries, new_targets, strict=True):
+        if target in row_of_new:
+            expected_new_ranks.append(reciprocal_rank(vectors @ query, row_of_new[target]))
+    np.testing.assert_array_equal(old_ranks, expected_old_ranks)
+    np.testing.assert_array_equal(new_ranks, expected_new_ranks)

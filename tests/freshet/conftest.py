@@ -1,6 +1,4 @@
-"""A project of ten passages, live in two retrievers, its service on a port of its own, and pages of
-it in a browser.
-"""
+"""A project of ten passages, live in two retrievers, its service, and its pages in a browser."""
 
 from __future__ import annotations
 
@@ -19,61 +17,85 @@ from tests.model_code.collection.conftest import RULES, make_build
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Project:
+    """A project whose default retriever is hce."""
     root = tmp_path_factory.mktemp("application")
     settings = f"corpus: {{path: rows.jsonl}}, passages: {{words: {RULES.words}, stride: 5}}"
     (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, {settings}}}")
     (root / "dvc.yaml").touch()
     build = make_build(root / "build")
-    for retriever in ("contrastive", "hce"):  # the last one is searched by default
+    # The last retriever is searched by default.
+    for retriever in ("contrastive", "hce"):
         build.open(root, retriever)
     return Project(root)
 
 
 @pytest.fixture(scope="module")
 def url(project):
+    """The address of the service of the project."""
     with serving(project) as address:
         yield address
 
 
-@pytest.fixture
-def visit(browser, url):
-    """Opens the page; at the end, nothing went wrong on it and nothing was fetched from elsewhere."""
-    contexts, wrong, asked = [], [], []
+class Visits:
+    """Pages of a browser, with what went wrong on them and the addresses that they fetched."""
 
-    def visit(address: str = "/", **options):
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
-        page.on(
-            "console",
-            lambda message: (
-                wrong.append(message.text) if message.type in ("error", "warning") else None
-            ),
-        )
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(url + address)
+    def __init__(self, browser, url):
+        self.browser = browser
+        self.url = url
+        self.contexts = []
+        self.problems = []
+        self.fetched = []
+
+    def __call__(self, address: str = "/", **options):
+        """Open an address of the service in a new context of the browser."""
+        context = self.browser.new_context(**options)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("console", self.record_message)
+        page.on("pageerror", self.record_error)
+        page.on("request", self.record_request)
+        page.goto(self.url + address)
         page.get_by_text("up to date").wait_for()
         return page
 
-    yield visit
-    for context in contexts:
+    def record_message(self, message) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
+
+    def record_error(self, error) -> None:
+        self.problems.append(str(error))
+
+    def record_request(self, request) -> None:
+        self.fetched.append(request.url)
+
+
+@pytest.fixture
+def visit(browser, url):
+    """A function that opens a page.
+
+    At the end, nothing went wrong on any page, and nothing was fetched from another address.
+    """
+    visits = Visits(browser, url)
+    yield visits
+    for context in visits.contexts:
         context.close()
-    assert wrong == []
-    assert [address for address in asked if not address.startswith((url, "data:"))] == []
+    assert visits.problems == []
+    for address in visits.fetched:
+        assert address.startswith((url, "data:"))
 
 
 @contextmanager
 def serving(project: Project, **options) -> Iterator[str]:
-    """The address of a service of the project."""
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(project, **options), port=0, log_level="warning")
-    )
+    """Run a service of the project on a free port and yield its address."""
+    config = uvicorn.Config(create_app(project, **options), port=0, log_level="warning")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        _, port = server.servers[0].sockets[0].getsockname()
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()

@@ -61,16 +61,33 @@ class TestVectorStore(VectorStoreIntegrationTests):
             opened.delete(others)
 
 
-def test_vector_store_uses_filter_and_metadata(opened):
+@pytest.fixture
+def store(opened):
+    """A vector store to which a text with metadata was added."""
     store = FreshetVectorStore(opened)
-    told = {"title": "Own", "date": "2024-05-01", "kind": "note"}
-    (name,) = store.add_texts(["A text of its own."], [told], ids=["own"])
+    metadata = {"title": "Own", "date": "2024-05-01", "kind": "note"}
+    ids = store.add_texts(["A text of its own."], [metadata], ids=["own"])
+    assert ids == ["own"]
+    yield store
+    store.delete(["own", "never.there"])
+
+
+def test_vector_store_uses_filter_and_metadata(store):
     (found,) = store.similarity_search("text", 5, {"kind": "note"})
-    assert (found.id, found.page_content) == (name, "A text of its own.")
+
+    assert found.id == "own"
+    assert found.page_content == "A text of its own."
     assert found.metadata == {"title": "Own", "date": "2024-05-01T00:00:00+00:00", "kind": "note"}
+
+
+def test_vector_store_refuses_empty_texts(store):
     with pytest.raises(freshet.InvalidRequest, match="row 1"):
         store.add_texts([""])
+
+
+def test_vector_store_deletes_texts(store):
     store.delete(["own", "never.there"])
+
     assert store.get_by_ids(["own"]) == []
 
 
@@ -121,17 +138,36 @@ def test_llama_index_gets_passages_with_their_scores(opened):
     assert nodes[0].node.metadata["package"] in ("str", "re")
 
 
-def test_an_mcp_server_searches_and_reads(opened):
-    server = make_server(opened)
-    assert [tool.name for tool in asyncio.run(server.list_tools())] == ["search", "get"]
+@pytest.fixture
+def mcp_server(opened):
+    """An MCP server of the project."""
+    return make_server(opened)
 
-    def call(name, **arguments):
-        return asyncio.run(server.call_tool(name, arguments)).structured_content
 
-    (first,) = call("search", text="split a string into words", k=1)["result"]
-    assert (first["document_id"], first["text"]) == ("str.split", DOCUMENTS["str.split"])
-    read = call("get", document_id="str.split")
-    assert json.loads(json.dumps(read.get("result", read)))["text"] == DOCUMENTS["str.split"]
+def call_tool(server, name, **arguments):
+    """Call a tool of an MCP server and return its result."""
+    return asyncio.run(server.call_tool(name, arguments)).structured_content
+
+
+def test_mcp_server_has_two_tools(mcp_server):
+    tools = asyncio.run(mcp_server.list_tools())
+
+    assert [tool.name for tool in tools] == ["search", "get"]
+
+
+def test_mcp_server_searches(mcp_server):
+    result = call_tool(mcp_server, "search", text="split a string into words", k=1)
+
+    (hit,) = result["result"]
+    assert hit["document_id"] == "str.split"
+    assert hit["text"] == DOCUMENTS["str.split"]
+
+
+def test_mcp_server_reads_documents(mcp_server):
+    result = call_tool(mcp_server, "get", document_id="str.split")
+
+    document = json.loads(json.dumps(result.get("result", result)))
+    assert document["text"] == DOCUMENTS["str.split"]
 
 
 def test_every_example_of_the_page_runs(project, url):

@@ -1,5 +1,6 @@
-"""Guards the one interface of `Client`, `AsyncClient` and `Project`: each does the same, from
-search to the errors.
+"""Tests of the one interface of `Client`, `AsyncClient` and `Project`.
+
+Each does the same, from search to the errors.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ VERBS = (
 LINES = {"_id": "io/lines.md", "title": "Lines", "text": "Read all lines of a file.", "year": 2024}
 
 
-class Awaited:
+class BlockingAsyncClient:
     """An `AsyncClient` whose methods are called as those of a `Client`."""
 
     def __init__(self, url: str) -> None:
@@ -52,102 +53,167 @@ class Awaited:
     def __getattr__(self, name):
         method = getattr(self.client, name)
 
-        def call(*arguments, **options):
+        def call_and_wait(*arguments, **options):
             answer = method(*arguments, **options)
-            return self.loop.run_until_complete(
-                collect(answer) if inspect.isasyncgen(answer) else answer
-            )
+            if inspect.isasyncgen(answer):
+                answer = collect(answer)
+            return self.loop.run_until_complete(answer)
 
-        return call
+        return call_and_wait
 
 
 async def collect(generator):
-    return [one async for one in generator]
+    """Return the items of an asynchronous generator as a list."""
+    return [item async for item in generator]
 
 
 @pytest.fixture(params=["client", "async", "project"])
 def api(request, url, project):
-    """The project by each way of asking it."""
+    """The project, opened by each class of the interface."""
     if request.param == "project":
         opened = freshet.Project.open(project.root)
+    elif request.param == "client":
+        opened = Client(url)
     else:
-        opened = Client(url) if request.param == "client" else Awaited(url)
+        opened = BlockingAsyncClient(url)
+    # Other tests changed the collection through another process.
+    opened.apply()
     yield opened
     opened.close()
 
 
-def test_one_interface(project):
-    for kind in (Client, AsyncClient, freshet.Project):
-        for verb in VERBS:
-            own, model = (
-                list(inspect.signature(getattr(each, verb)).parameters) for each in (kind, Client)
-            )
-            assert own == model, verb
-    assert set(VERBS) == {name for name in vars(Client) if not name.startswith("_")}
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("kind", [AsyncClient, freshet.Project])
+def test_every_class_has_the_same_parameters(kind, verb):
+    parameters = list(inspect.signature(getattr(kind, verb)).parameters)
+
+    assert parameters == list(inspect.signature(getattr(Client, verb)).parameters)
 
 
-def test_life_of_a_document(api):
-    added = api.add([LINES, {"_id": "empty"}])
-    assert (added.searchable, [row.document_id for row in added.rejected]) == (True, ["empty"])
+def test_client_has_no_other_public_name():
+    assert {name for name in vars(Client) if not name.startswith("_")} == set(VERBS)
+
+
+@pytest.fixture
+def added(api):
+    """The receipt of adding LINES and a row without text. The document is deleted afterwards."""
+    receipt = api.add([LINES, {"_id": "empty"}])
+    yield receipt
+    if "io/lines.md" in ids_of(api.documents()):
+        api.delete(["io/lines.md"])
+
+
+def test_added_row_is_searchable_or_rejected(added):
+    assert added.searchable
+    assert [row.document_id for row in added.rejected] == ["empty"]
+
+
+def test_added_document_is_found(api, added):
     found = api.search("Lines Read all lines of a file", 1, min_generation=added.generation)
+
     (hit,) = found.hits
-    assert (found.retriever, hit.document_id, hit.title, hit.text) == (
-        "hce",
-        "io/lines.md",
-        "Lines",
-        LINES["text"],
-    )
-    assert hit.topics == (NAMES[hit.path[0]],), (
-        "an addition stands below the node that it is placed in"
-    )
-    assert (found.generation, hit.generation, hit.fields) == (
-        added.generation,
-        added.generation,
-        {"year": 2024},
-    )
+    assert found.retriever == "hce"
+    assert found.generation == added.generation
+    assert hit.document_id == "io/lines.md"
+    assert hit.title == "Lines"
+    assert hit.text == LINES["text"]
+    assert hit.generation == added.generation
+    assert hit.fields == {"year": 2024}
+    # An addition belongs to the node of the hierarchy in which it is placed.
+    assert hit.topics == (NAMES[hit.path[0]],)
+
+
+@pytest.mark.usefixtures("added")
+def test_added_document_can_be_read(api):
+    document = Document("io/lines.md", "Lines", LINES["text"], {"year": 2024})
+
     stored = api.get("io/lines.md")
-    expected = Document("io/lines.md", "Lines", LINES["text"], {"year": 2024})
+
     assert stored == freshet.StoredDocument(
-        "io/lines.md", "Lines", LINES["text"], {"year": 2024}, None, expected.content_hash
+        "io/lines.md", "Lines", LINES["text"], {"year": 2024}, None, document.content_hash
     )
-    assert api.update([{"_id": "io/lines.md", "year": 2025}], partial=True).searchable
-    assert api.get("io/lines.md").text == LINES["text"]
-    assert api.get("io/lines.md").fields == {"year": 2025}
+
+
+@pytest.mark.usefixtures("added")
+def test_partial_update_keeps_the_other_properties(api):
+    receipt = api.update([{"_id": "io/lines.md", "year": 2025}], partial=True)
+
+    stored = api.get("io/lines.md")
+    assert receipt.searchable
+    assert stored.text == LINES["text"]
+    assert stored.fields == {"year": 2025}
+
+
+@pytest.mark.usefixtures("added")
+def test_change_of_an_older_version_is_refused(api):
+    old_version = api.get("io/lines.md").version
+    api.update([{"_id": "io/lines.md", "year": 2025}], partial=True)
+
     with pytest.raises(InvalidRequest, match="version conflict: the document has version"):
-        api.add([{**LINES, "if_version": stored.version}])
+        api.add([{**LINES, "if_version": old_version}])
     with pytest.raises(InvalidRequest, match="version conflict"):
-        api.delete(["io/lines.md"], if_version=stored.version)
-    assert api.update([{**LINES, "text": "Read no line."}]).searchable
+        api.delete(["io/lines.md"], if_version=old_version)
+
+
+@pytest.mark.usefixtures("added")
+def test_update_replaces_the_document(api):
+    receipt = api.update([{**LINES, "text": "Read no line."}])
+
+    assert receipt.searchable
     assert api.get("io/lines.md").text == "Read no line."
-    assert api.delete(["io/lines.md"]).searchable
+
+
+@pytest.mark.usefixtures("added")
+def test_deleted_document_cannot_be_read(api):
+    receipt = api.delete(["io/lines.md"])
+
+    assert receipt.searchable
     with pytest.raises(NotFoundError, match="there is no document 'io/lines.md'"):
         api.get("io/lines.md")
 
 
-def test_all_documents_come_in_pages(api):
-    api.apply()  # what another one deleted is seen
+def ids_of(documents):
+    """Return the ids of hits or stored documents."""
+    return [document.document_id for document in documents]
+
+
+def test_first_page_tells_the_next(api):
     first = api.page(limit=4)
-    assert ([one.document_id for one in first.documents], first.total) == (
-        sorted(DOCUMENTS)[:4],
-        len(DOCUMENTS),
-    )
+
+    assert ids_of(first.documents) == sorted(DOCUMENTS)[:4]
+    assert first.total == len(DOCUMENTS)
     assert first.next == sorted(DOCUMENTS)[3]
-    assert [one.document_id for one in api.page(first.next, 99).documents] == sorted(DOCUMENTS)[4:]
+
+
+def test_next_page_continues_after_the_first(api):
+    first = api.page(limit=4)
+
+    assert ids_of(api.page(first.next, 99).documents) == sorted(DOCUMENTS)[4:]
+
+
+def test_last_page_has_no_next(api):
+    first = api.page(limit=4)
+
     assert api.page(first.next, len(DOCUMENTS) - 4).next is None
-    assert [(one.document_id, one.text) for one in api.documents()] == sorted(DOCUMENTS.items())
 
 
-def test_the_fields_are_listed_with_their_commonest_values(api):
-    api.apply()
+def test_all_documents_are_listed_by_id(api):
+    listed = [(document.document_id, document.text) for document in api.documents()]
+
+    assert listed == sorted(DOCUMENTS.items())
+
+
+def test_fields_are_listed_with_their_commonest_values(api):
     fields = api.fields().fields
+
     assert sorted(fields) == ["package", "since", "tags"]
     assert list(fields["package"].items())[:2] == [("builtins", 1), ("csv", 1)]
     assert fields["tags"] == {"strings": 2, "text": 2}
 
 
-def test_a_filter_is_an_object_or_texts_everywhere(api):
-    everything = [hit.document_id for hit in api.search("read a list", 9).hits]
-    for filters, wanted in (
+@pytest.mark.parametrize(
+    ("filters", "matching"),
+    [
         ({"package": "csv"}, {"csv.reader"}),
         (
             {"or": [{"package": ["csv", "json"]}, {"since": {">": 2}}]},
@@ -155,116 +221,194 @@ def test_a_filter_is_an_object_or_texts_everywhere(api):
         ),
         (["since>=3", "package!=re"], {"str.split"}),
         ({"since": {">": 3}}, set()),
-    ):
-        found = [hit.document_id for hit in api.search("read a list", 9, filters=filters).hits]
-        assert found == [one for one in everything if one in wanted]
+    ],
+)
+def test_filter_is_an_object_or_texts(api, filters, matching):
+    ranked = ids_of(api.search("read a list", 9).hits)
+
+    found = ids_of(api.search("read a list", 9, filters=filters).hits)
+
+    assert found == [document_id for document_id in ranked if document_id in matching]
 
 
-def test_a_sync_follows_the_source_of_the_project(api, project):
-    def write(*more, of=tuple(DOCUMENTS)):
-        documents = [api.get(name) for name in of]
-        rows = [
-            {"_id": one.document_id, "title": one.title, "text": one.text, **one.fields}
-            for one in documents
-        ]
-        (project.root / "rows.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in [*rows, *more])
-        )
+def write_source(api, project, more=(), documents=tuple(DOCUMENTS)):
+    """Write the project's source: documents of the collection, and more rows."""
+    rows = []
+    for document_id in documents:
+        stored = api.get(document_id)
+        row = {"_id": document_id, "title": stored.title, "text": stored.text, **stored.fields}
+        rows.append(row)
+    rows += more
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (project.root / "rows.jsonl").write_text("".join(lines))
 
-    api.apply()
-    write({"_id": "moss", "text": "Moss grows on stone."}, {"_id": "broken"})
-    for wanted in ({"dry_run": True}, {}):
-        done = api.sync(**wanted)
-        assert (done.added, done.updated, done.deleted, done.waiting) == (["moss"], [], [], [])
-        assert (done.unchanged, done.beside) == (len(DOCUMENTS), 0)
-        assert [row.document_id for row in done.rejected] == ["broken"]
-    assert (
-        api.search("moss on stone", 1, min_generation=done.generation).hits[0].document_id == "moss"
-    )
-    write(of=())
+
+@pytest.fixture
+def moss_in_source(api, project):
+    """A source with one document more than the collection, and a row without text.
+
+    The source and the collection are as before afterwards.
+    """
+    moss = {"_id": "moss", "text": "Moss grows on stone."}
+    write_source(api, project, [moss, {"_id": "broken"}])
+    yield moss
+    write_source(api, project)
+    api.sync(force=True)
+    (project.root / "rows.jsonl").unlink()
+
+
+@pytest.mark.usefixtures("moss_in_source")
+@pytest.mark.parametrize("options", [{"dry_run": True}, {}])
+def test_sync_reports_its_changes(api, options):
+    report = api.sync(**options)
+
+    assert report.added == ["moss"]
+    assert report.updated == []
+    assert report.deleted == []
+    assert report.waiting == []
+    assert report.unchanged == len(DOCUMENTS)
+    assert report.beside == 0
+    assert ids_of(report.rejected) == ["broken"]
+
+
+@pytest.mark.usefixtures("moss_in_source")
+def test_synced_document_is_found(api):
+    report = api.sync()
+
+    found = api.search("moss on stone", 1, min_generation=report.generation)
+
+    assert ids_of(found.hits) == ["moss"]
+
+
+@pytest.mark.usefixtures("moss_in_source")
+def test_large_loss_of_the_source_is_refused(api, project):
+    api.sync()
+    complete_source = (project.root / "rows.jsonl").read_text()
+
+    (project.root / "rows.jsonl").write_text("")
     with pytest.raises(InvalidRequest, match="10 of 10 documents are no longer in the source"):
         api.sync()
-    write()
+
+    (project.root / "rows.jsonl").write_text(complete_source)
+
+
+@pytest.mark.usefixtures("moss_in_source")
+def test_forced_sync_deletes_what_left_the_source(api, project):
+    api.sync()
+    write_source(api, project)
+
     assert api.sync(force=True).deleted == ["moss"]
-    (project.root / "rows.jsonl").unlink()
+
+
+def test_sync_without_its_source_is_refused(api):
     with pytest.raises(InvalidRequest, match="rows.jsonl"):
         api.sync()
 
 
-def test_several_searches_are_answered_from_one_generation(api):
-    api.apply()
+def test_several_searches_equal_single_searches(api):
     texts = ["split a string", "square root"]
+
     results = api.search_many(texts, 3)
+
     assert results == [api.search(text, 3) for text in texts]
     assert {len(result.hits) for result in results} == {3}
 
 
-def test_feedback_is_recorded_or_refused(api, project):
-    query = "split  a\nstring by feedback"
-    assert api.feedback(query, "str.split", "up", who="ada") == "up"
-    assert api.feedback(query, "str.split", "click", rank=3, who="ada") == "up"
-    kept = [each for each in read_feedback(project) if each.query == "split a string by feedback"]
-    assert [(each.document_id, each.verdict, each.who) for each in kept] == [
-        ("str.split", "up", "ada")
-    ]
+def test_feedback_is_recorded(api, project):
+    query = f"split  a\nstring by feedback {id(api)}"
+
+    opinion = api.feedback(query, "str.split", "up", who="ada")
+    opinion_after_click = api.feedback(query, "str.split", "click", rank=3, who="ada")
+
+    normal_query = " ".join(query.split())
+    (feedback,) = [entry for entry in read_feedback(project) if entry.query == normal_query]
+    assert opinion == "up"
+    assert opinion_after_click == "up"
+    assert feedback.document_id == "str.split"
+    assert feedback.verdict == "up"
+    assert feedback.who == "ada"
+
+
+def test_feedback_on_unknown_document_is_refused(api):
     with pytest.raises(NotFoundError, match="there is no document 'none'"):
-        api.feedback(query, "none", "up")
-    for wrong in (
+        api.feedback("split", "none", "up")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
         {"verdict": "great"},
         {"rank": 0},
         {"who": "a b"},
         {"query": " "},
         {"query": "a\0b"},
         {"query": "a" * 1001},
-    ):
-        with pytest.raises(InvalidRequest):
-            api.feedback(**{"query": query, "document_id": "str.split", "verdict": "up"} | wrong)
+    ],
+)
+def test_impossible_feedback_is_refused(api, change):
+    feedback = {"query": "split", "document_id": "str.split", "verdict": "up"}
+    feedback.update(change)
+
+    with pytest.raises(InvalidRequest):
+        api.feedback(**feedback)
 
 
-def test_refusals_become_client_errors(api, monkeypatch):
-    monkeypatch.setattr(routes, "MAX_GENERATION_WAIT_SECONDS", 0.1)
-    for wrong, kind, message in (
-        (lambda: api.search(" "), InvalidRequest, "text is empty"),
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"text": " "}, InvalidRequest, "text is empty"),
         (
-            lambda: api.search("x", 0),
+            {"text": "x", "k": 0},
             InvalidRequest,
             "k: input should be greater than or equal to 1",
         ),
         (
-            lambda: api.search("x", filters=["colour=red"]),
+            {"text": "x", "filters": ["colour=red"]},
             InvalidRequest,
             "no document has a field 'colour'",
         ),
-        (lambda: api.search("x", retriever="mlr"), NotFoundError, "'mlr' is not live"),
+        ({"text": "x", "retriever": "mlr"}, NotFoundError, "'mlr' is not live"),
         (
-            lambda: api.search("x", min_generation=10**6),
+            {"text": "x", "min_generation": 10**6},
             Unavailable,
             "generation 1000000 of hce is not searchable yet",
         ),
-        (
-            lambda: api.update([LINES]),
-            InvalidRequest,
-            "row 1: unknown id: no such document is searchable or waiting",
-        ),
-        (lambda: api.delete(["nobody"]), InvalidRequest, "row 1: unknown id"),
+    ],
+)
+def test_refused_search_is_a_client_error(api, monkeypatch, options, kind, message):
+    monkeypatch.setattr(routes, "MAX_GENERATION_WAIT_SECONDS", 0.1)
+
+    with pytest.raises(kind, match=message):
+        api.search(**options)
+
+    # The next request is answered.
+    assert api.search("split", 1).hits
+
+
+def test_update_of_unknown_document_is_refused(api):
+    with pytest.raises(
+        InvalidRequest, match="row 1: unknown id: no such document is searchable or waiting"
     ):
-        with pytest.raises(kind, match=message):
-            wrong()
-    assert api.search("split", 1).hits, "and the next request is served"
+        api.update([LINES])
+
+
+def test_deletion_of_unknown_document_is_refused(api):
+    with pytest.raises(InvalidRequest, match="row 1: unknown id"):
+        api.delete(["nobody"])
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("verb", "argument", "message"),
     [
-        (lambda api: api.delete("ab"), "document_ids is the text 'ab', but it must be a list"),
-        (lambda api: api.search_many("ab"), "texts is the text 'ab', but it must be a list"),
-        (lambda api: api.add({"_id": "x", "text": "y"}), "documents is one object"),
-        (lambda api: api.update("ab"), "documents is the text 'ab'"),
+        ("delete", "ab", "document_ids is the text 'ab', but it must be a list"),
+        ("search_many", "ab", "texts is the text 'ab', but it must be a list"),
+        ("add", {"_id": "x", "text": "y"}, "documents is one object"),
+        ("update", "ab", "documents is the text 'ab'"),
     ],
 )
-def test_text_or_object_for_a_list_is_refused(api, call, message):
+def test_text_or_object_for_a_list_is_refused(api, verb, argument, message):
     with pytest.raises(InvalidRequest, match=message):
-        call(api)
+        getattr(api, verb)(argument)
 
 
 def test_values_of_python_numpy_and_pandas_are_kept(api):
@@ -312,46 +456,73 @@ def test_value_without_json_form_is_refused(api, value):
         api.add([{"_id": "x", "text": "y", "field": value}])
 
 
-def test_search_by_document_and_by_vector(api):
+def test_search_by_document_finds_similar_ones(api):
     similar = api.search(like="str.split", k=3)
 
     assert similar.hits[0].document_id == "re.split"
     assert similar.total == len(DOCUMENTS) - 1
+
+
+def test_search_by_unknown_document_is_refused(api):
     with pytest.raises(NotFoundError, match="there is no document 'nothing'"):
         api.search(like="nothing")
+
+
+def test_search_by_vector_of_another_width_is_refused(api):
     with pytest.raises(InvalidRequest, match="the vector must be a list of"):
         api.search(vector=[1.0, 2.0])
+
+
+def test_search_for_nothing_is_refused(api):
     with pytest.raises(InvalidRequest, match="give exactly one of text, like and vector"):
         api.search()
 
 
-def test_documents_are_deleted_by_filter(api):
-    api.add([{**LINES, "_id": name, "colour": name} for name in ("red", "blue", "green")])
+@pytest.fixture
+def _colours(api):
+    """Three documents with a field `colour`, which are deleted afterwards."""
+    colours = ("red", "blue", "green")
+    api.add([{**LINES, "_id": name, "colour": name} for name in colours])
+    yield
+    api.delete(filters={"colour": list(colours)})
 
+
+@pytest.mark.usefixtures("_colours")
+def test_deletion_by_filter_can_be_tried(api):
     found = api.delete(filters={"colour": ["red", "blue"]}, dry_run=True)
-    assert (found.matched, found.events) == (["blue", "red"], [])
+
+    assert found.matched == ["blue", "red"]
+    assert found.events == []
     assert api.get("red").fields["colour"] == "red"
 
+
+@pytest.mark.usefixtures("_colours")
+def test_documents_are_deleted_by_filter(api):
     deleted = api.delete(filters=["colour = red", "colour=blue"])
-    assert (deleted.matched, len(deleted.events)) == (["blue", "red"], 2)
+
+    assert deleted.matched == ["blue", "red"]
+    assert len(deleted.events) == 2
     assert api.get("green").fields["colour"] == "green"
     assert api.delete(filters={"colour": "red"}).matched == []
-    api.delete(["green"])
-    for call in ({}, {"document_ids": ["x"], "filters": {"colour": "red"}}):
-        with pytest.raises(InvalidRequest, match="give either ids or filters"):
-            api.delete(**call)
+
+
+@pytest.mark.parametrize("options", [{}, {"document_ids": ["x"], "filters": {"colour": "red"}}])
+def test_deletion_needs_ids_or_filters(api, options):
+    with pytest.raises(InvalidRequest, match="give either ids or filters"):
+        api.delete(**options)
 
 
 def test_expired_document_is_not_found(api):
-    future = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)).isoformat()
+    in_an_hour = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     text = "A notice about the unusual zebra."
     api.add(
         [
             {"_id": "old", "text": text, "expires": "2020-01-01"},
-            {"_id": "valid", "text": text, "expires": future},
+            {"_id": "valid", "text": text, "expires": in_an_hour.isoformat()},
         ]
     )
-    found = [hit.document_id for hit in api.search("unusual zebra notice", 99).hits]
+
+    found = ids_of(api.search("unusual zebra notice", 99).hits)
     api.apply()
 
     assert "old" not in found
@@ -382,8 +553,9 @@ def test_closed_connection_is_opened_again(url):
 
 
 def test_kept_connection_answers_without_delay():
-    """asyncio sets TCP_NODELAY where the socket states its protocol; else each answer waits 40 ms
-    for the client.
+    """asyncio sets TCP_NODELAY only if the socket states its protocol.
+
+    Otherwise each answer waits 40 ms for the client.
     """
     with bind_socket("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP

@@ -122,13 +122,12 @@ def test_latest_thumb_counts(visit, project):
     first.locator(".down[aria-pressed=true]").wait_for()
     page.get_by_role("button", name=name, exact=True).click()
     page.locator(".whole").wait_for()
-    (said,) = [
-        each
-        for each in read_feedback(project)
-        if each.document_id == name and each.query == "split a string"
-    ]
-    assert (said.verdict, said.rank) == ("down", 1)
-    assert re.fullmatch("[0-9a-f]{16}", said.who)
+
+    of_document = [entry for entry in read_feedback(project) if entry.document_id == name]
+    (feedback,) = [entry for entry in of_document if entry.query == "split a string"]
+    assert feedback.verdict == "down"
+    assert feedback.rank == 1
+    assert re.fullmatch("[0-9a-f]{16}", feedback.who)
 
 
 def test_a_text_stands_in_its_own_direction(visit, url):
@@ -145,7 +144,9 @@ def test_a_text_stands_in_its_own_direction(visit, url):
             range.setStart(node.firstChild, 0);
             return [node, range, node.querySelector("mark")].map(each => each.getBoundingClientRect().right);
         }""")
-        assert (edge - first < 2, mark < first) == (True, True), "it begins at the right"
+        # The text begins at the right.
+        assert edge - first < 2
+        assert mark < first
     finally:
         with Client(url) as client:
             client.delete(["library"])

@@ -103,10 +103,13 @@ def test_impossible_values_are_refused_by_name(
 
 
 def test_nested_groups_override_single_values() -> None:
-    cloze = parse(
-        PseudoQuerySettings, {"inverse_cloze": {"min_words": 4, "max_words": 5}}, "it"
-    ).inverse_cloze
-    assert (cloze.min_words, cloze.max_words, cloze.per_document) == (4, 5, 3)
+    group = {"inverse_cloze": {"min_words": 4, "max_words": 5}}
+
+    cloze = parse(PseudoQuerySettings, group, "it").inverse_cloze
+
+    assert cloze.min_words == 4
+    assert cloze.max_words == 5
+    assert cloze.per_document == 3
 
 
 def test_what_the_gate_asks_for_is_evaluated() -> None:

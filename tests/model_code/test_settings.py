@@ -124,12 +124,21 @@ def test_constructing_and_replacing_check_alike() -> None:
     assert Parts(count=2).replace(by="date") == Parts(count=2, by="date")
 
 
-def test_settings_are_values() -> None:
-    one, other = Parts(count=2), Parts(count=2)
-    assert {one: 1}[other] == 1
-    assert pickle.loads(pickle.dumps(one)) == one
+def test_equal_settings_are_one_key() -> None:
+    assert {Parts(count=2): 1}[Parts(count=2)] == 1
+
+
+def test_settings_can_be_pickled() -> None:
+    settings = Parts(count=2)
+
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = Parts(count=2)
+
     with pytest.raises(Exception, match="frozen"):
-        one.count = 3  # type: ignore[misc]
+        settings.count = 3  # type: ignore[misc]
 
 
 def test_every_setting_is_described_with_its_default() -> None:

@@ -25,11 +25,9 @@ class Page:
 
     def __init__(self, project, instance, *settings):
         parameters.write_overrides(project.params_file, settings)
-        self.repository, self.instance, self.cursor = (
-            definitions(project).get_repository_def(),
-            instance,
-            None,
-        )
+        self.repository = definitions(project).get_repository_def()
+        self.instance = instance
+        self.cursor = None
         self.given = {"project": project}
 
     def look(self):

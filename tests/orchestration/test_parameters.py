@@ -179,12 +179,21 @@ def test_a_broken_file_is_one_teaching_line(params, content, message, act):
 
 def test_overrides_can_be_applied_without_saving(params):
     before = params.read_bytes()
-    edit = ["retrievers.third.epochs=2"]
-    text, settings = parameters.apply_overrides(params, edit)
+
+    _, settings = parameters.apply_overrides(params, ["retrievers.third.epochs=2"])
+
     assert "third" in settings.retrievers
     assert params.read_bytes() == before
-    parameters.write_overrides(params, edit)
-    assert (params.read_text(), parameters.load(params)) == (text, settings)
+
+
+def test_saved_overrides_equal_applied_ones(params):
+    overrides = ["retrievers.third.epochs=2"]
+    text, settings = parameters.apply_overrides(params, overrides)
+
+    parameters.write_overrides(params, overrides)
+
+    assert params.read_text() == text
+    assert parameters.load(params) == settings
 
 
 def test_settings_page_is_up_to_date() -> None:

@@ -39,7 +39,8 @@ from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, write_corpus
 from tests.model_code.stages.test_comparison import context, write_inputs
 
 RUN = {"q 1": [("d1", 3.0), ("50 %", 3.0), ("d3", 1.0)], "q2": [("d2", 2.0)]}
-QUERIES, RUN_DOCUMENTS = ("q 1", "q2", "unanswered"), ("d1", "d2", "d3", "50 %")
+QUERIES = ("q 1", "q2", "unanswered")
+RUN_DOCUMENTS = ("d1", "d2", "d3", "50 %")
 
 
 def check_lines(path, depth=3):

@@ -50,8 +50,10 @@ def test_every_row_is_admitted_or_quarantined():
 
 
 def test_deeply_nested_values_are_refused():
-    quarantine, deep = Quarantine(), []
-    for _ in range(5000):  # deeper than Python can print
+    quarantine = Quarantine()
+    # These lists are nested deeper than Python can print.
+    deep = []
+    for _ in range(5000):
         deep = [deep]
     rows = [
         Row("documents", "file:1", {"id": deep}),

@@ -74,15 +74,20 @@ def test_layers_are_pooled_and_normalised_separately(
 
 def test_projections_receive_layers_with_last_layer_norm(texts: list[str]) -> None:
     torch.manual_seed(1)
-    # bends, so that the norm matters
+    # The projection is not linear, so the norm of its input matters.
     projection = torch.nn.Sequential(torch.nn.Linear(32, 12), torch.nn.Tanh())
     encoder = make_t5(texts, (projection,))
+
     with torch.no_grad():
         vectors = encoder.layers_forward(encoder.tokenize(texts), (1, 3))
+
         for row, text in enumerate(texts):
-            inner, last = loop_pooled(encoder, text, 1), loop_pooled(encoder, text, 3)
-            assert abs(inner.norm() - last.norm()) > 0.02 * last.norm(), "or any norm would do"
-            expected = normalize(projection(inner / inner.norm() * last.norm()), dim=0)
+            inner = loop_pooled(encoder, text, 1)
+            last = loop_pooled(encoder, text, 3)
+            # Equal norms would show nothing.
+            assert abs(inner.norm() - last.norm()) > 0.02 * last.norm()
+            inner_with_last_norm = inner / inner.norm() * last.norm()
+            expected = normalize(projection(inner_with_last_norm), dim=0)
             torch.testing.assert_close(vectors[row, 0], expected, rtol=1e-4, atol=2e-6)
     np.testing.assert_allclose(vectors[:, 1].numpy(), encoder.encode(texts), atol=2e-6)
 

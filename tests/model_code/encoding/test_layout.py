@@ -70,7 +70,22 @@ def test_our_folder_loads_there(
     )
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def bare_encoder(tiny_folder):
+    """The tiny encoder without prompts."""
+    return Encoder.load(tiny_folder, 32, precision="float32", device="cpu")
+
+
+@pytest.fixture
+def prompted_folder(bare_encoder, tmp_path, config):
+    """The folder of the same encoder with prompts."""
+    folder = tmp_path / "prompted"
+    bare_encoder.save(folder)
+    write_json(folder / "config_sentence_transformers.json", config)
+    return folder
+
+
+folder_prompts = pytest.mark.parametrize(
     ("config", "query", "document"),
     [
         ({"prompts": {"query": "query: ", "passage": "passage: "}}, "query: ", "passage: "),
@@ -79,28 +94,40 @@ def test_our_folder_loads_there(
         ({"prompts": {"query": "q "}, "default_prompt_name": "query"}, "q ", "q "),
     ],
 )
-def test_folder_prompts_match_sentence_transformers(
-    tiny_folder, texts, tmp_path, config, query, document
-):
-    folder, bare = (
-        tmp_path / "made",
-        Encoder.load(tiny_folder, 32, precision="float32", device="cpu"),
-    )
-    bare.save(folder)
-    write_json(folder / "config_sentence_transformers.json", config)
-    encoder = Encoder.load(folder, precision="float32", device="cpu")
+
+
+@folder_prompts
+def test_prompts_of_the_folder_are_read(bare_encoder, prompted_folder, query, document):
+    encoder = Encoder.load(prompted_folder, precision="float32", device="cpu")
+
     assert encoder.prompts.query == query
     assert encoder.prompts.document == document
-    assert encoder.fingerprint() != bare.fingerprint()
-    peer = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    asked = peer.encode_query(texts, normalize_embeddings=True)
-    np.testing.assert_allclose(encoder.encode(texts), asked, atol=2e-6)
-    theirs = peer.encode(texts, prompt=document, normalize_embeddings=True)
-    for ours in (encoder.encode_documents(texts), encoder.encode_passages(texts)):
-        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    assert encoder.fingerprint() != bare_encoder.fingerprint()
+
+
+@folder_prompts
+def test_folder_prompts_match_sentence_transformers(prompted_folder, texts, query, document):
+    encoder = Encoder.load(prompted_folder, precision="float32", device="cpu")
+    peer = sentence_transformers.SentenceTransformer(str(prompted_folder), device="cpu")
+
+    peer_queries = peer.encode_query(texts, normalize_embeddings=True)
+    peer_documents = peer.encode(texts, prompt=document, normalize_embeddings=True)
+
+    assert encoder.prompts.query == query
+    np.testing.assert_allclose(encoder.encode(texts), peer_queries, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode_documents(texts), peer_documents, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode_passages(texts), peer_documents, atol=2e-6)
+
+
+@folder_prompts
+def test_saved_encoder_keeps_its_prompts(prompted_folder, tmp_path, query, document):
+    encoder = Encoder.load(prompted_folder, precision="float32", device="cpu")
     encoder.save(tmp_path / "again")
+
     again = Encoder.load(tmp_path / "again", precision="float32", device="cpu")
-    assert again.prompts == encoder.prompts
+
+    assert again.prompts.query == query
+    assert again.prompts.document == document
     assert again.fingerprint() == encoder.fingerprint()
 
 

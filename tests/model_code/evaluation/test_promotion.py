@@ -137,7 +137,8 @@ def test_missing_scores_are_refused():
 
 
 NEW = frozenset(f"q{i:04}" for i in range(300, SIZE))
-OLD_GAIN, NEW_GAIN = np.arange(SIZE) < 300, np.arange(SIZE) >= 300
+OLD_GAIN = np.arange(SIZE) < 300
+NEW_GAIN = np.arange(SIZE) >= 300
 
 
 def opened_by(verdict):

@@ -91,23 +91,47 @@ def test_split_without_queries_is_no_error(tmp_path):
     assert load_scores(tmp_path / "dense", "test").queries == 4
 
 
-def test_query_sample_is_stable():
-    judged = replace(
-        judgements("abcd" * 25), answers={f"q{i:03}": [str(i)] for i in range(0, 100, 2)}
-    )
-    small, large = sample_queries(judged, 10), sample_queries(judged, 30)
+@pytest.fixture
+def hundred_queries():
+    """A hundred judged queries, of which every second has an answer."""
+    answers = {f"q{i:03}": [str(i)] for i in range(0, 100, 2)}
+    return replace(judgements("abcd" * 25), answers=answers)
+
+
+def test_larger_query_sample_holds_the_smaller(hundred_queries):
+    small = sample_queries(hundred_queries, 10)
+    large = sample_queries(hundred_queries, 30)
+
     assert len(small.queries) == 10
     assert len(large.queries) == 30
     assert set(small.queries) < set(large.queries)
-    assert list(small.queries) == sorted(small.queries) == sorted(small.qrels)
-    assert (
-        small.answers
-        == {one: judged.answers[one] for one in small.queries if int(one[1:]) % 2 == 0}
-        != {}
-    )
-    assert sample_queries(judged, None) is judged
-    assert len(sample_queries(judged, 1000).queries) == 100
     assert sample_queries(large, 10) == small
+
+
+def test_query_sample_is_sorted(hundred_queries):
+    sample = sample_queries(hundred_queries, 10)
+
+    assert list(sample.queries) == sorted(sample.queries)
+    assert sorted(sample.qrels) == list(sample.queries)
+
+
+def test_query_sample_keeps_its_answers(hundred_queries):
+    sample = sample_queries(hundred_queries, 10)
+
+    expected = {}
+    for query_id in sample.queries:
+        if query_id in hundred_queries.answers:
+            expected[query_id] = hundred_queries.answers[query_id]
+    assert expected
+    assert sample.answers == expected
+
+
+def test_all_queries_are_kept_without_a_limit(hundred_queries):
+    assert sample_queries(hundred_queries, None) is hundred_queries
+
+
+def test_all_queries_are_kept_below_the_limit(hundred_queries):
+    assert len(sample_queries(hundred_queries, 1000).queries) == 100
 
 
 def test_query_sample_limits_all_splits(tmp_path):

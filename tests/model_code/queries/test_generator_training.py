@@ -61,26 +61,47 @@ def test_a_corpus_without_training_qrels_is_refused(rows: list):
         generator_pairs(make_corpus(rows), 0.1, seed=0)
 
 
-def test_section_with_the_querys_words_is_read(tmp_path: Path):
+@pytest.fixture
+def long_pair_batch(tmp_path: Path):
+    """A batch of a long document with a short query, and the reverse, and its generator.
+
+    At most six tokens of a section and four of a query are read.
+    """
     loaded = load(tmp_path)
     reader = tokens(loaded)
-    reader.section_tokens, reader.query_tokens = 6, 4
-    long = " ".join(f"w{i}" for i in range(20))
-    batch = reader.batch(
-        [GeneratorPair("a", long, "w9 w10"), GeneratorPair("b", "w1", "w2 w3 w4 w5 w6")]
+    reader.section_tokens = 6
+    reader.query_tokens = 4
+    long_text = " ".join(f"w{i}" for i in range(20))
+    pairs = [GeneratorPair("a", long_text, "w9 w10"), GeneratorPair("b", "w1", "w2 w3 w4 w5 w6")]
+    return reader.batch(pairs), loaded
+
+
+def test_section_with_the_querys_words_is_read(long_pair_batch):
+    batch, (_, tokenizer, *_) = long_pair_batch
+
+    long_section, short_section = tokenizer.batch_decode(
+        batch["input_ids"], skip_special_tokens=True
     )
-    read = loaded[1].batch_decode(batch["input_ids"], skip_special_tokens=True)
-    assert {"w9", "w10"} & set(read[0].split())
-    assert read[1] == "w1"
-    assert (
-        batch["attention_mask"].sum(dim=1).tolist()[0]
-        > batch["attention_mask"].sum(dim=1).tolist()[1]
-    )
-    labels = [[token for token in row if token != IGNORED] for row in batch["labels"].tolist()]
-    assert loaded[1].batch_decode(labels, skip_special_tokens=True)[0] == "w9 w10"
-    assert all(len(row) <= 4 for row in labels)
-    end = loaded[0].generation_config.eos_token_id
-    assert all(row[-1] == end and row[0] != loaded[1].cls_token_id for row in labels)
+
+    long_tokens, short_tokens = batch["attention_mask"].sum(dim=1).tolist()
+    assert {"w9", "w10"} & set(long_section.split())
+    assert short_section == "w1"
+    assert long_tokens > short_tokens
+
+
+def test_labels_are_the_tokens_of_the_query(long_pair_batch):
+    batch, (model, tokenizer, *_) = long_pair_batch
+    end = model.generation_config.eos_token_id
+
+    labels = []
+    for row in batch["labels"].tolist():
+        labels.append([token for token in row if token != IGNORED])
+
+    assert tokenizer.batch_decode(labels, skip_special_tokens=True)[0] == "w9 w10"
+    for row in labels:
+        assert len(row) <= 4
+        assert row[-1] == end
+        assert row[0] != tokenizer.cls_token_id
 
 
 def found_first(loaded: Loaded, folder: Path) -> float:
@@ -123,19 +144,25 @@ def test_loss_is_that_of_the_library(tmp_path: Path):
     trainer = make_trainer(
         loaded, held_out=[PAIRS[0], PAIRS[1]._replace(query="w1"), PAIRS[2]], batch_size=2
     )
-    total, count = 0.0, 0
+    total_loss = 0.0
+    token_count = 0
     for pair in trainer.held_out:
         batch = tokens(loaded).batch([pair])
-        targets = int((batch["labels"] != IGNORED).sum())
-        total, count = total + targets * loaded[0](**batch).loss.item(), count + targets
+        batch_tokens = int((batch["labels"] != IGNORED).sum())
+        total_loss += batch_tokens * loaded[0](**batch).loss.item()
+        token_count += batch_tokens
+
     trainer._evaluate()
-    assert trainer.state.row()[METRIC] == pytest.approx(-total / count, rel=1e-5)
+
+    expected = -total_loss / token_count
+    assert trainer.state.row()[METRIC] == pytest.approx(expected, rel=1e-5)
 
 
 def test_best_step_is_kept_and_patience_ends(tmp_path: Path):
     loaded = load(tmp_path)
     trainer = make_trainer(loaded, evaluate_every=2, patience=2)
-    values, at_step = iter([-3.0, -1.0, -2.0, -1.5]), {}
+    values = iter([-3.0, -1.0, -2.0, -1.5])
+    at_step = {}
 
     def evaluate() -> None:
         at_step[trainer.state.step] = loaded[0].shared.weight.detach().clone()
@@ -143,6 +170,7 @@ def test_best_step_is_kept_and_patience_ends(tmp_path: Path):
 
     trainer._evaluate = evaluate
     result = trainer.fit()
+
     assert result.best_step == 2
     assert result.best_metric == -1.0
     assert result.step == 6

@@ -67,20 +67,33 @@ ROWS = [
 TABLE = pd.DataFrame(ROWS, columns=["document_id", "text", "kind"])
 
 
-def test_texts_are_expanded_by_written_queries():
+def test_written_queries_are_grouped_by_document():
     assert queries_by_document(TABLE) == {"a": ["how to order", "rank items"]}
     assert queries_by_document(TABLE.head(0)) == {}
-    texts, ids = ["sort a list", "more on sorting", "open a file"], ["a", "a", "c"]
-    expanded = expand_texts(texts, ids, queries_by_document(TABLE))
+
+
+UNEXPANDED = ["sort a list", "more on sorting", "open a file"]
+UNEXPANDED_IDS = ["a", "a", "c"]
+
+
+def test_texts_are_expanded_by_written_queries():
+    expanded = expand_texts(UNEXPANDED, UNEXPANDED_IDS, queries_by_document(TABLE))
+
     assert expanded == [
         "sort a list how to order rank items",
         "more on sorting how to order rank items",
         "open a file",
     ]
-    assert Bm25Index.build(texts, ids).search(["order"], 1) == [[]]
-    assert [document for document, _ in Bm25Index.build(expanded, ids).search(["order"], 1)[0]] == [
-        "a"
-    ]
+
+
+def test_expanded_texts_are_found_by_written_queries():
+    expanded = expand_texts(UNEXPANDED, UNEXPANDED_IDS, queries_by_document(TABLE))
+
+    (plain_ranking,) = Bm25Index.build(UNEXPANDED, UNEXPANDED_IDS).search(["order"], 1)
+    (ranking,) = Bm25Index.build(expanded, UNEXPANDED_IDS).search(["order"], 1)
+
+    assert plain_ranking == []
+    assert [document for document, _ in ranking] == ["a"]
 
 
 def test_derived_seeds_differ_and_fit_63_bits():

@@ -76,16 +76,19 @@ def test_killed_generation_resumes(generator, tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         generator.generate(DOCUMENTS, 1, tmp_path / "killed", kill)
-    written, write = [], SequenceToSequence._write_queries
+    write_queries = SequenceToSequence._write_queries
+    written = []
 
-    def counted(
+    def record_and_write(
         self: SequenceToSequence, chunk: dict[str, str], seed: int
     ) -> list[tuple[str, str]]:
         written.append(list(chunk))
-        return write(self, chunk, seed)
+        return write_queries(self, chunk, seed)
 
-    monkeypatch.setattr(SequenceToSequence, "_write_queries", counted)
-    assert generator.generate(DOCUMENTS, 1, tmp_path / "killed") == whole
+    monkeypatch.setattr(SequenceToSequence, "_write_queries", record_and_write)
+    resumed = generator.generate(DOCUMENTS, 1, tmp_path / "killed")
+
+    assert resumed == whole
     assert written == [["d4", "d5"]]
 
 

@@ -49,7 +49,8 @@ WORDS = [f"w{i}" for i in range(40)]
 _random = np.random.default_rng(0)
 DOCUMENTS = {f"d{i:02}": " ".join(_random.choice(WORDS, 6, replace=False)) for i in range(16)}
 PAIRS = [GeneratorPair(i, text, " ".join(text.split()[:3])) for i, text in DOCUMENTS.items()]
-SECTION_TOKENS, QUERY_TOKENS = 16, 8
+SECTION_TOKENS = 16
+QUERY_TOKENS = 8
 
 
 def load(folder: Path) -> Loaded:

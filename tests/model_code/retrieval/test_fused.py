@@ -383,7 +383,8 @@ def gain_on(gaining: int, component: str) -> Mapping[str, float]:
 
     The other queries have one candidate, so that no weight matters to them.
     """
-    scored, qrels = [], {}
+    scored = []
+    qrels = {}
     for i in range(40):
         query = f"q{i}"
         qrels[query] = {"right": 1}

@@ -27,7 +27,8 @@ class Words:
     """
 
     def __init__(self, queries: bool, same: int = 0) -> None:
-        self.queries, self.same = queries, same
+        self.queries = queries
+        self.same = same
 
     def rows(self, table, progress=None):
         for number in range(12 if table == "documents" or self.queries else 0):

@@ -173,10 +173,12 @@ def test_baselines_can_be_opened_and_searched(inputs, made):
 
 @pytest.fixture(scope="module")
 def run_fuse(inputs, made, tmp_path_factory):
-    """Run the stage `fuse` on what is built: bm25, zero_shot, and the same encoder as if it were
-    trained, `hce`.
+    """A function that runs the stage `fuse` on bm25, zero_shot and `hce`.
+
+    `hce` is the encoder of zero_shot, as if it were trained.
     """
-    root, built = tmp_path_factory.mktemp("fused"), made[1] / "zero_shot" / "build"
+    root = tmp_path_factory.mktemp("fused")
+    built = made[1] / "zero_shot" / "build"
     shutil.copytree(built / "encoder", root / "train" / "hce" / "encoder")
     shutil.copytree(built / "index", root / "index" / "hce" / "index")
     places = {"baselines": made[1], "trained": root / "train", "indexes": root / "index"}
@@ -192,7 +194,7 @@ def run_fuse(inputs, made, tmp_path_factory):
             "fusion": FusionSettings(**fusion),
             "known_queries.use": use,
         }
-        context = StageContext(output, inputs | places, output, groups, output, "fused")
+        context = StageContext(output, {**inputs, **places}, output, groups, output, "fused")
         report = fuse.run(context)
         fuse.check(context)
         return report

@@ -109,13 +109,16 @@ def test_comparison_without_judgements_reports_skipped_systems(tmp_path):
     assert read_json(tmp_path / "output" / "metrics.json") == {}
 
 
-def test_of_few_queries_no_interval_pretends_to_know():
+def test_intervals_of_few_queries_are_wide():
     values = pd.DataFrame({"hit@1": [1.0, 1.0]}, index=["q1", "q2"])
     systems = [SystemScores(name, "test", values) for name in ("bm25", "hce")]
+
     compared = compare_systems(systems, SETTINGS, seed=0)
-    cell, (difference,) = compared["systems"]["hce"]["hit@1"], compared["differences"]
+
+    cell = compared["systems"]["hce"]["hit@1"]
+    (difference,) = compared["differences"]
     assert cell["value"] == 1
-    assert (cell["low"] < 0.05) is True
+    assert cell["low"] < 0.05
     assert cell["high"] == 1
     assert difference["low"] < -0.95
     assert difference["high"] > 0.95
@@ -145,18 +148,38 @@ def test_the_json_is_the_contract_of_results(result):
     assert groups == {"seen": 24, "unseen": 24}, "unseen queries stand apart"
 
 
-def test_comparison_shows_queries_won_and_lost(result):
+@pytest.fixture
+def examples(result):
+    """The queries that the comparison shows."""
     _, output = result
-    found = read_json(output / "comparison.json")["examples"]
-    assert found["system"] == "hce"
-    assert found["reference"] == "contrastive"
-    assert (len(found["won"]), len(found["lost"])) == (9, 7), "where one of the two is right"
-    for outcome, sign, first in (("won", 1, "hce"), ("lost", -1, "contrastive")):
-        for row in found[outcome]:
-            assert row["difference"] * sign > 0
-            assert row["query"] in {" ".join(text.split()[3:]) for text in TEXTS.values()}
-            assert [relevant for _, relevant in row["first"][first]] == [True, False]
-            assert len({name for ranking in row["first"].values() for name, _ in ranking}) == 2
+    return read_json(output / "comparison.json")["examples"]
+
+
+def test_comparison_shows_the_best_system_and_its_reference(examples):
+    assert examples["system"] == "hce"
+    assert examples["reference"] == "contrastive"
+
+
+def test_comparison_shows_queries_that_one_system_answers(examples):
+    assert len(examples["won"]) == 9
+    assert len(examples["lost"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sign", "winner"), [("won", 1, "hce"), ("lost", -1, "contrastive")]
+)
+def test_shown_query_is_won_by_its_winner(examples, outcome, sign, winner):
+    queries = {" ".join(text.split()[3:]) for text in TEXTS.values()}
+
+    for row in examples[outcome]:
+        is_relevant = [relevant for _, relevant in row["first"][winner]]
+        shown_documents = set()
+        for ranking in row["first"].values():
+            shown_documents.update(name for name, _ in ranking)
+        assert row["difference"] * sign > 0
+        assert row["query"] in queries
+        assert is_relevant == [True, False]
+        assert len(shown_documents) == 2
 
 
 def test_trainings_with_other_seeds_share_a_row(tmp_path):

@@ -71,36 +71,41 @@ def make_corpus(folder: Path, qrels: bool) -> None:
     pseudo.to_parquet(folder / "pseudo_queries.parquet", index=False)
 
 
+def make_inputs(root: Path, qrels: bool) -> None:
+    """Write the outputs of the stages before `train`."""
+    make_corpus(root / "corpus", qrels)
+    make_tiny_encoder(root / "base", WORDS)
+    passages = pd.read_parquet(root / "corpus" / "passages.parquet")
+    encoder = Encoder.load(root / "base", 16, precision="float32", device="cpu")
+    vectors = encoder.encode(passages["text"].tolist())
+    index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
+    index.save(root / "base_index")
+    (root / "hierarchy").mkdir()
+    build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(root / "hierarchy")
+
+
 def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
-    """A stage context whose inputs are as the stages before `train` leave them."""
-    corpus, base = tmp_path / "corpus", tmp_path / "base"
-    if not corpus.exists():
-        make_corpus(corpus, qrels)
-        make_tiny_encoder(base, WORDS)
-        passages = pd.read_parquet(corpus / "passages.parquet")
-        encoder = Encoder.load(base, 16, precision="float32", device="cpu")
-        vectors = encoder.encode(passages["text"].tolist())
-        index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
-        index.save(tmp_path / "base_index")
-        (tmp_path / "hierarchy").mkdir()
-        build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(tmp_path / "hierarchy")
-    inputs = {name: tmp_path / name for name in ("corpus", "base_index", "hierarchy")} | {
-        "pseudo_queries": corpus
-    }
-    run = f"run{len(list(tmp_path.glob('run*')))}"
-    for name in ("output", "checkpoints"):
-        (tmp_path / run / name).mkdir(parents=True)
+    """Make a new context of the stage, and its inputs on the first call."""
+    if not (tmp_path / "corpus").exists():
+        make_inputs(tmp_path, qrels)
+    inputs = {name: tmp_path / name for name in ("corpus", "base_index", "hierarchy")}
+    inputs["pseudo_queries"] = tmp_path / "corpus"
+
+    run_number = len(list(tmp_path.glob("run*")))
+    output = tmp_path / f"run{run_number}" / "output"
+    checkpoints = tmp_path / f"run{run_number}" / "checkpoints"
+    output.mkdir(parents=True)
+    checkpoints.mkdir()
+    encoder = EncoderSettings(
+        base=str(tmp_path / "base"), max_tokens=16, precision="float32", device="cpu"
+    )
     settings = {
-        "encoder": EncoderSettings(
-            base=str(base), max_tokens=16, precision="float32", device="cpu"
-        ),
+        "encoder": encoder,
         "hierarchy": HierarchySettings(device="cpu"),
         "retriever": RetrieverSettings(training=SETTINGS.replace(**changes)),
         "seed": 3,
     }
-    return StageContext(
-        tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce"
-    )
+    return StageContext(tmp_path, inputs, output, settings, checkpoints, "hce")
 
 
 def test_a_retriever_trains_its_own_base(tmp_path: Path):
@@ -238,34 +243,48 @@ def test_training_judgements_become_pairs_with_best_passage(tmp_path: Path):
     assert both in dev.qrels.values()  # d05's query is a dev query with two answers
 
 
-def test_supervision_chooses_the_pairs(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("supervision", "supervised", "unsupervised"),
+    [("supervised", 10, 0), ("unsupervised", 0, 16), ("joint", 10, 16)],
+)
+def test_supervision_chooses_the_pairs(
+    tmp_path: Path, supervision: str, supervised: int, unsupervised: int
+):
     tables = TrainingTables.load(make_context(tmp_path))
-    for supervision, sizes in {
-        "supervised": (10, 0),
-        "unsupervised": (0, 16),
-        "joint": (10, 16),
-    }.items():
-        data = tables.training_data(SETTINGS.replace(supervision=supervision))
-        assert (len(data.supervised), len(data.unsupervised)) == sizes
+
+    data = tables.training_data(SETTINGS.replace(supervision=supervision))
+
+    assert len(data.supervised) == supervised
+    assert len(data.unsupervised) == unsupervised
 
 
 def test_step_0_reuses_vectors_of_base_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    encoded, encode = [], Encoder._encode
+    encode = Encoder._encode
+    text_counts = []
 
-    def spy(
-        encoder: Encoder, forward: object, texts: list[str], *rest: object, **more: object
+    def count_and_encode(
+        encoder: Encoder, forward: object, texts: list[str], *arguments: object, **options: object
     ) -> np.ndarray:
-        encoded.append(len(texts))
-        return encode(encoder, forward, texts, *rest, **more)
+        text_counts.append(len(texts))
+        return encode(encoder, forward, texts, *arguments, **options)
 
     context = make_context(tmp_path, evaluate_every=None)
-    monkeypatch.setattr(Encoder, "_encode", spy)
-    expected = train.run(context)["start_dev"]
-    assert encoded == [4, 22, 4]  # dev queries at step 0; passages and dev queries at the end
+    monkeypatch.setattr(Encoder, "_encode", count_and_encode)
+    train.run(context)
+
+    # Dev queries are encoded at step 0, and passages and dev queries at the end.
+    assert text_counts == [4, 22, 4]
+
+
+def test_step_0_ignores_vectors_of_another_encoder(tmp_path: Path):
+    expected = train.run(make_context(tmp_path, evaluate_every=None))["start_dev"]
     index = DenseIndex.load(tmp_path / "base_index")
     shuffled = DenseIndex.build(index.vectors[::-1], index.document_ids, "another fingerprint")
     shuffled.save(tmp_path / "base_index")
-    assert train.run(make_context(tmp_path, evaluate_every=None))["start_dev"] == expected
+
+    report = train.run(make_context(tmp_path, evaluate_every=None))
+
+    assert report["start_dev"] == expected
 
 
 def test_training_goes_on_from_a_trained_encoder(tmp_path: Path):

@@ -1,5 +1,6 @@
-"""Guards garbage collection: what stages left behind is found with its size and freed, and nothing
-else is touched.
+"""Tests of garbage collection.
+
+What stages left behind is found with its size and deleted, and nothing else is touched.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ from tests.live_example import BASE, make_project, open_build
 
 @pytest.fixture
 def project(tmp_path) -> Project:
-    """A project with state, artifacts and live files, and one abandoned checkpoint and one
-    half-made output.
-    """
+    """A project with state, artifacts, an abandoned checkpoint and a half-made output."""
     for name, size in {
         "params.yaml": 10,
         "artifacts/corpus/documents.parquet": 1000,
@@ -46,27 +45,48 @@ def project(tmp_path) -> Project:
 
 
 def found(project, keep=3) -> list[str]:
+    """Return the labels of the garbage."""
     return [item.label for item in garbage.find_garbage(project, keep)]
 
 
+def test_leftovers_are_found_with_their_size(project):
+    before = hash_path(project.root)
+
+    staging, checkpoints = garbage.find_garbage(project, keep=3)
+
+    assert staging.label == "staging of train@hce-1"
+    assert staging.megabytes == 0.5
+    assert checkpoints.label == "checkpoints of abandoned"
+    assert checkpoints.megabytes == 0.3
+    # Finding garbage deletes nothing.
+    assert hash_path(project.root) == before
+
+
 def test_only_chosen_leftovers_are_deleted(project):
-    kept = [
-        project.root / name for name in ("params.yaml", "artifacts", ".freshet/promotions.jsonl")
-    ]
-    before, of_kept = hash_path(project.root), [hash_path(path) for path in kept]
-    staging, checkpoints = every = garbage.find_garbage(project, keep=3)
-    assert [(item.label, item.megabytes) for item in every] == [
-        ("staging of train@hce-1", 0.5),
-        ("checkpoints of abandoned", 0.3),
-    ]
-    assert hash_path(project.root) == before, "looking frees nothing"
+    staging, checkpoints = garbage.find_garbage(project, keep=3)
+
     garbage.delete_garbage(project, [staging])
+
     assert found(project) == [checkpoints.label]
-    garbage.delete_garbage(
-        project, every
-    )  # of which one is gone meanwhile, as what a build finished
+
+
+def test_leftovers_that_are_gone_are_ignored(project):
+    """A build may have finished after the leftovers were found."""
+    leftovers = garbage.find_garbage(project, keep=3)
+    garbage.delete_garbage(project, leftovers[:1])
+
+    garbage.delete_garbage(project, leftovers)
+
     assert found(project) == []
-    assert [hash_path(path) for path in kept] == of_kept
+
+
+def test_other_files_are_kept(project):
+    names = ("params.yaml", "artifacts", ".freshet/promotions.jsonl")
+    before = [hash_path(project.root / name) for name in names]
+
+    garbage.delete_garbage(project, garbage.find_garbage(project, keep=3))
+
+    assert [hash_path(project.root / name) for name in names] == before
     assert sorted(path.name for path in project.state.rglob("*")) == [
         "checkpoints",
         "project.lock",
@@ -75,114 +95,184 @@ def test_only_chosen_leftovers_are_deleted(project):
     ]
 
 
-def test_a_fresh_project_has_no_garbage(tmp_path):
+def test_fresh_project_has_no_garbage(tmp_path):
     assert found(Project(tmp_path)) == []
 
 
-def test_only_interrupted_pilots_are_garbage(project):
+@pytest.fixture
+def pilot_work(project):
+    """The folder of an interrupted pilot."""
     work = project.state / pilot.FOLDER / "project"
     work.mkdir(parents=True)
     (work / "weights").write_bytes(b"0" * 700_000)
-    every = garbage.find_garbage(project, keep=3)
-    assert (every[0].label, every[0].megabytes) == ("work of an interrupted pilot", 0.7)
-    with (project.state / pilot.LOCK).open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    return work
+
+
+def test_interrupted_pilot_is_garbage(project, pilot_work):
+    item, *_ = garbage.find_garbage(project, keep=3)
+    garbage.delete_garbage(project, [item])
+
+    assert item.label == "work of an interrupted pilot"
+    assert item.megabytes == 0.7
+    assert not pilot_work.exists()
+
+
+def test_running_pilot_is_no_garbage(project, pilot_work):
+    with (project.state / pilot.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
         assert "pilot" not in " ".join(found(project))
-        garbage.delete_garbage(project, every)
-        assert work.exists(), "it began after the leftovers were listed"
-    garbage.delete_garbage(project, garbage.find_garbage(project, keep=3))
-    assert not work.exists()
 
 
-def test_work_of_old_retrains_is_garbage(project):
+def test_pilot_that_began_since_is_kept(project, pilot_work):
+    leftovers = garbage.find_garbage(project, keep=3)
+
+    with (project.state / pilot.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        garbage.delete_garbage(project, leftovers)
+
+    assert pilot_work.exists()
+
+
+@pytest.fixture
+def retrained(project):
+    """The project with the work of three retrains, oldest first."""
     for age, key in enumerate(("hce-000003", "hce-000001", "hce-000009")):
         plan = project.state / "retraining" / key / "plan.json"
         plan.parent.mkdir(parents=True)
         plan.write_text("{}")
         (plan.parent / "index.bin").write_bytes(b"0" * 1_000_000)
         os.utime(plan, (1000 + age, 1000 + age))
-    for keep in (1, 0):
-        assert {*found(project, keep)} >= {
-            "work of retrain hce-000003",
-            "work of retrain hce-000001",
-        }
-        assert "work of retrain hce-000009" not in found(project, keep)
-    assert "retrain" not in " ".join(found(project, 3))
-    garbage.delete_garbage(project, garbage.find_garbage(project, keep=2))
-    assert sorted(path.name for path in (project.state / "retraining").iterdir()) == [
-        "hce-000001",
-        "hce-000009",
-    ]
+    return project
+
+
+@pytest.mark.parametrize("keep", [1, 0])
+def test_work_of_old_retrains_is_garbage(retrained, keep):
+    labels = found(retrained, keep)
+
+    assert "work of retrain hce-000003" in labels
+    assert "work of retrain hce-000001" in labels
+    # The work of the newest retrain is always kept.
+    assert "work of retrain hce-000009" not in labels
+
+
+def test_work_of_kept_retrains_is_no_garbage(retrained):
+    assert "retrain" not in " ".join(found(retrained, 3))
+
+
+def test_work_of_old_retrains_is_deleted(retrained):
+    garbage.delete_garbage(retrained, garbage.find_garbage(retrained, keep=2))
+
+    remaining = sorted(path.name for path in (retrained.state / "retraining").iterdir())
+    assert remaining == ["hce-000001", "hce-000009"]
+
+
+class FakeRegistry:
+    """A registry with three versions and no runs without a version."""
+
+    def __init__(self):
+        self.versions = [
+            SimpleNamespace(version=number, run_id=number, retriever="hce") for number in "123"
+        ]
+
+    def list_versions(self, project=None):
+        return self.versions
+
+    def find_runs(self, tags):
+        return []
 
 
 def test_version_frees_only_files_of_the_project(project, monkeypatch):
-    store = project.state / "mlflow"
-    (store / "own").mkdir(parents=True)
-    (store / "own" / "index.bin").write_bytes(b"0" * 2_000_000)
-    known = [
-        SimpleNamespace(version=number, run_id=number, retriever="hce")
-        for number in ("1", "2", "3")
-    ]
-    monkeypatch.setattr(versions, "list_versions", lambda project: known)
-    monkeypatch.setattr(versions, "version_with_alias", lambda project, alias: None)
-    own = {"1": [store / "own"], "2": []}
-    monkeypatch.setattr(versions, "run_folders", lambda project, runs: own[runs[0]])
-    registry = SimpleNamespace(list_versions=lambda: known, find_runs=lambda wanted: [])
-    monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(registry))
-    sizes = [
-        (one.label, one.megabytes)
-        for one in garbage.find_garbage(project, keep=1)
-        if "version" in one.label
-    ]
+    folder = project.state / "mlflow" / "own"
+    folder.mkdir(parents=True)
+    (folder / "index.bin").write_bytes(b"0" * 2_000_000)
+    folders_of_run = {"1": [folder], "2": []}
+    registry = FakeRegistry()
+
+    def find_no_alias(project, alias):
+        return None
+
+    def run_folders(project, run_ids):
+        return folders_of_run[run_ids[0]]
+
+    def open_registry(project):
+        return nullcontext(registry)
+
+    monkeypatch.setattr(versions, "list_versions", registry.list_versions)
+    monkeypatch.setattr(versions, "version_with_alias", find_no_alias)
+    monkeypatch.setattr(versions, "run_folders", run_folders)
+    monkeypatch.setattr(versions, "open_registry", open_registry)
+
+    items = garbage.find_garbage(project, keep=1)
+
+    sizes = {item.label: item.megabytes for item in items if "version" in item.label}
     elsewhere = "its files are in a store outside of the project and stay there"
-    assert sizes == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]
+    assert sizes == {
+        "model version 1 (hce)": 2.0,
+        f"model version 2 (hce); {elsewhere}": 0.0,
+    }
 
 
 PIPELINE = "stages: {copy: {cmd: cp in out, deps: [in], outs: [out]}}\n"
 
 
+def run_in(folder, *command):
+    """Run a command in a folder."""
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def build_with_input(root, text):
+    """Run the pipeline for a text."""
+    (root / "in").write_text(text)
+    Repo(str(root)).reproduce()
+
+
+def build_and_commit(root, text):
+    """Run the pipeline for a text and commit its lock."""
+    build_with_input(root, text)
+    run_in(root, "git", "add", "in", "dvc.yaml", "dvc.lock", ".dvc/config")
+    author = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    run_in(root, "git", *author, "commit", "-qm", text)
+
+
 @pytest.mark.parametrize("place", ["", "in/a/repository"])
 def test_cached_outputs_of_commits_are_kept(tmp_path, monkeypatch, place):
-    """Also where the project is a folder of a larger repository."""
+    """Also if the project is a folder of a larger repository."""
     root = tmp_path / place
     (root / ".dvc").mkdir(parents=True)
     (root / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
     (root / "dvc.yaml").write_text(PIPELINE)
     monkeypatch.chdir(root)
+    run_in(root, "git", "init", "-q", str(tmp_path))
+    build_and_commit(root, "of a commit")
+    build_and_commit(root, "of the next")
+    build_with_input(root, "of none")
+    build_with_input(root, "of the working tree")
 
-    def run(*command):
-        subprocess.run(command, cwd=root, check=True, capture_output=True)
-
-    run("git", "init", "-q", str(tmp_path))
-    for text in ("of a commit", "of the next", "of none", "of the working tree"):
-        (root / "in").write_text(text)
-        Repo(str(root)).reproduce()
-        if text.startswith("of a") or text.startswith("of the n"):
-            run("git", "add", "in", "dvc.yaml", "dvc.lock", ".dvc/config")
-            run("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", text)
     (cache,) = garbage.find_garbage(Project(root), keep=3)
-    assert cache.label == "1 files of DVC's cache that no commit or experiment refers to"
     garbage.delete_garbage(Project(root), [cache])
+
     files = [path for path in (root / ".dvc" / "cache").rglob("*") if path.is_file()]
     cached = {path.read_text() for path in files if path.suffix != ".json"}
+    assert cache.label == "1 files of DVC's cache that no commit or experiment refers to"
     assert {"of a commit", "of the next", "of the working tree"} <= cached
     assert "of none" not in cached
 
 
 def store_of(project, generation):
-    """Where additions to a build are remembered."""
-    return cache_folder(
-        generation.manifest, LearnedAdditionSettings().spans, additions_folder(project)
-    )
+    """Return the folder in which additions to a build are cached."""
+    spans = LearnedAdditionSettings().spans
+    return cache_folder(generation.manifest, spans, additions_folder(project))
 
 
 @pytest.fixture
 def refined(tmp_path):
-    """Two builds of hce are there, additions to both are remembered, and what `freshet tools tune`
-    found.
+    """A project with two builds of hce and cached additions to both.
+
+    The results of `freshet tools tune` lie beside the caches.
     """
     project = make_project(tmp_path)
-    open_build(project, BASE | {"a": "about a"})
+    open_build(project, {**BASE, "a": "about a"})
     for generation in GenerationStore(project.live, "hce").generations():
         folder = store_of(project, generation)
         folder.mkdir(parents=True)
@@ -192,27 +282,31 @@ def refined(tmp_path):
     return project
 
 
-def test_store_of_a_generation_is_kept_with_it(refined):
+def test_caches_of_present_builds_are_no_garbage(refined):
     assert garbage.unneeded_stores(refined) == []
+
+
+def test_cache_of_a_former_build_is_garbage(refined):
     first, _ = GenerationStore(refined.live, "hce").generations()
-    store = store_of(refined, first)
+    cache = store_of(refined, first)
     shutil.rmtree(first.folder)
+
     (item,) = garbage.find_garbage(refined, keep=3)
-    assert (item.label, round(item.megabytes, 2)) == (
-        f"vectors of additions to a former build ({store.name})",
-        1,
-    )
     garbage.delete_garbage(refined, [item])
-    assert not store.exists()
-    assert len(list(additions_folder(refined).iterdir())) == 3, (
-        "the other build's store, and what is no store"
-    )
+
+    assert item.label == f"vectors of additions to a former build ({cache.name})"
+    assert round(item.megabytes, 2) == 1
+    assert not cache.exists()
+    # The cache of the other build and the two results of tuning are kept.
+    assert len(list(additions_folder(refined).iterdir())) == 3
     assert found(refined) == []
 
 
-def test_store_needed_again_is_kept(refined):
+def test_cache_needed_again_is_kept(refined):
     parameters.write_overrides(refined.params_file, ["additions.learned.spans=2"])
-    every = garbage.find_garbage(refined, keep=3)
+    leftovers = garbage.find_garbage(refined, keep=3)
+
     parameters.write_overrides(refined.params_file, ["additions.learned.spans=4"])
-    garbage.delete_garbage(refined, every)
+    garbage.delete_garbage(refined, leftovers)
+
     assert len(list(additions_folder(refined).iterdir())) == 4

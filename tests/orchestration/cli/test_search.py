@@ -140,7 +140,8 @@ def test_query_and_like_exclude_each_other(run, text, options):
 def test_later_page_names_its_place(run, searcher):
     output = run("--offset", "20", "--window", "50")
 
-    assert (searcher.options.offset, searcher.options.window) == (20, 50)
+    assert searcher.options.offset == 20
+    assert searcher.options.window == 50
     assert output.splitlines()[-1] == "1 documents from 21 of 34"
 
 

@@ -89,29 +89,37 @@ def make_project(root):
 
 
 def write_corpus(project):
-    """120 test queries, each of its document's words, 10 for training, and one for a document that
-    is not of the build; returns the texts of the first 130.
+    """Write 120 test queries of their documents' words and 10 for training.
+
+    One more test query asks for a document that is not in the build.
+
+    Returns:
+        The texts of the first 130 queries.
     """
-    folder, texts = project.artifacts / "corpus", queries(SEA, 150, 0)[:130]
-    folder.mkdir(parents=True)
-    splits = ["test"] * 120 + ["train"] * 10
-    tables = {
-        "documents": [{"document_id": f"sea-{i:03}"} for i in range(130)],
-        "queries": [{"query_id": str(i), "text": text} for i, text in enumerate(texts)],
-        "qrels": [
-            {"query_id": str(i), "document_id": f"sea-{i:03}", "split": each}
-            for i, each in enumerate(splits)
-        ],
-        "passages": [],
-        "pseudo_queries": [],
-    }
+    texts = queries(SEA, 150, 0)[:130]
+    tables = {name: [] for name in ("documents", "queries", "qrels", "passages", "pseudo_queries")}
+    for number, text in enumerate(texts):
+        document_id = f"sea-{number:03}"
+        split = "test" if number < 120 else "train"
+        tables["documents"].append({"document_id": document_id})
+        tables["queries"].append({"query_id": str(number), "text": text})
+        tables["qrels"].append(
+            {"query_id": str(number), "document_id": document_id, "split": split, "relevance": 1}
+        )
     tables["documents"].append({"document_id": "other"})
     tables["queries"].append({"query_id": "other", "text": "about something else"})
-    tables["qrels"].append({"query_id": "other", "document_id": "other", "split": "test"})
-    tables["qrels"] = [row | {"relevance": 1} for row in tables["qrels"]]
+    tables["qrels"].append(
+        {"query_id": "other", "document_id": "other", "split": "test", "relevance": 1}
+    )
+
+    corpus = project.artifacts / "corpus"
+    corpus.mkdir(parents=True)
     (project.artifacts / "pseudo_queries").mkdir()
     for name, rows in tables.items():
-        where = project.artifacts / "pseudo_queries" if name == "pseudo_queries" else folder
-        pd.DataFrame(rows, columns=list(COLUMNS[name])).to_parquet(where / f"{name}.parquet")
-    write_known_queries(folder)
+        folder = corpus
+        if name == "pseudo_queries":
+            folder = project.artifacts / "pseudo_queries"
+        table = pd.DataFrame(rows, columns=list(COLUMNS[name]))
+        table.to_parquet(folder / f"{name}.parquet")
+    write_known_queries(corpus)
     return texts

@@ -91,20 +91,34 @@ def test_later_report_keeps_the_deciding_one(project):
     assert "growth 0.6 is above 0.5" in text
 
 
-def test_open_and_ended_tasks_are_told(project):
+@pytest.fixture
+def requested_retrain(project):
+    """A retrain that drift requested after one addition."""
     add(collection_of(project), row("a"))
     with open_ledger(project, "hce") as ledger:
-        events = EventRange(1, 1)
-        ledger.tasks.request(TaskKind.RETRAIN, "hce", events, "growth", requested_by="drift")
-    step = steps_of(project)["retrain"]
-    assert (step.state, step.text) == ("running", "requested: growth")
+        return ledger.tasks.request(
+            TaskKind.RETRAIN, "hce", EventRange(1, 1), "growth", requested_by="drift"
+        )
 
+
+@pytest.mark.usefixtures("requested_retrain")
+def test_open_task_is_running(project):
+    step = steps_of(project)["retrain"]
+
+    assert step.state == "running"
+    assert step.text == "requested: growth"
+
+
+@pytest.mark.usefixtures("requested_retrain")
+def test_ended_task_is_done(project):
     with open_ledger(project, "hce") as ledger:
         (task,) = ledger.tasks.open("hce", TaskKind.RETRAIN)
         ledger.tasks.end(task, TaskState.REFUSED, "not better")
 
     step = steps_of(project)["retrain"]
-    assert (step.state, step.text) == ("done", "refused: not better")
+
+    assert step.state == "done"
+    assert step.text == "refused: not better"
 
 
 def test_last_verdict_is_told(project):

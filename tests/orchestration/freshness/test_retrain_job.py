@@ -53,24 +53,38 @@ def recorded_changes(project):
     return [(line["action"], line["to"]) for line in history.read(project)]
 
 
-def build_of(folder, key, gain):
-    """A build whose 120 test queries score .5 + `gain`, give or take a little."""
-    chance, evaluation = np.random.default_rng(0), folder.with_name(f"{folder.name}_evaluation")
-    rows = [
-        (str(query), split, metric, 0.5 + (gain + chance.normal(0, 0.01)) * bool(gain))
-        for metric in PromotionSettings().protected
-        for split in ("dev", "test")
-        for query in range(120)
-    ]
-    evaluation.mkdir()
+def write_evaluation(folder, gain):
+    """Write an evaluation of 120 queries that score about 0.5 + `gain`; exactly 0.5 without gain."""
+    chance = np.random.default_rng(0)
+    rows = []
+    for metric in PromotionSettings().protected:
+        for split in ("dev", "test"):
+            for query in range(120):
+                noise = chance.normal(0, 0.01)
+                value = 0.5
+                if gain:
+                    value += gain + noise
+                rows.append((str(query), split, metric, value))
+    folder.mkdir()
     table = pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"])
-    table.assign(asked_in_training=False).to_parquet(evaluation / "scores.parquet")
+    table.assign(asked_in_training=False).to_parquet(folder / "scores.parquet")
     summary = {"queries": 120, "nDCG@10": 0.5 + gain}
-    write_json(evaluation / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
-    parts = {name: folder / name for name in ("encoder", "index", "hierarchy")}
-    facts = {"key": key * 64, "corpus": "c" * 64, "text": canonical_json(vars(RULES))}
+    write_json(folder / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
+    return folder
+
+
+def build_of(folder, key, gain):
+    """Return the build of a folder, whose queries score about 0.5 + `gain`."""
     return BuiltRetriever(
-        "hce", documents=folder / "documents.parquet", evaluation=evaluation, **parts, **facts
+        "hce",
+        key=key * 64,
+        corpus="c" * 64,
+        text=canonical_json(vars(RULES)),
+        encoder=folder / "encoder",
+        index=folder / "index",
+        hierarchy=folder / "hierarchy",
+        documents=folder / "documents.parquet",
+        evaluation=write_evaluation(folder.with_name(f"{folder.name}_evaluation"), gain),
     )
 
 
@@ -120,58 +134,68 @@ def set_training(loop, tmp_path, monkeypatch):
 def test_rejected_retrain_does_not_replace_champion(loop, set_training):
     project, page = loop
     set_training("b", gain=0.0)
-    before = Searcher.open(project.live).generation.number
-    (request,), (asked,) = page.look().run_requests, work(project).open("hce")
+    generation_before = Searcher.open(project.live).generation.number
+
+    (request,) = page.look().run_requests
+    (task,) = work(project).open("hce")
     assert request.job_name == "retrain"
-    assert request.run_key == request.partition_key == asked.run_key
-    assert request.tags["freshet/why"] == asked.reason[:200]
+    assert request.run_key == task.run_key
+    assert request.partition_key == task.run_key
+    assert request.tags["freshet/why"] == task.reason[:200]
     assert page.instance.has_dynamic_partition("retrains", request.partition_key)
-    done = page.run("retrain", request.partition_key)
-    assert not done.success
-    assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
-    begun = {event.step_key for event in done.all_events if event.is_step_start}
-    assert begun == {"retrained_retriever"}, "the check is blocking: nothing behind it begins"
+
+    result = page.run("retrain", request.partition_key)
+    checks = result.get_asset_check_evaluations()
+    started = {event.step_key for event in result.all_events if event.is_step_start}
+    assert not result.success
+    assert [check.passed for check in checks] == [False]
+    # The check is blocking, so no step after it starts.
+    assert started == {"retrained_retriever"}
     assert versions.version_with_alias(project).version == "1"
-    assert Searcher.open(project.live).generation.number == before
-    record_run_end(project, request.run_key, done.run_id, "the check failed", canceled=False)
+    assert Searcher.open(project.live).generation.number == generation_before
+
+    record_run_end(project, request.run_key, result.run_id, "the check failed", canceled=False)
     assert recorded_changes(project)[-1] == ("refuse", "2")
-    assert retrain_states(project) == ["refused"], "a verdict, and no failure that is tried again"
+    # This is a verdict, and no failure after which the retrain is tried again.
+    assert retrain_states(project) == ["refused"]
     assert page.look().run_requests == []
 
 
+def fail_to_train(*arguments):
+    """Stand in for a training that must not start."""
+    pytest.fail("it trains")
+
+
 def test_backfill_of_ended_tasks_does_nothing(loop, monkeypatch):
-    """What a batch brought is searchable, and a report that a pilot answered has its answer,
-    whatever is begun anew.
+    """The documents of a batch are searchable, and the answer of a pilot is reported.
+
+    A backfill runs both again and must change nothing.
     """
     project, page = loop
-    monkeypatch.setattr(
-        "orchestration.freshness.retrain.train_challenger",
-        lambda *_: pytest.fail("it trains"),
-    )
-    monkeypatch.setattr(
-        "orchestration.freshness.pilot.run_pilot", lambda *_: pytest.fail("it trains")
-    )
+    monkeypatch.setattr("orchestration.freshness.retrain.train_challenger", fail_to_train)
+    monkeypatch.setattr("orchestration.freshness.pilot.run_pilot", fail_to_train)
+    backfill = {"dagster/backfill": "all"}
+    generation_before = Searcher.open(project.live).generation.number
+    changes_before = recorded_changes(project)
+    tasks_before = work(project).last("hce", 9)
 
-    def state():
-        return (
-            Searcher.open(project.live).generation.number,
-            recorded_changes(project),
-            work(project).last("hce", 9),
-        )
+    last_retrain = page.instance.get_dynamic_partitions("retrains")[0]
+    retrain = page.run("retrain", last_retrain, **backfill)
+    page.instance.add_dynamic_partitions("batches", ["settled"])
+    addition = page.run("add_documents", "settled", **backfill)
+    page.instance.add_dynamic_partitions("pilots", ["settled"])
+    pilot = page.run("pilot", "settled", **backfill)
 
-    before, backfill = state(), {"dagster/backfill": "all"}
-    done = page.run("retrain", page.instance.get_dynamic_partitions("retrains")[0], **backfill)
-    assert done.success
-    assert not done.get_asset_materialization_events()
-    assert not done.get_asset_check_evaluations()
-    for name, partitions in (("add_documents", "batches"), ("pilot", "pilots")):
-        page.instance.add_dynamic_partitions(partitions, ["settled"])
-        assert page.run(name, "settled", **backfill).success
-    assert state() == before
-    shown = page.instance.get_latest_materialization_event(
-        dg.AssetKey("retrain_pilot")
-    ).asset_materialization
-    assert shown.metadata["what happened"].value == NOT_REQUESTED
+    assert retrain.success
+    assert not retrain.get_asset_materialization_events()
+    assert not retrain.get_asset_check_evaluations()
+    assert addition.success
+    assert pilot.success
+    assert Searcher.open(project.live).generation.number == generation_before
+    assert recorded_changes(project) == changes_before
+    assert work(project).last("hce", 9) == tasks_before
+    event = page.instance.get_latest_materialization_event(dg.AssetKey("retrain_pilot"))
+    assert event.asset_materialization.metadata["what happened"].value == NOT_REQUESTED
 
 
 def test_passed_challenger_becomes_live_champion(loop, set_training):

@@ -83,7 +83,8 @@ def test_search_is_a_span_below_that_of_the_caller(client, spans):
 
     search, request = spans.get_finished_spans()
 
-    assert (search.name, request.name) == ("search", "POST /search")
+    assert search.name == "search"
+    assert request.name == "POST /search"
     assert search.parent.span_id == request.context.span_id
     assert f"{request.context.trace_id:032x}" == TRACE_ID
 

@@ -1,17 +1,19 @@
-"""Guards backups: made while documents arrive, restored elsewhere, they find the same;
-and that what was erased is in no file.
+"""Tests of backups and erasure.
+
+A backup can be made while documents arrive. Restored elsewhere, it finds the same. An erased
+document is in no file.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import threading
+import time
 
 import pytest
 from typer.testing import CliRunner
 
-from model_code.collection.backup import backup as module
+from model_code.collection.backup import backup as backup_module
 from model_code.collection.backup.backup import backup, restore
 from model_code.collection.backup.repair import find_damage
 from model_code.collection.erase import erase_documents
@@ -31,103 +33,172 @@ from tests.model_code.collection.laws import rankings
 
 @pytest.fixture
 def live(own):
-    add(
-        LiveIndex(own),
-        row("n1", "word1 word2", queries=["what is word1"], package="x"),
-        row("d03", "word9"),
-    )
+    """A project to which a document was added and in which one was updated."""
+    added = row("n1", "word1 word2", queries=["what is word1"], package="x")
+    updated = row("d03", "word9")
+    add(LiveIndex(own), added, updated)
     return own
 
 
+class RepeatingWriter:
+    """A thread that adds one document after the other until it is stopped."""
+
+    def __init__(self, project):
+        self.project = project
+        self.written = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def stop(self):
+        """Stop after the current document."""
+        self._stop.set()
+        self._thread.join()
+
+    def _write(self):
+        index = LiveIndex(self.project)
+        while not self._stop.is_set():
+            add(index, row(f"w{self.written}", f"word{self.written % 30}"))
+            self.written += 1
+        index.ledger.close()
+
+
 def test_backup_during_writes_restores_same_searches(live, tmp_path):
-    stop, written = threading.Event(), []
-
-    def write() -> None:
-        own = LiveIndex(live)
-        while not stop.is_set():
-            add(own, row(f"w{len(written)}", f"word{len(written) % 30}"))
-            written.append(len(written))
-        own.ledger.close()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while not written:
-        pass
-    before = len(written)
+    writer = RepeatingWriter(live)
+    while not writer.written:
+        time.sleep(0.01)
+    written_before = writer.written
     assert backup(live, tmp_path / "copy") is None
-    stop.set()
-    thread.join()
+    writer.stop()
+
     restored = restore(tmp_path / "copy", tmp_path / "elsewhere")
+
+    searcher = Searcher.open(restored.live)
+    found = {hit.document_id for hit in searcher.search("word1", 99)}
+    generation = LiveIndex(live).store.read(searcher.generation.number)
     assert list(find_damage(restored)) == []
-    found = Searcher.open(restored.live)
-    assert {"n1", *(f"w{number}" for number in range(before))} <= {
-        hit.document_id for hit in found.search("word1", 99)
-    }
-    number = found.generation.number
-    assert rankings(found) == rankings(Searcher(live.live, LiveIndex(live).store.read(number), {}))
-    again = LiveIndex(restored)
-    assert "later" in add(again, row("later", "word3")).added
-    again.ledger.close()
+    assert {"n1", *(f"w{number}" for number in range(written_before))} <= found
+    assert rankings(searcher) == rankings(Searcher(live.live, generation, {}))
 
 
-def test_backup_locks_generations_and_overwrites_nothing(live, tmp_path, monkeypatch):
-    free, link = [], module.link
-    monkeypatch.setattr(
-        module,
-        "link",
-        lambda *paths: free.append(lock_is_free(live.live / WRITER_LOCK)) or link(*paths),
-    )
+def test_restored_project_takes_additions(live, tmp_path):
     backup(live, tmp_path / "copy")
-    assert set(free) == {False}
+    restored = restore(tmp_path / "copy", tmp_path / "elsewhere")
+    index = LiveIndex(restored)
+
+    result = add(index, row("later", "word3"))
+
+    index.ledger.close()
+    assert "later" in result.added
+
+
+def test_generations_are_locked_during_backup(live, tmp_path, monkeypatch):
+    link = backup_module.link
+    is_free_at_link = []
+
+    def record_lock_and_link(*paths):
+        is_free_at_link.append(lock_is_free(live.live / WRITER_LOCK))
+        return link(*paths)
+
+    monkeypatch.setattr(backup_module, "link", record_lock_and_link)
+    backup(live, tmp_path / "copy")
+
+    assert set(is_free_at_link) == {False}
+
+
+def test_backup_overwrites_nothing(live, tmp_path):
+    backup(live, tmp_path / "copy")
+
     with pytest.raises(FreshetError, match="copy exists: name a new folder"):
         backup(live, tmp_path / "copy")
+
+
+def test_restore_overwrites_no_live_collection(live, tmp_path):
+    backup(live, tmp_path / "copy")
+
     with pytest.raises(FreshetError, match="live is there: move it away first"):
         restore(tmp_path / "copy", live.root)
+
+
+def test_folder_without_backup_cannot_be_restored(tmp_path):
     with pytest.raises(FreshetError, match="is no backup"):
         restore(tmp_path, tmp_path / "elsewhere")
 
 
 def held_in(folder, secret):
-    """The files below a folder that hold a text, read as what they are."""
+    """Yield the files below a folder that hold a text; tables are read as tables."""
     import pyarrow.parquet as pq
 
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        is_table = path.suffix == ".parquet"
-        text = (
-            str(pq.read_table(path).to_pylist())
-            if is_table
-            else path.read_bytes().decode("latin-1")
-        )
+        if path.suffix == ".parquet":
+            text = str(pq.read_table(path).to_pylist())
+        else:
+            text = path.read_bytes().decode("latin-1")
         if secret in text.lower():
             yield path.relative_to(folder).as_posix()
 
 
-def test_erased_text_is_in_no_file(own, tmp_path):
-    live = LiveIndex(own)
+@pytest.fixture
+def with_secret(own):
+    """The live index of a project with two versions of a document about a quokka."""
+    index = LiveIndex(own)
     for text in ("word1 quokka one", "word2 quokka two"):
-        add(live, row("n1", text, queries=["what is quokka"]), row("n2", "word3"))
-    assert len(set(held_in(own.live, "quokka"))) >= 3, "two generations, and the ledger"
-    live.ledger.record_feedback(Feedback("where do quokka live", "n1", "up"))
-    backup(own, tmp_path / "earlier")
-    outcome = erase_documents(live, ["n1", "unknown"])
-    assert (outcome.deleted, outcome.erased) == (["n1"], ["n1"])
-    assert [refused["document_id"] for refused in outcome.rejected] == ["unknown"]
-    assert list(held_in(own.live, "quokka")) == []
-    assert list(find_damage(own)) == []
+        add(index, row("n1", text, queries=["what is quokka"]), row("n2", "word3"))
+    index.ledger.record_feedback(Feedback("where do quokka live", "n1", "up"))
+    return index
+
+
+def test_erased_text_is_in_no_file(own, with_secret, tmp_path):
+    files_before = set(held_in(own.live, "quokka"))
+
+    erase_documents(with_secret, ["n1"])
     backup(own, tmp_path / "copy")
+
+    # Two generations and the ledger held the text.
+    assert len(files_before) >= 3
+    assert list(held_in(own.live, "quokka")) == []
     assert list(held_in(tmp_path / "copy", "quokka")) == []
-    said = CliRunner().invoke(
-        app, ["restore", str(tmp_path / "earlier"), "--into", str(tmp_path / "elsewhere")]
-    )
-    assert said.exit_code == 0
-    assert "documents erased since then are back" in said.output.replace("\n", " ")
+    assert list(find_damage(own)) == []
+
+
+def test_erasure_reports_unknown_documents(with_secret):
+    report = erase_documents(with_secret, ["n1", "unknown"])
+
+    assert report.deleted == ["n1"]
+    assert report.erased == ["n1"]
+    assert [refused["document_id"] for refused in report.rejected] == ["unknown"]
+
+
+def test_events_of_erased_document_have_no_payload(with_secret):
+    erase_documents(with_secret, ["n1"])
+
+    events = with_secret.ledger_view.life("n1")
+
+    assert [event.payload for event in events] == [None, None, None]
+
+
+def test_restored_backup_warns_of_erased_documents(own, with_secret, tmp_path):
+    backup(own, tmp_path / "earlier")
+    erase_documents(with_secret, ["n1"])
+    options = ["restore", str(tmp_path / "earlier"), "--into", str(tmp_path / "elsewhere")]
+
+    result = CliRunner().invoke(app, options)
+
+    assert result.exit_code == 0
+    assert "documents erased since then are back" in result.output.replace("\n", " ")
     assert list(held_in(tmp_path / "elsewhere" / "live", "quokka"))
-    assert [event.payload is None for event in live.ledger_view.life("n1")] == [True] * 3
-    again = add(LiveIndex(own), row("n1", "word2 quokka two", queries=["what is quokka"]))
-    assert again.added == ("n1",), "the same content is new again"
 
 
-def test_where_an_erased_text_remains_is_said(live):
+def test_erased_document_can_be_added_again(own, with_secret):
+    erase_documents(with_secret, ["n1"])
+
+    result = add(LiveIndex(own), row("n1", "word2 quokka two", queries=["what is quokka"]))
+
+    # The same content is new again.
+    assert result.added == ("n1",)
+
+
+def test_remaining_copies_of_erased_text_are_named(live):
     """In what was set aside, and in a build until it is built again."""
     (live.live / "ledger.sqlite.damaged").write_text("word1")
     collection = LiveIndex(live)
@@ -144,38 +215,61 @@ def test_where_an_erased_text_remains_is_said(live):
     assert "d05" not in {hit.document_id for hit in Searcher.open(live.live).search("word3", 99)}
 
 
-def test_erasure_names_copies_and_removes_drift_references(live):
-    collection, root = LiveIndex(live), live.root
-    (root / "inbox").mkdir()
-    (root / "inbox/new.jsonl").write_text(json.dumps(row("n8", "word1")) + "\n")
-    receive_inbox(collection)
-    (root / "inbox/done/2024-new.jsonl").write_text(json.dumps(row("other", "word1")) + "\n")
-    (root / "inbox/failed").mkdir()
-    (root / "inbox/failed/0123456789ab-bad.jsonl").write_text(
-        json.dumps({"_id": "n8", "text": 1}) + "\n"
-    )
+def write_row(path, content):
+    """Write a file of one row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content) + "\n")
+
+
+@pytest.fixture
+def copied(live):
+    """The live index of a project in which other files name the document n8."""
+    index = LiveIndex(live)
+    inbox = live.root / "inbox"
+    write_row(inbox / "new.jsonl", row("n8", "word1"))
+    receive_inbox(index)
+    write_row(inbox / "done/2024-new.jsonl", row("other", "word1"))
+    write_row(inbox / "failed/0123456789ab-bad.jsonl", {"_id": "n8", "text": 1})
+
     snapshot = live.state / "retraining/k/project/snapshot"
     documents = [{"id": "n8", "title": "", "text": "word1", "fields": "{}"}]
     write_snapshot(snapshot, {"documents": documents, "queries": [], "qrels": []})
-    write_json(
-        live.state / "sync/s.json",
-        {"rules": "", "units": {"a.md": {"documents": [["n8", "hash"]]}}},
-    )  # of before
-    (live.state / "drift/b/reference").mkdir(parents=True)
-    with pytest.raises(FreshetError) as told:
-        erase_documents(collection, ["n8"])
-    for place in (
+    units = {"a.md": {"documents": [["n8", "hash"]]}}
+    write_json(live.state / "sync/s.json", {"rules": "", "units": units})
+    return index
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
         r"inbox/done/new\.jsonl, which names one",
         r"failed/0123456789ab-bad\.jsonl, which names one",
         "retraining/k, the work of a retrain",
         "'n8' in what `freshet sync` reads",
-    ):
-        assert re.search(place, str(told.value))
-    assert "2024-new.jsonl" not in str(told.value)
+    ],
+)
+def test_erasure_names_copies(copied, place):
+    with pytest.raises(FreshetError, match=place):
+        erase_documents(copied, ["n8"])
+
+
+def test_erasure_names_no_file_of_other_documents(copied):
+    with pytest.raises(FreshetError) as raised:
+        erase_documents(copied, ["n8"])
+
+    assert "2024-new.jsonl" not in str(raised.value)
+
+
+def test_erasure_removes_drift_references(copied, live):
+    (live.state / "drift/b/reference").mkdir(parents=True)
+
+    with pytest.raises(FreshetError):
+        erase_documents(copied, ["n8"])
+
     assert not (live.state / "drift").exists()
 
 
-def test_there_is_no_backup_of_nothing(tmp_path):
+def test_backup_of_nothing_is_refused(tmp_path):
     with pytest.raises(FreshetError, match="nothing is live yet"):
         backup(Project(tmp_path), tmp_path / "copy")
     assert list(tmp_path.iterdir()) == []

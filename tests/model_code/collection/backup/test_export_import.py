@@ -180,13 +180,14 @@ def test_export_becomes_corpus_of_fresh_project(source, tmp_path):
     write_text(fresh / "params.yaml", "{retrievers: {hce: {}}}\n")
     project = Project(fresh)
 
-    report = import_project(
-        project,
-        tmp_path / "export",
-        use_as_corpus=lambda settings: parameters.write_overrides(project.params_file, settings),
-    )
+    def write_settings(settings):
+        parameters.write_overrides(project.params_file, settings)
 
-    assert (report.corpus_documents, report.queries, report.judgements) == (24, 2, 1)
+    report = import_project(project, tmp_path / "export", use_as_corpus=write_settings)
+
+    assert report.corpus_documents == 24
+    assert report.queries == 2
+    assert report.judgements == 1
     settings = parameters.load(project.params_file).corpus
     corpus = build_corpus(open_source(settings, fresh), settings, PassageSettings()).tables
     assert set(corpus["documents"]["document_id"]) == LiveIndex(source).content_hashes().keys()

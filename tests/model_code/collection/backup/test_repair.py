@@ -148,35 +148,74 @@ def test_damaged_file_is_repaired_by_named_command(live, kind, capsys, monkeypat
     assert run(capsys, monkeypatch, "add more.jsonl")[0] == 0
 
 
-def test_pending_changes_are_recovered_from_torn_ledger(
-    live,
-):
-    collection, said = LiveIndex(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
-    collection.ledger.record_feedback(said, said.received)
-    collection.ledger.forget_query("who is Jane Doe")
-    collection.receive([row("n1", "word1")], "sync notes")
-    collection.apply()
-    collection.receive([row("waiting", "word7 " * 2000)], "test")
-    collection.ledger.close()
-    collection.receive([row("d03", "word8")], "test")
-    # the last in a log of its own
-    left = {path: path.read_bytes() for path in live.live.glob("ledger.sqlite*")}
-    collection.ledger.close()
+FEEDBACK = Feedback("what is word1", "d03", "up", 2, "me", 5.0)
+
+
+def overwrite_page(content, text):
+    """Overwrite the page of a database that holds a text with zeros."""
+    start = content.index(text) // 4096 * 4096
+    return content[:start] + b"\0" * 4096 + content[start + 4096 :]
+
+
+@pytest.fixture
+def torn_ledger(live):
+    """A project whose ledger lost a page.
+
+    It holds feedback, a forgotten query, an applied and two pending changes. The last change is only
+    in the write-ahead log.
+    """
+    index = LiveIndex(live)
+    index.ledger.record_feedback(FEEDBACK, FEEDBACK.received)
+    index.ledger.forget_query("who is Jane Doe")
+    index.receive([row("n1", "word1")], "sync notes")
+    index.apply()
+    index.receive([row("waiting", "word7 " * 2000)], "test")
+    index.ledger.close()
+    index.receive([row("d03", "word8")], "test")
+
+    contents = {path: path.read_bytes() for path in live.live.glob("ledger.sqlite*")}
+    index.ledger.close()
     file = live.live / "ledger.sqlite"
-    page = left[file].index(b"word7 " * 600) // 4096 * 4096
-    left[file] = left[file][:page] + b"\0" * 4096 + left[file][page + 4096 :]
-    for path, content in left.items():
+    contents[file] = overwrite_page(contents[file], b"word7 " * 600)
+    for path, content in contents.items():
         path.write_bytes(content)
-    assert any("ledger" in each for each in find_damage(live))
-    repair(live)
-    assert list(find_damage(live)) == []
-    assert read_feedback(live) == [said]
-    assert open_ledger(live).forgotten_queries() == {query_hash("who is jane doe")}
-    with open_ledger(live) as ledger:
-        assert ledger.document_sources()["n1"] == "sync notes", (
-            "so that a sync still deletes what its source no longer has"
-        )
+    return live
+
+
+def test_torn_ledger_is_found_and_repaired(torn_ledger):
+    damage = list(find_damage(torn_ledger))
+    repair(torn_ledger)
+
+    assert any("ledger" in line for line in damage)
+    assert list(find_damage(torn_ledger)) == []
+
+
+def test_pending_changes_are_recovered_from_torn_ledger(torn_ledger):
+    repair(torn_ledger)
+
+    with open_ledger(torn_ledger) as ledger:
         assert ledger.latest(["d03"])["d03"].document.text == "word8"
+
+
+def test_feedback_is_recovered_from_torn_ledger(torn_ledger):
+    repair(torn_ledger)
+
+    assert read_feedback(torn_ledger) == [FEEDBACK]
+
+
+def test_forgotten_queries_are_recovered_from_torn_ledger(torn_ledger):
+    repair(torn_ledger)
+
+    with open_ledger(torn_ledger) as ledger:
+        assert ledger.forgotten_queries() == {query_hash("who is jane doe")}
+
+
+def test_sources_are_recovered_from_torn_ledger(torn_ledger):
+    """Otherwise a sync would no longer delete what its source no longer has."""
+    repair(torn_ledger)
+
+    with open_ledger(torn_ledger) as ledger:
+        assert ledger.document_sources()["n1"] == "sync notes"
 
 
 def test_repair_without_intact_generation_names_promote(live):
@@ -191,13 +230,16 @@ def test_repair_without_intact_generation_names_promote(live):
 
 @pytest.fixture
 def two(tmp_path):
-    """Two live retrievers; the second lags three documents behind, and holds one that the first
-    never had.
+    """A project with two live retrievers.
+
+    The second lags three documents behind, and holds one that the first never had.
     """
     project = make_project(tmp_path)
-    open_build(project, BASE | {"only.here": "in one corpus"}, retriever="other")
-    first, other = collection_of(project), collection_of(project, "other")
-    add(first, row("a"), row("str.split", "2", queries=["how to split"], package="x"), row("gone"))
+    open_build(project, {**BASE, "only.here": "in one corpus"}, retriever="other")
+    first = collection_of(project)
+    other = collection_of(project, "other")
+    updated = row("str.split", "2", queries=["how to split"], package="x")
+    add(first, row("a"), updated, row("gone"))
     other.apply()
     first.receive([row(name) for name in "bcd"], "api")
     first.remove(["gone", "numpy.sort"], "api")
@@ -207,29 +249,77 @@ def two(tmp_path):
     return project
 
 
-@pytest.mark.parametrize("loss", ["lost", "foreign", "torn"])
-def test_repair_after_lost_ledger_restores_all_documents(two, loss):
-    for path in two.live.glob("ledger.sqlite*"):
+# Documents that both retrievers had, and documents that only the second still had.
+COMMON = {"a": "some text", "b": "some text", "c": "some text", "d": "some text", "str.split": "2"}
+ONLY_OTHER = {
+    "gone": "some text",
+    "numpy.sort": BASE["numpy.sort"],
+    "only.here": "in one corpus",
+}
+
+
+def lose_ledger(project, loss):
+    """Delete the ledger, and write another one or nonsense in its place."""
+    for path in project.live.glob("ledger.sqlite*"):
         path.unlink()
     if loss == "foreign":
-        with open_ledger(two) as ledger:
+        with open_ledger(project) as ledger:
             ledger.remove(["never"], "elsewhere")
-    if loss == "torn":
-        (two.live / "ledger.sqlite").write_bytes(b"nonsense" * 1000)
-    remedy = "freshet repair --adopt" if loss == "foreign" else "freshet repair"
-    for name in ("hce", "other"):
-        with pytest.raises(FreshetError, match=remedy):
-            collection_of(two, name).apply()
-    said = repair(two, adopt=loss == "foreign", open_index=collection_of)
-    whole = dict.fromkeys("abcd", "some text") | {"str.split": "2"}
-    again = {"gone": "some text", "numpy.sort": BASE["numpy.sort"], "only.here": "in one corpus"}
-    assert any("only other held them: gone, numpy.sort, only.here" in line for line in said)
-    for name in ("hce", "other"):
-        assert texts(two, [*whole, *again, "waiting"], name) == whole | again
-    assert collection_of(two, "other").existing_ids(["b"]) == {"b"}
-    event = collection_of(two, "other").ledger.latest(["str.split"])["str.split"]
-    assert (event.document.queries, event.document.fields) == (("how to split",), {"package": "x"})
-    assert list(find_damage(two)) == []
+    elif loss == "torn":
+        (project.live / "ledger.sqlite").write_bytes(b"nonsense" * 1000)
+
+
+every_loss = pytest.mark.parametrize("loss", ["lost", "foreign", "torn"])
+
+
+@every_loss
+@pytest.mark.parametrize("retriever", ["hce", "other"])
+def test_lost_ledger_is_refused_with_the_remedy(two, loss, retriever):
+    lose_ledger(two, loss)
+    remedy = "freshet repair"
+    if loss == "foreign":
+        remedy = "freshet repair --adopt"
+
+    with pytest.raises(FreshetError, match=remedy):
+        collection_of(two, retriever).apply()
+
+
+@pytest.fixture
+def repaired(two, loss):
+    """The project after its ledger was lost and repaired, and the lines of the report."""
+    lose_ledger(two, loss)
+    lines = repair(two, adopt=loss == "foreign", open_index=collection_of)
+    return two, lines
+
+
+@every_loss
+@pytest.mark.parametrize("retriever", ["hce", "other"])
+def test_repair_after_lost_ledger_restores_all_documents(repaired, loss, retriever):
+    project, _ = repaired
+
+    names = [*COMMON, *ONLY_OTHER, "waiting"]
+    assert texts(project, names, retriever) == {**COMMON, **ONLY_OTHER}
+    assert list(find_damage(project)) == []
+
+
+@every_loss
+def test_repair_names_documents_of_one_retriever(repaired, loss):
+    _, lines = repaired
+
+    expected = "only other held them: gone, numpy.sort, only.here"
+    assert any(expected in line for line in lines)
+
+
+@every_loss
+def test_repaired_ledger_knows_its_documents(repaired, loss):
+    project, _ = repaired
+    index = collection_of(project, "other")
+
+    event = index.ledger.latest(["str.split"])["str.split"]
+
+    assert index.existing_ids(["b"]) == {"b"}
+    assert event.document.queries == ("how to split",)
+    assert event.document.fields == {"package": "x"}
 
 
 def test_older_ledger_copy_receives_newer_documents(two, tmp_path):

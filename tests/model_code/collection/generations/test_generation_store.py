@@ -66,26 +66,50 @@ def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
     )
 
 
-def test_rewind_to_previous_build_shares_its_files(
-    build: Build, other_build: Build, tmp_path: Path
-) -> None:
-    first, second = build.open(tmp_path, model_version=1), other_build.open(tmp_path)
-    live = GenerationStore(tmp_path / "live", "hce")
+def test_another_build_becomes_current(build: Build, other_build: Build, tmp_path: Path) -> None:
+    build.open(tmp_path)
+
+    second = other_build.open(tmp_path)
+
     assert second.number == 1
     assert second.manifest["parent"] is None
-    assert live.current() == second
-    again = build.open(tmp_path)
+    assert GenerationStore(tmp_path / "live", "hce").current() == second
+
+
+@pytest.fixture
+def opened_again(build: Build, other_build: Build, tmp_path: Path) -> tuple[Generation, Generation]:
+    """The first generation of a build, and the one after another build was open in between."""
+    first = build.open(tmp_path, model_version=1)
+    other_build.open(tmp_path)
+    return first, build.open(tmp_path)
+
+
+def test_rewind_to_previous_build_shares_its_files(
+    opened_again: tuple[Generation, Generation], tmp_path: Path
+) -> None:
+    _, again = opened_again
+
+    generations = GenerationStore(tmp_path / "live", "hce").generations()
     assert again.number == 2
     assert again.build == 0
     assert again.manifest["parent"] == 0
     assert [path.name for path in again.folder.iterdir()] == ["manifest.json"]
-    assert (again.needs, again.manifest["provenance"]) == ({0, 2}, {}), (
-        "the model's version is told by the build alone"
-    )
-    found = Searcher.open(tmp_path / "live").search("split a string", 5)
-    before = Searcher(tmp_path / "live", first, {}).search("split a string", 5)
-    assert [replace(hit, generation=first.number) for hit in found] == before
-    assert [generation.number for generation in live.generations()] == [0, 1, 2]
+    assert again.needs == {0, 2}
+    # Only the generation of the build names the version of the model.
+    assert again.manifest["provenance"] == {}
+    assert [generation.number for generation in generations] == [0, 1, 2]
+
+
+def test_rewind_to_previous_build_finds_the_same(
+    opened_again: tuple[Generation, Generation], tmp_path: Path
+) -> None:
+    first, _ = opened_again
+    live = tmp_path / "live"
+
+    hits = Searcher.open(live).search("split a string", 5)
+
+    expected = Searcher(live, first, {}).search("split a string", 5)
+    assert [replace(hit, generation=first.number) for hit in hits] == expected
 
 
 def test_uncommitted_generations_are_deleted(build: Build, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from freshet.results import SearchResult
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.query_options import QueryOptions
-from model_code.collection.generations.searcher import Searcher
+from model_code.collection.generations.searcher import Hit, Searcher
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.text.documents import Document, Remove
@@ -84,12 +84,21 @@ def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> N
     assert first.path == tree.path(1)
 
 
-def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
+def ids_of(hits: list[Hit]) -> list[str]:
+    """Return the documents of hits, best first."""
+    return [hit.document_id for hit in hits]
+
+
+def test_batch_equals_single_searches(searcher: Searcher) -> None:
     texts = ["split", "read a json file", "square root", "?"]
-    batch, single = searcher.search_batch(texts, 9), [searcher.search(text, 9) for text in texts]
-    assert [[hit.document_id for hit in hits] for hits in batch] == [
-        [h.document_id for h in hits] for hits in single
-    ]
+
+    batch = searcher.search_batch(texts, 9)
+
+    for text, hits in zip(texts, batch, strict=True):
+        assert ids_of(hits) == ids_of(searcher.search(text, 9))
+
+
+def test_empty_batch_has_no_rankings(searcher: Searcher) -> None:
     assert searcher.search_batch([], 3) == []
 
 
@@ -99,22 +108,31 @@ def test_ready_searcher_has_built_its_retriever(searcher: Searcher) -> None:
     assert "retriever" in vars(anew.ready())
 
 
-def test_filters_keep_order_and_report_unknown_fields(
-    searcher: Searcher,
-) -> None:
-    everything, packages = (
-        searcher.search("read a list", 9),
-        ["package=csv", "package=json", "package=str"],
-    )
-    found = searcher.search("read a list", 9, packages)
-    wanted = ("csv.reader", "json.load", "str.split")
-    expected = [(hit.document_id, hit.score) for hit in everything if hit.document_id in wanted]
-    assert [(hit.document_id, hit.score) for hit in found] == expected
-    assert [hit.rank for hit in found] == [1, 2, 3]
-    assert len(searcher.search("read a list", 2, packages)) == 2
-    assert [hit.document_id for hit in searcher.search("x", 9, ["tags=text", "package=re"])] == [
-        "re.split"
-    ]
+PACKAGES = ["package=csv", "package=json", "package=str"]
+
+
+def test_filters_keep_order_and_scores(searcher: Searcher) -> None:
+    hits = searcher.search("read a list", 9, PACKAGES)
+
+    expected = []
+    for hit in searcher.search("read a list", 9):
+        if hit.document_id in ("csv.reader", "json.load", "str.split"):
+            expected.append((hit.document_id, hit.score))
+    assert [(hit.document_id, hit.score) for hit in hits] == expected
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+
+
+def test_filtered_search_has_at_most_k_hits(searcher: Searcher) -> None:
+    assert len(searcher.search("read a list", 2, PACKAGES)) == 2
+
+
+def test_filters_of_several_fields_must_all_match(searcher: Searcher) -> None:
+    hits = searcher.search("x", 9, ["tags=text", "package=re"])
+
+    assert ids_of(hits) == ["re.split"]
+
+
+def test_filter_of_unknown_field_is_refused(searcher: Searcher) -> None:
     with pytest.raises(
         FreshetError, match="no document has a field 'color'; fields: package, since, tags"
     ):
@@ -131,15 +149,28 @@ def ids(result: SearchResult) -> list[str]:
 
 
 def test_pages_continue_the_ranking(searcher: Searcher) -> None:
-    everything = page(searcher, k=9)
+    whole = page(searcher, k=9)
 
-    first, second = page(searcher, k=4), page(searcher, k=4, offset=4)
+    first = page(searcher, k=4)
+    second = page(searcher, k=4, offset=4)
 
-    assert [*first.hits, *second.hits] == everything.hits[:8]
-    assert first.total == second.total == len(DOCUMENTS)
+    assert [*first.hits, *second.hits] == whole.hits[:8]
+    assert first.total == len(DOCUMENTS)
+    assert second.total == len(DOCUMENTS)
+
+
+def test_page_beyond_the_ranking_is_empty(searcher: Searcher) -> None:
     assert page(searcher, k=4, offset=100).hits == []
+
+
+def test_total_counts_matching_documents(searcher: Searcher) -> None:
     assert page(searcher, k=1, filters={"tags": "text"}).total == 2
-    assert page(searcher, filters={"package": "nothing"}, facets=["tags"]).facets == {"tags": {}}
+
+
+def test_facets_of_no_documents_are_empty(searcher: Searcher) -> None:
+    found = page(searcher, filters={"package": "nothing"}, facets=["tags"])
+
+    assert found.facets == {"tags": {}}
 
 
 def test_facets_count_the_window(searcher: Searcher) -> None:

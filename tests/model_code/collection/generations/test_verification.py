@@ -63,18 +63,44 @@ def test_sound_changes_pass_and_are_made(writer):
     assert writer.apply([Remove("twin")], up_to(2), {}, verify_searchable).deleted == ("twin",)
 
 
-def test_a_refused_generation_leaves_nothing(writer):
+def test_guard_sees_the_new_generation(writer):
+    seen = []
+
+    def record(searcher, applied):
+        seen.append((searcher.generation, applied.generation, writer.collection.current_number()))
+
+    writer.apply(CHANGES, up_to(1), {}, record)
+
+    ((searched, applied, current_number),) = seen
+    assert searched == applied
+    assert current_number == 0
+
+
+def test_refused_generation_leaves_nothing(writer):
     def refuse(searcher, applied):
-        assert searcher.generation == applied.generation != writer.collection.current()
         raise FreshetError("no")
 
-    before, files = rankings(writer), sorted(writer.collection.folder.rglob("*"))
+    rankings_before = rankings(writer)
+    files_before = sorted(writer.collection.folder.rglob("*"))
+
     with pytest.raises(FreshetError, match="^no$"):
         writer.apply(CHANGES, up_to(1), {}, refuse)
-    assert sorted(writer.collection.folder.rglob("*")) == files
+
+    assert sorted(writer.collection.folder.rglob("*")) == files_before
     assert writer.collection.current_number() == 0
-    assert rankings(writer) == before
-    assert writer.apply(CHANGES, up_to(1), {}, verify_searchable).generation.number == 1
+    assert rankings(writer) == rankings_before
+
+
+def test_changes_can_be_applied_after_a_refusal(writer):
+    def refuse(searcher, applied):
+        raise FreshetError("no")
+
+    with pytest.raises(FreshetError, match="^no$"):
+        writer.apply(CHANGES, up_to(1), {}, refuse)
+
+    result = writer.apply(CHANGES, up_to(1), {}, verify_searchable)
+
+    assert result.generation.number == 1
 
 
 def dense(opened):
@@ -168,13 +194,15 @@ def find_again(searcher):
 
 @pytest.mark.parametrize(("fault", "sign"), [(lose, -1), (find_again, 1)])
 def test_wrong_document_count_fails_verification(writer, fault, sign):
-    before = writer.apply([Remove("d06")], up_to(1), {}, verify_searchable).generation.manifest[
-        "documents"
-    ]
-    added, found = len(NEW) - 1, before + len(NEW) - 1 + sign  # d05 goes
-    assert faulty(writer, fault, event=2).endswith(
-        f"it holds {found} documents in place of {before} and +{added}"
-    )
+    first = writer.apply([Remove("d06")], up_to(1), {}, verify_searchable).generation
+    before = first.manifest["documents"]
+    # The changes add all new documents and delete d05.
+    added = len(NEW) - 1
+    found = before + added + sign
+
+    message = faulty(writer, fault, event=2)
+
+    assert message.endswith(f"it holds {found} documents in place of {before} and +{added}")
 
 
 def test_a_shared_part_is_not_searched(opened, writer):

@@ -86,8 +86,11 @@ def test_qdrant_finds_by_vector_and_filter(tmp_path):
         "notes", query=[0, 1, 0.5], query_filter=models.Filter(must=[is_note]), limit=1
     ).points
     client.close()
-    assert (found[0].payload["document_id"], found[0].payload["passage"]) == ("bees", 1)
-    assert found[0].score == pytest.approx(1.0)
+
+    (point,) = found
+    assert point.payload["document_id"] == "bees"
+    assert point.payload["passage"] == 1
+    assert point.score == pytest.approx(1.0)
 
 
 def test_qdrant_replaces_and_deletes_passages(tmp_path):
@@ -110,10 +113,13 @@ def test_lance_holds_texts_fields_and_ids(tmp_path):
     write("lancedb", tmp_path, BEES, QUOTED)
 
     rows = lancedb.connect(str(tmp_path)).open_table("notes").to_arrow().to_pylist()
-    row = next(one for one in rows if one["document_id"] == "Ada's note")
+    row = next(row for row in rows if row["document_id"] == "Ada's note")
     assert json.loads(row["fields"]) == {"package": "notes", "year": 2024, "tags": ["a", "b"]}
-    assert (row["passage"], row["title"], row["text"]) == (0, "Title of Ada's note", "passage 0")
-    assert (row["date"], row["vector"]) == ("2024-05-01", [0.0, 0.0, 1.0])
+    assert row["passage"] == 0
+    assert row["title"] == "Title of Ada's note"
+    assert row["text"] == "passage 0"
+    assert row["date"] == "2024-05-01"
+    assert row["vector"] == [0.0, 0.0, 1.0]
 
 
 def test_lance_finds_by_vector(tmp_path):
@@ -123,8 +129,9 @@ def test_lance_finds_by_vector(tmp_path):
     write("lancedb", tmp_path, BEES, QUOTED)
 
     table = lancedb.connect(str(tmp_path)).open_table("notes")
-    found = table.search([0, 1, 0.5]).distance_type("dot").limit(1).to_list()
-    assert (found[0]["document_id"], found[0]["passage"]) == ("bees", 1)
+    (row,) = table.search([0, 1, 0.5]).distance_type("dot").limit(1).to_list()
+    assert row["document_id"] == "bees"
+    assert row["passage"] == 1
 
 
 def test_lance_replaces_and_deletes_passages(tmp_path):

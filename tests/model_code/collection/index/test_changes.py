@@ -259,21 +259,55 @@ def serve(monkeypatch, project, searchable=True):
     return asked
 
 
-def test_running_service_applies_recorded_changes(project, more, monkeypatch):
-    asked, own = serve(monkeypatch, project), collection_of(project)
-    monkeypatch.setattr(own, "apply", None)  # never called: the service does it
-    outcome = commands.add_files(own, [more])
-    assert outcome.added == ["a"]
-    assert outcome.updated == ["str.split"]
-    assert outcome.unchanged == 1
-    assert outcome.failed is False
-    assert outcome.generation == 1
-    assert asked == [1]
-    assert [row["row"] for row in outcome.rejected] == [4]
-    assert own.ledger_view.counts()["rejected"] == 1
-    assert commands.add_files(own, [more], only_known=True).unchanged == 3
-    assert asked == [1], "nothing new: the service is not asked"
-    assert commands.delete_documents(own, ["a"]).deleted == ["a"]
+@pytest.fixture
+def served(project, monkeypatch):
+    """The live index of a project with a running service, and the calls of the service.
+
+    The index must not apply changes itself.
+    """
+    calls = serve(monkeypatch, project)
+    index = collection_of(project)
+    monkeypatch.setattr(index, "apply", None)
+    return index, calls
+
+
+def test_running_service_applies_recorded_changes(served, more):
+    index, calls = served
+
+    report = commands.add_files(index, [more])
+
+    assert report.added == ["a"]
+    assert report.updated == ["str.split"]
+    assert report.unchanged == 1
+    assert report.failed is False
+    assert report.generation == 1
+    assert calls == [1]
+
+
+def test_rejected_rows_are_counted_beside_a_service(served, more):
+    index, _ = served
+
+    report = commands.add_files(index, [more])
+
+    assert [row["row"] for row in report.rejected] == [4]
+    assert index.ledger_view.counts()["rejected"] == 1
+
+
+def test_service_is_not_called_without_changes(served, more):
+    index, calls = served
+    commands.add_files(index, [more])
+
+    report = commands.add_files(index, [more], only_known=True)
+
+    assert report.unchanged == 3
+    assert calls == [1]
+
+
+def test_running_service_applies_deletions(served, more):
+    index, _ = served
+    commands.add_files(index, [more])
+
+    assert commands.delete_documents(index, ["a"]).deleted == ["a"]
 
 
 def test_file_with_non_utf8_name_is_added(run, project, tmp_path):

@@ -196,25 +196,46 @@ def test_pending_changes_survive_a_revert(project, collection):
     ]
 
 
-def test_revert_of_default_applies_to_all_retrievers(project, collection):
+@pytest.fixture
+def other(project, collection):
+    """A second retriever that has applied an addition and an update, as the default has."""
     open_build(project, BASE, retriever="other")
-    other = collection_of(project, "other")
+    index = collection_of(project, "other")
     add(collection, row("a"), row("str.split", "2"))
-    other.apply()
+    index.apply()
+    return index
+
+
+def test_only_the_default_retriever_can_be_reverted(other):
     with pytest.raises(FreshetError, match="freshet rewind --retriever other --generation 0"):
         other.revert(0)
+
+
+def test_revert_of_default_applies_to_all_retrievers(project, collection, other):
     collection.revert(0)
-    assert texts(project, ["a", *BASE], "other")["str.split"] == "2"
-    assert other.apply().deleted == ("a",)
+    texts_before = texts(project, ["a", *BASE], "other")
+
+    result = other.apply()
+
+    assert texts_before["str.split"] == "2"
+    assert result.deleted == ("a",)
     assert texts(project, ["a", *BASE], "other") == BASE
+
+
+def test_rewound_retriever_follows_the_log_again(project, collection, other):
+    collection.revert(0)
+    other.apply()
     rewound = other.rewind(1)
+    texts_of_rewound = texts(project, ["a"], "other")
+
+    result = other.apply()
+
     assert rewound.number == 3
-    assert texts(project, ["a"], "other") == {"a": "some text"}
-    applied = other.apply()
-    assert (applied.deleted, applied.updated) == (("a",), ("str.split",)), (
-        "its documents follow the log"
-    )
-    assert applied.added == applied.unchanged == ()
+    assert texts_of_rewound == {"a": "some text"}
+    assert result.deleted == ("a",)
+    assert result.updated == ("str.split",)
+    assert result.added == ()
+    assert result.unchanged == ()
 
 
 def test_build_of_other_ledger_hides_no_event(project, collection):

@@ -126,17 +126,34 @@ def equals(member: Any, wanted: Any) -> bool:
 
 
 def is_beside(member: Any, operator: str, wanted: Any) -> bool:
+    """Return whether a value lies on the wanted side of a bound.
+
+    Days are compared with days, moments with moments and numbers with numbers. The number 1999 is
+    also a year, which is compared with dates.
+    """
+    bound: Any = wanted
     if is_day(wanted):
-        own, bound = day_of(member), wanted
+        value = day_of(member)
     elif moment(wanted) is not None:
-        own, bound = moment(member), moment(wanted)
+        value = moment(member)
+        bound = moment(wanted)
     else:
-        own, bound = measure(member), measure(wanted)
-        if own is None and measure(wanted) == 1999:  # a year, which is compared with dates too
-            own, bound = (day_of(member) or "")[:4] or None, "1999"
-    if own is None:
+        value = measure(member)
+        bound = measure(wanted)
+        day = day_of(member)
+        if value is None and bound == 1999 and day:
+            value = day[:4]
+            bound = "1999"
+
+    if value is None:
         return False
-    return {"<": own < bound, "<=": own <= bound, ">": own > bound, ">=": own >= bound}[operator]
+    if operator == "<":
+        return value < bound
+    if operator == "<=":
+        return value <= bound
+    if operator == ">":
+        return value > bound
+    return value >= bound
 
 
 def is_day(value: Any) -> bool:

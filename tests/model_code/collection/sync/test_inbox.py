@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -135,15 +136,20 @@ def test_reverted_file_is_received_again(collection):
 
 
 def test_wholly_refused_file_is_received_again(collection):
-    """Also if another of its name was refused for the same row."""
-    rows, settings = [LINE.format(one, "word " * 9) for one in "ab"], collection.project.params_file
-    settings.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
-    for content in (rows[0], rows[0], "".join(rows)):
+    """Also if another file of its name was refused for the same row."""
+    first_row = LINE.format("a", "word " * 9)
+    second_row = LINE.format("b", "word " * 9)
+    params = collection.project.params_file
+    params.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
+    for content in (first_row, first_row, first_row + second_row):
         refused = take(collection, "feed.jsonl", content).receipt
         assert len(refused.rejected) == content.count("\n")
         assert refused.events == ()
-    settings.write_text("{retrievers: {hce: {}}}\n")
-    assert len(take(collection, "feed.jsonl", rows[0]).receipt.events) == 1
+
+    params.write_text("{retrievers: {hce: {}}}\n")
+    received = take(collection, "feed.jsonl", first_row).receipt
+
+    assert len(received.events) == 1
 
 
 def test_file_without_accepted_rows_fails_with_reason(collection):
@@ -213,27 +219,34 @@ def test_an_unreadable_file_fails_alone_and_says_why(collection, name, content, 
     assert reason in (collection.project.root / "inbox" / "failed" / f"{name}.reason").read_text()
 
 
+def crash_at_odd_calls(function):
+    """Return a function that fails at its first call and at every second one after it."""
+    calls = 0
+
+    def crash_or_call(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise KeyboardInterrupt
+        return function(*arguments, **options)
+
+    return crash_or_call
+
+
 @pytest.mark.parametrize("point", ["receive", "_move", "write_text"])
-def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, point):
+def test_crash_at_any_point_receives_everything_once(collection, monkeypatch, point):
     drop(collection, "bad.pdf", "%PDF", age=3)
     drop(collection, "a.jsonl", LINE.format("a", "1"), age=2)
     drop(collection, "b.jsonl", LINE.format("a", "2"), age=1)
-    where = collection if point == "receive" else inbox
-    kept, calls = getattr(where, point), []
+    owner = collection if point == "receive" else inbox
+    monkeypatch.setattr(owner, point, crash_at_odd_calls(getattr(owner, point)))
 
-    def crash(*arguments, **named):
-        calls.append(1)
-        if len(calls) % 2:
-            raise KeyboardInterrupt
-        return kept(*arguments, **named)
-
-    monkeypatch.setattr(where, point, crash)
     for _ in range(4):
-        try:
+        with suppress(KeyboardInterrupt):
             inbox.receive_inbox(collection)
-        except KeyboardInterrupt:
-            continue
-    assert [event.payload["text"] for event in collection.ledger_view.life("a")] == ["1", "2"]
+
+    events = collection.ledger_view.life("a")
+    assert [event.payload["text"] for event in events] == ["1", "2"]
     assert listing(collection) == [
         ".lock",
         "done/a.jsonl",

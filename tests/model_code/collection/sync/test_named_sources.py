@@ -199,16 +199,34 @@ def test_built_documents_belong_to_source_of_their_id(tmp_path):
     assert ids(index) == ["a.md", "wiki:a.md"]
 
 
+def test_status_without_sources_lists_none(live, monkeypatch):
+    monkeypatch.chdir(live.project.root)
+
+    assert "source  " not in status_text(project_status(live.project))
+
+
+def test_sources_have_names_and_sizes(live, monkeypatch):
+    monkeypatch.chdir(live.project.root)
+    follow_wiki(live)
+
+    default, wiki = source_states(live.project)
+
+    assert default.name == "default"
+    assert default.documents == 2
+    assert default.location == "notes"
+    assert wiki.name == "wiki"
+    assert wiki.documents == 2
+    assert default.synced <= wiki.synced
+
+
 def test_status_lists_sources(live, monkeypatch):
     monkeypatch.chdir(live.project.root)
-    assert "source  " not in status_text(project_status(live.project))
     follow_wiki(live)
-    own, wiki = source_states(live.project)
-    assert (own.name, own.documents, own.location) == ("default", 2, "notes")
-    assert (wiki.name, wiki.documents) == ("wiki", 2)
-    assert own.synced <= wiki.synced
-    assert project_status(live.project)["sources"][1]["documents"] == 2
-    assert "source      wiki  2 documents, synced 2" in status_text(project_status(live.project))
+
+    status = project_status(live.project)
+
+    assert status["sources"][1]["documents"] == 2
+    assert "source      wiki  2 documents, synced 2" in status_text(status)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"wiki": 1}', '{"a:b": "x"}'])

@@ -1,5 +1,6 @@
-"""Guards `freshet sync`: whatever was edited, the index then holds what the source holds, and
-nothing is lost by it.
+"""Tests of `freshet sync`.
+
+After any edits the index holds what the source holds, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ from orchestration.cli import app
 from tests.document_files import pdf
 from tests.live_example import BASE, collection_of, make_project
 
-SCRIPTS = 20  # of each life: a thousand in all, of which the first two hundred are run always
-LIVES = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 50))]
+# Number of scripts of edits per seed. There are a thousand scripts in all, of which the first two
+# hundred run always.
+SCRIPTS = 20
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 50))]
 WORDS = ["moss", "fern", "oak", "bark", "root", "leaf", "seed", "stem", "bud", "twig"]
 
 
 @pytest.fixture
 def live(tmp_path):
+    """A live collection whose source is the empty folder `notes`."""
     project = make_project(tmp_path)
     (tmp_path / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}\n")
     (tmp_path / "notes").mkdir()
@@ -55,45 +59,94 @@ def use_rows(live, name):
 
 
 def write(live, **files):
+    """Write Markdown files of the source: texts or bytes by name."""
     for name, text in files.items():
         path = live.project.root / "notes" / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        content = text if isinstance(text, bytes) else text.encode()
+        path.write_bytes(content)
 
 
-def changes(outcome):
-    return outcome.added, outcome.updated, outcome.deleted, outcome.unchanged
+def write_rows(live, rows):
+    """Make a file of rows, `rows.jsonl`, the project's own source."""
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (live.project.root / "rows.jsonl").write_text("".join(lines))
+    use_rows(live, "rows.jsonl")
 
 
-def test_sync_follows_source_and_is_idempotent(live, monkeypatch):
+def assert_changes(report, added=(), updated=(), deleted=(), unchanged=0):
+    """Check which documents a sync changed, and how many it left unchanged."""
+    assert report.added == list(added)
+    assert report.updated == list(updated)
+    assert report.deleted == list(deleted)
+    assert report.unchanged == unchanged
+
+
+def test_first_sync_replaces_the_build(live):
+    """The documents of the build came from the source."""
     write(live, a="one", b="two", c="three")
-    first = sync(live)
-    assert changes(first) == (["a.md", "b.md", "c.md"], [], sorted(BASE), 0), (
-        "what was built came from the source"
-    )
+
+    report = sync(live)
+
+    assert_changes(report, added=["a.md", "b.md", "c.md"], deleted=sorted(BASE))
+
+
+@pytest.fixture
+def edited(live):
+    """A synced source in which one file was changed and one was renamed."""
+    write(live, a="one", b="two", c="three")
+    sync(live)
     write(live, a="changed")
     (live.project.root / "notes/b.md").rename(live.project.root / "notes/d.md")
-    assert changes(sync(live, dry_run=True)) == (["d.md"], ["a.md"], ["b.md"], 1)
-    done = sync(live)
-    assert changes(done) == (["d.md"], ["a.md"], ["b.md"], 1)
-    monkeypatch.setattr(FolderSource, "read", None)  # nothing is read
-    again = sync(live)
-    assert changes(again) == ([], [], [], 3)
-    assert again.generation == done.generation
+    return live
 
 
-def test_copied_folder_moves_no_document(live):
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_sync_follows_edits(edited, dry_run):
+    report = sync(edited, dry_run=dry_run)
+
+    assert_changes(report, added=["d.md"], updated=["a.md"], deleted=["b.md"], unchanged=1)
+
+
+def test_second_sync_reads_and_changes_nothing(edited, monkeypatch):
+    first = sync(edited)
+
+    # A file that is read fails.
+    monkeypatch.setattr(FolderSource, "read", None)
+    again = sync(edited)
+
+    assert_changes(again, unchanged=3)
+    assert again.generation == first.generation
+
+
+@pytest.mark.parametrize(("merge_duplicates", "unchanged"), [("none", 6), ("text", 6)])
+def test_copied_folder_moves_no_document(live, merge_duplicates, unchanged):
+    live.project.params_file.write_text(
+        f"{{corpus: {{path: notes, merge_duplicates: {merge_duplicates}}}, retrievers: {{hce: {{}}}}}}\n"
+    )
+    write(live, **{f"notes/{number}": f"text {number}" for number in range(6)})
+    sync(live, force=True)
+
+    shutil.copytree(live.project.root / "notes/notes", live.project.root / "notes/a copy")
+    report = sync(live)
+
+    assert report.deleted == []
+    assert report.unchanged == unchanged
+
+
+def test_merging_later_keeps_copied_documents(live):
     write(live, **{f"notes/{number}": f"text {number}" for number in range(6)})
     sync(live, force=True)
     shutil.copytree(live.project.root / "notes/notes", live.project.root / "notes/a copy")
-    for merge_duplicates in ("none", "text"):
-        live.project.params_file.write_text(
-            f"{{corpus: {{path: notes, merge_duplicates: {merge_duplicates}}}, "
-            "retrievers: {hce: {}}}\n"
-        )
-        outcome = sync(live)
-        assert outcome.deleted == []
-        assert outcome.unchanged == (6 if merge_duplicates == "none" else 12)
+    sync(live)
+
+    live.project.params_file.write_text(
+        "{corpus: {path: notes, merge_duplicates: text}, retrievers: {hce: {}}}\n"
+    )
+    report = sync(live)
+
+    assert report.deleted == []
+    assert report.unchanged == 12
     assert len(live.content_hashes()) == 12
 
 
@@ -102,108 +155,180 @@ def test_equal_texts_are_kept_in_sync_build_and_add(live):
     notes = live.project.root / "notes"
     assert add_files(live, [notes], dry_run=True).added == ["a.md", "b.md", "c.md"]
     assert sync(live, dry_run=True).added == ["a.md", "b.md", "c.md"]
-    assert len(built(live)) == 3
+    assert len(build_hashes(live)) == 3
 
 
-def test_merging_leaves_out_only_new_documents(live):
+@pytest.fixture
+def merging(live):
+    """A source of two files whose settings merge duplicates, after three duplicates arrived."""
     live.project.params_file.write_text(
         "{corpus: {path: notes, merge_duplicates: text}, retrievers: {hce: {}}}\n"
     )
     write(live, b="moss", c="fern")
     sync(live, force=True)
     write(live, a="Moss", c="moss", d="moss")
+    return live
 
-    outcome = sync(live)
 
-    assert changes(outcome) == ([], ["c.md"], [], 1)
-    assert outcome.merged == {"a.md": "b.md", "d.md": "b.md"}
-    assert "1 updated, 1 unchanged, 2 merged" in str(outcome)
-    assert "  merged    a.md  says the same as b.md" in str(outcome)
-    added = add_files(live, [live.project.root / "notes"])
-    assert added.merged == {"a.md": "b.md", "d.md": "b.md"}
-    assert added.unchanged == 2
-    (live.project.root / "notes/b.md").unlink()
-    (live.project.root / "notes/c.md").unlink()
-    assert sync(live).added == ["a.md"]
+def test_merging_leaves_out_only_new_documents(merging):
+    report = sync(merging)
+
+    assert_changes(report, updated=["c.md"], unchanged=1)
+    assert report.merged == {"a.md": "b.md", "d.md": "b.md"}
+
+
+def test_merged_documents_are_reported(merging):
+    report = str(sync(merging))
+
+    assert "1 updated, 1 unchanged, 2 merged" in report
+    assert "  merged    a.md  says the same as b.md" in report
+
+
+def test_added_files_are_merged_like_the_source(merging):
+    sync(merging)
+
+    report = add_files(merging, [merging.project.root / "notes"])
+
+    assert report.merged == {"a.md": "b.md", "d.md": "b.md"}
+    assert report.unchanged == 2
+
+
+def test_merged_document_replaces_its_deleted_duplicates(merging):
+    sync(merging)
+
+    (merging.project.root / "notes/b.md").unlink()
+    (merging.project.root / "notes/c.md").unlink()
+
+    assert sync(merging).added == ["a.md"]
 
 
 def test_files_that_git_ignores_are_counted(live):
-    write(live, a="one", b="two")
+    write(live, a="one", b="two", **{"build/c": "three"})
     notes = live.project.root / "notes"
     (notes / ".gitignore").write_text("b.md\nbuild/\n")
-    write(live, **{"build/c": "three"})
-    outcome = sync(live, force=True)
-    assert outcome.added == ["a.md"]
+
+    sync_report = sync(live, force=True)
+    add_report = add_files(live, [notes])
+
     line = "1 file and 1 folder are left out, because git ignores them"
-    assert line in str(outcome)
-    assert line in str(add_files(live, [notes]))
+    assert sync_report.added == ["a.md"]
+    assert line in str(sync_report)
+    assert line in str(add_report)
 
 
-def test_unreadable_file_keeps_its_document(live):
+@pytest.fixture
+def with_unreadable(live):
+    """A synced source of two files, one of which has become unreadable."""
     write(live, a="one", b="two")
     sync(live)
     write(live, a=b"caf\0")
-    outcome = sync(live)
-    assert changes(outcome) == ([], [], [], 1)
-    assert [one["document_id"] for one in outcome.rejected] == ["a.md"]
-    assert "a.md" in live.content_hashes()
-    (live.project.root / "notes/a.md").unlink()
-    assert sync(live).deleted == ["a.md"]
+    return live
 
 
-@pytest.mark.parametrize("name", [b"two\nlines.md", b"caf\xe9.md"])
-def test_file_with_unusable_name_stops_no_deletion(live, name):
+def test_unreadable_file_keeps_its_document(with_unreadable):
+    report = sync(with_unreadable)
+
+    assert_changes(report, unchanged=1)
+    assert [row["document_id"] for row in report.rejected] == ["a.md"]
+    assert "a.md" in with_unreadable.content_hashes()
+
+
+def test_document_of_deleted_unreadable_file_is_deleted(with_unreadable):
+    sync(with_unreadable)
+
+    (with_unreadable.project.root / "notes/a.md").unlink()
+
+    assert sync(with_unreadable).deleted == ["a.md"]
+
+
+def write_file_named(folder, name):
+    """Write a text file whose name is given as bytes."""
+    with open(os.path.join(os.fsencode(folder), name), "wb") as stream:
+        stream.write(b"text")
+
+
+@pytest.mark.parametrize(
+    ("name", "printed_name"),
+    [(b"two\nlines.md", "two\\nlines.md"), (b"caf\xe9.md", "caf\\xe9.md")],
+)
+def test_file_with_unusable_name_stops_no_deletion(live, name, printed_name):
     write(live, a="one", b="two")
     sync(live, force=True)
     folder = live.project.root / "notes"
-    with open(os.path.join(os.fsencode(folder), name), "wb") as stream:
-        stream.write(b"text")
+    write_file_named(folder, name)
     (folder / "b.md").unlink()
 
-    outcome = sync(live)
+    report = sync(live)
 
-    assert outcome.deleted == ["b.md"]
-    assert outcome.kept == 0
-    (refused,) = outcome.rejected
+    (refused,) = report.rejected
+    assert report.deleted == ["b.md"]
+    assert report.kept == 0
     assert "bad id" in refused["reason"]
-    assert refused["document_id"] == os.fsdecode(name).encode("unicode_escape").decode().replace(
-        "\\udce9", "\\xe9"
-    )
+    assert refused["document_id"] == printed_name
 
 
-def test_what_is_not_read_of_files_is_reported_until_it_is_read(live):
+@pytest.fixture
+def with_notes(live):
+    """A source with a file of another encoding and a file of an old format."""
     write(live, a=b"caf\xe9", b="two")
-    folder = live.project.root / "notes"
-    (folder / "old.doc").write_bytes(b"\xd0\xcf")
-    outcome = sync(live, force=True)
-    expected = [("old.doc", "unread file"), ("a.md", "encoding")]
-    assert [(note.file, note.kind) for note in sort_notes(outcome.notes)] == expected
-    assert "unread file: 1 file\n    old.doc  it is an old Office format" in str(outcome)
-    assert read_reading_notes(live.project) == sort_notes(outcome.notes)
-    # Files that are not read again keep their notes.
-    assert len(sync(live).notes) == 2
-
-    write(live, a="cafe")
-    (folder / "old.doc").unlink()
-    assert sync(live).notes == []
-    assert read_reading_notes(live.project) == []
+    (live.project.root / "notes" / "old.doc").write_bytes(b"\xd0\xcf")
+    return live
 
 
-def test_refused_files_are_kept_in_mind_until_they_are_read(live, tmp_path):
+def test_parts_that_are_not_read_are_reported(with_notes):
+    report = sync(with_notes, force=True)
+
+    notes = sort_notes(report.notes)
+    assert [(note.file, note.kind) for note in notes] == [
+        ("old.doc", "unread file"),
+        ("a.md", "encoding"),
+    ]
+    assert "unread file: 1 file\n    old.doc  it is an old Office format" in str(report)
+    assert read_reading_notes(with_notes.project) == notes
+
+
+def test_unchanged_files_keep_their_notes(with_notes):
+    """They are not read again."""
+    sync(with_notes, force=True)
+
+    assert len(sync(with_notes).notes) == 2
+
+
+def test_notes_end_when_files_can_be_read(with_notes):
+    sync(with_notes, force=True)
+
+    write(with_notes, a="cafe")
+    (with_notes.project.root / "notes" / "old.doc").unlink()
+
+    assert sync(with_notes).notes == []
+    assert read_reading_notes(with_notes.project) == []
+
+
+def test_refused_file_is_noted_until_it_is_read(live):
     write(live, a="one", b=b"\0")
-    outcome = sync(live, force=True)
-    assert outcome.notes == []
-    (note,) = read_reading_notes(live.project)
-    assert (note.file, note.kind) == ("b.md", "refused file")
+
+    report = sync(live, force=True)
+    notes_while_refused = read_reading_notes(live.project)
     write(live, b="two")
     sync(live)
+
+    (note,) = notes_while_refused
+    assert report.notes == []
+    assert note.file == "b.md"
+    assert note.kind == "refused file"
     assert read_reading_notes(live.project) == []
+
+
+def test_added_file_without_text_is_noted_until_it_has_some(live, tmp_path):
     path = tmp_path / "scan.pdf"
     path.write_bytes(pdf([""]))
     add_files(live, [path])
-    assert [note.file for note in read_reading_notes(live.project)] == ["scan.pdf"]
+    notes_of_empty_file = read_reading_notes(live.project)
+
     path.write_bytes(pdf(["text"]))
     add_files(live, [path])
+
+    assert [note.file for note in notes_of_empty_file] == ["scan.pdf"]
     assert read_reading_notes(live.project) == []
 
 
@@ -211,10 +336,11 @@ def test_added_file_with_unusable_name_is_refused_alone(live, tmp_path):
     folder = tmp_path / "more"
     folder.mkdir()
     (folder / "good.md").write_text("good")
-    for name in (b"two\nlines.md", b"caf\xe9.md"):
-        with open(os.path.join(os.fsencode(folder), name), "wb") as stream:
-            stream.write(b"text")
+    write_file_named(folder, b"two\nlines.md")
+    write_file_named(folder, b"caf\xe9.md")
+
     report = add_files(live, [folder])
+
     assert report.added == ["good.md"]
     assert [row["document_id"] for row in report.rejected] == ["caf\\xe9.md", "two\\nlines.md"]
     assert len(str(report).splitlines()) == 3
@@ -223,47 +349,64 @@ def test_added_file_with_unusable_name_is_refused_alone(live, tmp_path):
 def test_notes_of_added_files_are_kept_until_they_are_deleted(live, tmp_path):
     path = tmp_path / "half.pdf"
     path.write_bytes(pdf(["one", ""]))
+
     report = add_files(live, [path])
-    assert "pages without text: 1 file" in str(report)
-    assert [note.file for note in read_reading_notes(live.project)] == ["half.pdf"]
+    notes_of_added_file = read_reading_notes(live.project)
     delete_documents(live, ["half.pdf"])
+
+    assert "pages without text: 1 file" in str(report)
+    assert [note.file for note in notes_of_added_file] == ["half.pdf"]
     assert read_reading_notes(live.project) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "header", "row", "broken"),
-    [
-        ("rows.jsonl", "", '{{"_id": "r{0}", "text": "text {0}"}}\n', '{{"_id": "r{0}", "te\n'),
-        ("rows.csv", "_id,title,text\n", "r{0},,text {0}\n", "r{0},,text, {0}\n"),
-    ],
-)
-def test_row_without_id_prevents_deletions_unless_forced(live, name, header, row, broken):
-    source, number = live.project.root / name, 12
-    source.write_text(header + "".join(map(row.format, range(number))))
-    (live.project.root / "params.yaml").write_text(
-        f"{{corpus: {{path: {name}}}, retrievers: {{hce: {{}}}}}}\n"
-    )
+@pytest.fixture(params=["rows.jsonl", "rows.csv"])
+def with_malformed_row(request, live):
+    """A synced source of 12 rows, of which row 3 became malformed and row 11 was deleted."""
+    name = request.param
+    header = ""
+    row = '{{"_id": "r{0}", "text": "text {0}"}}\n'
+    malformed_row = '{{"_id": "r{0}", "te\n'
+    if name == "rows.csv":
+        header = "_id,title,text\n"
+        row = "r{0},,text {0}\n"
+        malformed_row = "r{0},,text, {0}\n"
+    source = live.project.root / name
+    rows = [row.format(number) for number in range(12)]
+    source.write_text(header + "".join(rows))
+    use_rows(live, name)
     sync(live, force=True)
-    lines = [(broken if i == 3 else row).format(i) for i in range(number - 1)]
-    source.write_text(header + "".join(lines))
-    for _ in range(2):  # the second has nothing to read
-        outcome = sync(live)
-        assert outcome.deleted == []
-        assert outcome.kept == 2
-        assert outcome.unchanged == 10
-        assert len(outcome.rejected) == 1
-    assert "2 documents stay: no row names them" in str(outcome)
-    assert sync(live, force=True).deleted == ["r11", "r3"]
+
+    rows[3] = malformed_row.format(3)
+    source.write_text(header + "".join(rows[:11]))
+    return live
+
+
+def test_row_without_id_prevents_deletions(with_malformed_row):
+    # The second sync has nothing to read.
+    for _ in range(2):
+        report = sync(with_malformed_row)
+        assert report.deleted == []
+        assert report.kept == 2
+        assert report.unchanged == 10
+        assert len(report.rejected) == 1
+        assert "2 documents stay: no row names them" in str(report)
+
+
+def test_row_without_id_can_be_forced(with_malformed_row):
+    assert sync(with_malformed_row, force=True).deleted == ["r11", "r3"]
 
 
 def test_sync_reads_queries_like_freshet_add(live):
-    source = live.project.root / "rows.jsonl"
-    source.write_text('{"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}}\n')
-    use_rows(live, "rows.jsonl")
+    write_rows(live, [{"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}}])
+
     sync(live, force=True)
-    assert live.ledger.latest(["a"])["a"].payload["queries"] == ["how?"]
-    assert add_files(live, [source]).unchanged == 1
-    assert sync(live).unchanged == 1
+    payload = live.ledger.latest(["a"])["a"].payload
+    add_report = add_files(live, [live.project.root / "rows.jsonl"])
+    sync_report = sync(live)
+
+    assert payload["queries"] == ["how?"]
+    assert add_report.unchanged == 1
+    assert sync_report.unchanged == 1
 
 
 def test_build_add_and_sync_clean_rows_alike(live):
@@ -322,49 +465,80 @@ def test_built_document_with_queries_is_unchanged(live):
 
 
 def test_refused_row_keeps_its_document(live):
-    source, rows = (
-        live.project.root / "rows.jsonl",
-        [("x" * 150, "one"), ("s", "two"), ("t", "three"), ("u", "four")],
+    long_id = "x" * 150
+    write_rows(
+        live,
+        [
+            {"_id": long_id, "text": "one"},
+            {"_id": "s", "text": "two"},
+            {"_id": "t", "text": "three"},
+            {"_id": "u", "text": "four"},
+        ],
     )
-    source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
-    use_rows(live, "rows.jsonl")
     sync(live, force=True)
-    rows = [("x" * 150, None), (" s ", None), ("u", "four")]
-    source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
-    outcome = sync(live)
-    assert outcome.deleted == ["t"]
-    assert [row["document_id"] for row in outcome.rejected] == ["x" * 150, "s"]
+
+    write_rows(
+        live,
+        [
+            {"_id": long_id, "text": None},
+            {"_id": " s ", "text": None},
+            {"_id": "u", "text": "four"},
+        ],
+    )
+    report = sync(live)
+
+    assert report.deleted == ["t"]
+    assert [row["document_id"] for row in report.rejected] == [long_id, "s"]
 
 
 def test_sync_deletes_once_malformed_row_is_fixed(live):
-    source, rows = (
-        live.project.root / "rows.jsonl",
-        [f'{{"_id": "{id_}", "text": "{id_}"}}\n' for id_ in "abc"],
-    )
+    rows = [f'{{"_id": "{name}", "text": "{name}"}}\n' for name in "abc"]
+    source = live.project.root / "rows.jsonl"
     source.write_text("".join(rows))
     add_files(live, [source])
     use_rows(live, "rows.jsonl")
     sync(live, force=True)
+
     source.write_text(rows[0] + rows[1][:9] + "\n")
-    assert sync(live).kept == 2
+    kept_with_malformed_row = sync(live).kept
     source.write_text(rows[0] + rows[1])
-    assert sync(live).deleted == ["c"]
+    report = sync(live)
+
+    assert kept_with_malformed_row == 2
+    assert report.deleted == ["c"]
 
 
-@pytest.mark.parametrize("lost", ["some", "all", "folder"])
-def test_large_source_loss_changes_nothing_until_forced(live, lost):
+@pytest.fixture
+def twelve_notes(live):
+    """A synced source of twelve files."""
     write(live, **{f"n{number}": f"text {number}" for number in range(12)})
     sync(live)
-    before, folder = live.content_hashes(), live.project.root / "notes"
-    for path in sorted(folder.iterdir())[: 5 if lost == "some" else 12]:
+    return live
+
+
+@pytest.mark.parametrize("lost", [5, 12])
+def test_large_source_loss_changes_nothing_until_forced(twelve_notes, lost):
+    before = twelve_notes.content_hashes()
+    for path in sorted((twelve_notes.project.root / "notes").iterdir())[:lost]:
         path.unlink()
-    if lost == "folder":
-        folder.rmdir()
-    with pytest.raises(FreshetError, match="does not exist" if lost == "folder" else "--force"):
-        sync(live, force=lost == "folder")
-    assert live.content_hashes() == before
-    if lost != "folder":
-        assert len(sync(live, force=True).deleted) == (5 if lost == "some" else 12)
+
+    with pytest.raises(FreshetError, match="--force"):
+        sync(twelve_notes)
+    after_refusal = twelve_notes.content_hashes()
+    forced = sync(twelve_notes, force=True)
+
+    assert after_refusal == before
+    assert len(forced.deleted) == lost
+
+
+def test_missing_source_changes_nothing(twelve_notes):
+    before = twelve_notes.content_hashes()
+    shutil.rmtree(twelve_notes.project.root / "notes")
+
+    with pytest.raises(FreshetError, match="does not exist"):
+        sync(twelve_notes, force=True)
+
+    assert twelve_notes.content_hashes() == before
 
 
 def test_unlistable_subfolder_changes_nothing(live, monkeypatch):
@@ -386,24 +560,44 @@ def test_unlistable_subfolder_changes_nothing(live, monkeypatch):
 
 def test_sync_deletes_only_documents_of_its_source(live, tmp_path):
     write(live, a="one", b="two")
+    sync(live)
+    source = tmp_path / "rows.csv"
+    source.write_text("id,text\n1,first\n2,second\n")
+
+    first = sync(live, "rows.csv", cwd=tmp_path)
+    source.write_text("id,text\n2,second\n")
+    second = sync(live, str(source))
+
+    assert first.added == ["rows:1", "rows:2"]
+    assert second.deleted == ["rows:1"]
+    assert second.unchanged == 1
+    assert second.beside == 2
+    assert sorted(live.content_hashes()) == ["a.md", "b.md", "rows:2"]
+
+
+def test_documents_of_other_origin_are_counted(live, tmp_path):
+    write(live, a="one", b="two")
     (tmp_path / "more.jsonl").write_text('{"id": "x", "text": "added"}\n')
-    add_files(live, [tmp_path / "more.jsonl", tmp_path / "notes/a.md"])
-    (tmp_path / "rows.csv").write_text("id,text\n1,first\n2,second\n")
+    add_files(live, [tmp_path / "more.jsonl"])
+
+    report = sync(live)
+
+    assert report.beside == 1
+    assert sorted(live.content_hashes()) == ["a.md", "b.md", "x"]
+
+
+def test_added_file_of_the_source_is_deleted_with_it(live, tmp_path):
+    """It was added by hand first, and then found in the source."""
+    write(live, a="one", b="two")
+    add_files(live, [tmp_path / "notes/a.md"])
     first = sync(live)
+
+    (tmp_path / "notes/a.md").unlink()
+    second = sync(live)
+
     assert first.added == ["b.md"]
     assert first.updated == []
-    assert first.beside == 1
-    assert sync(live, "rows.csv", cwd=tmp_path).added == ["rows:1", "rows:2"]
-    (tmp_path / "rows.csv").write_text("id,text\n2,second\n")
-    outcome = sync(live, str(tmp_path / "rows.csv"))
-    assert outcome.deleted == ["rows:1"]
-    assert outcome.unchanged == 1
-    assert outcome.beside == 3
-    (tmp_path / "notes/a.md").unlink()
-    assert sync(live).deleted == ["a.md"], (
-        "added by hand, and then seen in the source, it goes with it"
-    )
-    assert sorted(live.content_hashes()) == ["b.md", "rows:2", "x"]
+    assert second.deleted == ["a.md"]
 
 
 def test_documents_added_by_hand_survive_sync(live):
@@ -412,73 +606,114 @@ def test_documents_added_by_hand_survive_sync(live):
     (live.project.root / "notes/a.md").unlink()
     (live.project.root / "own.jsonl").write_text('{"id": "a.md", "text": "my own"}\n')
     add_files(live, [live.project.root / "own.jsonl"])
-    assert sync(live).deleted == []
+
+    report = sync(live)
+
+    assert report.deleted == []
     assert sorted(live.content_hashes()) == ["a.md", "b.md"]
 
 
-def test_the_command_counts_and_names(live, monkeypatch):
+@pytest.fixture
+def run_command(live, monkeypatch):
+    """A function that runs a command in the project and returns its output."""
+    builder = live.builder
+
+    def builder_of_live(self):
+        return builder
+
+    def run(*arguments):
+        return CliRunner().invoke(app, arguments, catch_exceptions=False).output
+
     monkeypatch.chdir(live.project.root)
-    monkeypatch.setattr(LiveIndex, "builder", property(lambda self, builder=live.builder: builder))
+    monkeypatch.setattr(LiveIndex, "builder", property(builder_of_live))
+    return run
+
+
+def test_command_prints_counts_and_ids(live, run_command):
     write(live, a="one", b=b"\0")
-    done = CliRunner().invoke(app, ["sync"], catch_exceptions=False).output
-    assert done.startswith(
+
+    printed = run_command("sync")
+
+    assert printed.startswith(
         "1 added, 2 deleted, 1 rejected (generation 1)\n  rejected  b.md  binary file: "
     )
-    assert "\n  added     a.md\n  deleted   numpy.sort\n" in done
-    again = json.loads(CliRunner().invoke(app, ["sync", "--json"], catch_exceptions=False).output)
-    assert again["unchanged"] == 1
-    assert again["beside"] == 0
-    assert again["added"] == []
+    assert "\n  added     a.md\n  deleted   numpy.sort\n" in printed
 
 
-@pytest.mark.parametrize("seed", LIVES)
+def test_command_prints_json(live, run_command):
+    write(live, a="one", b=b"\0")
+    run_command("sync")
+
+    report = json.loads(run_command("sync", "--json"))
+
+    assert report["unchanged"] == 1
+    assert report["beside"] == 0
+    assert report["added"] == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_edits_leave_no_difference(live, seed):
-    """After each script of edits the index is what the corpus stage would build, and the counts are
-    those of that.
+    """After each script of edits the index equals what the corpus stage would build.
+
+    The counts of the report follow from the difference.
     """
-    draw, beside = random.Random(seed), {}
+    draw = random.Random(seed)
+    added_by_hand = {}
     sync(live, force=True)
+
     for number in range(SCRIPTS):
-        edit(live, draw, beside)
+        edit(live, draw, added_by_hand)
         before = live.content_hashes()
-        outcome = sync(live, force=True)
-        after, should = live.content_hashes(), expected(live, before) | beside
-        assert after == should, number
-        assert changes(outcome) == (
-            sorted(after.keys() - before.keys()),
-            sorted(one for one in after.keys() & before.keys() if after[one] != before[one]),
-            sorted(before.keys() - after.keys()),
-            sum(after[one] == before.get(one) for one in built(live)),
+        report = sync(live, force=True)
+        after = live.content_hashes()
+        assert after == {**expected_hashes(live, before), **added_by_hand}, number
+
+        updated = [name for name in after if name in before and after[name] != before[name]]
+        unchanged = [name for name in build_hashes(live) if after[name] == before.get(name)]
+        assert_changes(
+            report,
+            added=sorted(after.keys() - before.keys()),
+            updated=sorted(updated),
+            deleted=sorted(before.keys() - after.keys()),
+            unchanged=len(unchanged),
         )
 
 
-def edit(live, draw, beside):
+def edit(live, draw, added_by_hand):
+    """Make up to four random edits of the source or the index."""
     for _ in range(draw.randint(0, 4)):
-        # short ones are duplicates at times
+        # Texts of one word are duplicates at times.
         text = " ".join(draw.choices(WORDS, k=draw.choice([1, 3])))
         if draw.random() < 0.2:
-            edit_index(live, draw, beside, text)
+            edit_index(live, draw, added_by_hand, text)
         else:
             edit_folder(live.project.root / "notes", draw, text)
 
 
-def edit_index(live, draw, beside, text):
+def edit_index(live, draw, added_by_hand, text):
     """Add a document of another origin, or delete one of the source's."""
     if draw.random() < 0.5:
         row = {"id": f"row {draw.randrange(4)}", "text": text}
         (live.project.root / "row.jsonl").write_text(json.dumps(row))
         add_files(live, [live.project.root / "row.jsonl"])
-        beside[row["id"]] = live.content_hashes()[row["id"]]
-    elif there := sorted(live.content_hashes().keys() - beside.keys()):
-        delete_documents(live, [draw.choice(there)])
+        added_by_hand[row["id"]] = live.content_hashes()[row["id"]]
+        return
+
+    from_source = sorted(live.content_hashes().keys() - added_by_hand.keys())
+    if from_source:
+        delete_documents(live, [draw.choice(from_source)])
+
+
+UNREADABLE = b"\xff\xfe\xfd"
 
 
 def edit_folder(folder, draw, text):
+    """Make a random edit of the files of the source."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    new = (
-        folder
-        / f"{draw.choice(['', 'deep/', 'deep/er/'])}{draw.randrange(12)}.{draw.choice(['md', 'txt', 'html'])}"
-    )
+    subfolder = draw.choice(["", "deep/", "deep/er/"])
+    number = draw.randrange(12)
+    suffix = draw.choice(["md", "txt", "html"])
+    new = folder / f"{subfolder}{number}.{suffix}"
     new.parent.mkdir(parents=True, exist_ok=True)
     old = draw.choice(files or [new])
     kind = draw.choice(["write", "write", "ignore", "change", "delete", "rename", "break", "touch"])
@@ -489,7 +724,7 @@ def edit_folder(folder, draw, text):
     elif kind == "change":
         old.write_text(text)
     elif kind == "break":
-        old.write_bytes(b"\xff\xfe\xfd")
+        old.write_bytes(UNREADABLE)
     elif kind == "delete":
         old.unlink()
     elif kind == "rename":
@@ -498,8 +733,8 @@ def edit_folder(folder, draw, text):
         old.touch()
 
 
-def built(live):
-    """The documents that the corpus stage makes of the source."""
+def build_hashes(live):
+    """Return the content hashes of the documents that the corpus stage makes of the source."""
     settings = CorpusSettings(path="notes", quarantine_limit=1.0)
     source = open_source(settings, live.project.root)
     if not any(isinstance(row, Row) for row in source.rows("documents")):
@@ -508,28 +743,55 @@ def built(live):
     return dict(zip(documents["document_id"], documents["content_hash"], strict=True))
 
 
-def expected(live, before):
-    """Those, and documents of files that cannot be read now."""
+def expected_hashes(live, before):
+    """Return `build_hashes`, and the former hashes of files that cannot be read now."""
     files = open_source(CorpusSettings(path="notes"), live.project.root).files
-    broken = [name for name, path in files.items() if path.read_bytes() == b"\xff\xfe\xfd"]
-    return built(live) | {name: before[name] for name in broken if name in before}
+    expected = build_hashes(live)
+    for name, path in files.items():
+        if path.read_bytes() == UNREADABLE and name in before:
+            expected[name] = before[name]
+    return expected
 
 
-@pytest.mark.parametrize("documents", [400, pytest.param(10_000, marks=pytest.mark.long)])
-def test_unchanged_documents_cost_a_look_at_each(live, documents):
-    """By Python's calls, at most a hundred a document, and by processor time: no machine is too
-    busy for that.
-    """
-    folder, calls = live.project.root / "notes", []
+@pytest.fixture
+def many_notes(live, documents):
+    """A synced source of many files."""
     for number in range(documents):
-        (folder / f"{number}.txt").write_text(f"note {number}")
+        (live.project.root / "notes" / f"{number}.txt").write_text(f"note {number}")
     sync(live, force=True)
+    return live
+
+
+document_counts = pytest.mark.parametrize(
+    "documents", [400, pytest.param(10_000, marks=pytest.mark.long)]
+)
+
+
+@document_counts
+def test_unchanged_documents_cost_little_processor_time(many_notes, documents):
     started = time.process_time()
-    assert sync(live).unchanged == documents
-    assert time.process_time() - started < 2
-    sys.setprofile(lambda frame, event, given: calls.append(event) if event == "call" else None)
+    report = sync(many_notes)
+    seconds = time.process_time() - started
+
+    assert report.unchanged == documents
+    assert seconds < 2
+
+
+@document_counts
+def test_unchanged_documents_cost_few_calls(many_notes, documents):
+    """Calls of Python functions are counted, because their number depends on no other process."""
+    calls = 0
+
+    def count_call(frame, event, argument):
+        nonlocal calls
+        if event == "call":
+            calls += 1
+
+    sys.setprofile(count_call)
     try:
-        assert sync(live).unchanged == documents
+        report = sync(many_notes)
     finally:
         sys.setprofile(None)
-    assert len(calls) < 100 * documents
+
+    assert report.unchanged == documents
+    assert calls < 100 * documents

@@ -49,7 +49,8 @@ def test_slides_are_sections_with_tables_notes_and_alt_texts():
     slide = presentation.slides.add_slide(presentation.slide_layouts[5])
     slide.shapes.title.text = "Harbour plan"
     table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
-    table.cell(0, 0).text, table.cell(0, 1).text = "quay", "depth"
+    table.cell(0, 0).text = "quay"
+    table.cell(0, 1).text = "depth"
     slide.notes_slide.notes_text_frame.text = "Speak slowly."
     group = slide.shapes.add_group_shape()
     group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "grouped words"
@@ -113,25 +114,44 @@ def test_formula_of_an_open_document_is_read():
     assert extraction.text.endswith("gauge+")
 
 
-def test_chapters_of_a_book_follow_its_spine():
-    parts = {
+@pytest.fixture
+def book_parts():
+    """The files of a book of two chapters."""
+    return {
         "META-INF/container.xml": CONTAINER,
         "OPS/book.opf": PACKAGE,
         "OPS/one.xhtml": "<html><body><h1>Piers</h1><p>Wood.</p></body></html>",
         "OPS/two b.xhtml": "<html><body><h1>Locks</h1><p>Stone.</p></body></html>",
     }
-    book = require_complete(read_epub(archive(parts)))
-    assert (book.title, book.date, book.fields) == (
-        "Harbours",
-        "2021-03-04",
-        {"author": "Ida Holm"},
-    )
+
+
+def test_book_has_title_date_and_author(book_parts):
+    book = read_epub(archive(book_parts))
+
+    assert book.title == "Harbours"
+    assert book.date == "2021-03-04"
+    assert book.fields == {"author": "Ida Holm"}
+
+
+def test_chapters_of_a_book_follow_its_spine(book_parts):
+    book = require_complete(read_epub(archive(book_parts)))
+
     assert book.text == "# Piers\n\nWood.\n\n# Locks\n\nStone."
-    parts.pop("OPS/two b.xhtml")
-    assert "OPS/two b.xhtml is missing" in read_epub(archive(parts)).remarks[0].detail
-    parts["META-INF/encryption.xml"] = '<e><CipherReference URI="OPS/one.xhtml"/></e>'
+
+
+def test_missing_chapter_is_reported(book_parts):
+    book_parts.pop("OPS/two b.xhtml")
+
+    book = read_epub(archive(book_parts))
+
+    assert "OPS/two b.xhtml is missing" in book.remarks[0].detail
+
+
+def test_protected_book_is_refused(book_parts):
+    book_parts["META-INF/encryption.xml"] = '<e><CipherReference URI="OPS/one.xhtml"/></e>'
+
     with pytest.raises(RowError, match="protected against copying"):
-        read_epub(archive(parts))
+        read_epub(archive(book_parts))
 
 
 def test_chapter_that_the_spine_lacks_follows():
@@ -189,8 +209,11 @@ def test_words_of_the_other_form_of_a_mail_are_reported():
     mail["Subject"] = "x"
     mail.set_content("one two three four")
     mail.add_alternative("<p>five</p>", subtype="html")
+
     (remark,) = measure_completeness(read_mail(mail.as_bytes()))
-    assert (remark.kind, remark.share) == ("lost text", 1 / 6)
+
+    assert remark.kind == "lost text"
+    assert remark.share == 1 / 6
 
 
 @pytest.mark.parametrize("header", [b"Date: soon\n", b"Subject: =?bad?=\n", b"To: <<>>,,\xff\n"])

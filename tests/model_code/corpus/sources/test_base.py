@@ -28,15 +28,23 @@ def beir_settings(path: str = "data", **more) -> CorpusSettings:
 
 
 def test_source_lock_does_not_depend_on_location(tmp_path, write_beir):
-    for place in ("here", "there/deep"):
-        write_beir(tmp_path / place / "data", LOCKED)
-    first, second = (
-        make_source_lock(beir_settings(), tmp_path / "here"),
-        make_source_lock(beir_settings(), tmp_path / "there/deep"),
-    )
+    write_beir(tmp_path / "here" / "data", LOCKED)
+    write_beir(tmp_path / "there/deep" / "data", LOCKED)
+
+    here = make_source_lock(beir_settings(), tmp_path / "here")
+    there = make_source_lock(beir_settings(), tmp_path / "there/deep")
+
+    assert there == here
+    assert {"source", "versions", "watermark", "content_hash"} <= here.keys()
+
+
+def test_source_lock_holds_no_absolute_path(tmp_path, write_beir):
+    write_beir(tmp_path / "here" / "data", LOCKED)
+    relative = make_source_lock(beir_settings(), tmp_path / "here")
+
     absolute = make_source_lock(beir_settings(str(tmp_path / "here/data")), tmp_path)
-    assert first == second == absolute
-    assert {"source", "versions", "watermark", "content_hash"} <= first.keys()
+
+    assert absolute == relative
     assert str(tmp_path) not in json.dumps(absolute)
 
 

@@ -94,18 +94,24 @@ def test_the_pages_of_a_pdf_are_sections(tmp_path):
     assert [section_at(found["text"], one.start) for one in passages] == ["Page 1", "Page 3"]
 
 
-def test_docx_keeps_headings_paragraphs_and_tables(tmp_path):
-    write_docx(tmp_path / "a.docx", "Report", ("Moss", "It grows."), ("Ferns", "They unroll."))
-    found = dict(read_document(tmp_path / "a.docx", "a.docx", "a.docx").values)
-    assert (found["title"], found["text"].strip()) == (
-        "Report",
-        "# Moss\n\nIt grows.\n\n# Ferns\n\nThey unroll.",
-    )
-    write_docx(tmp_path / "a.docx", "", ("Moss", "It grows."), ("Ferns", "They unroll."))
-    found = dict(read_document(tmp_path / "a.docx", "a.docx", "a.docx").values)
-    assert (found["title"], found["text"]) == ("Moss", "It grows.\n\n# Ferns\n\nThey unroll."), (
-        "no title is stated"
-    )
+def test_docx_keeps_headings_and_paragraphs(tmp_path):
+    path = tmp_path / "a.docx"
+    write_docx(path, "Report", ("Moss", "It grows."), ("Ferns", "They unroll."))
+
+    values = read_document(path, "a.docx", "a.docx").values
+
+    assert values["title"] == "Report"
+    assert values["text"].strip() == "# Moss\n\nIt grows.\n\n# Ferns\n\nThey unroll."
+
+
+def test_first_heading_is_the_title_of_a_docx_without_title(tmp_path):
+    path = tmp_path / "a.docx"
+    write_docx(path, "", ("Moss", "It grows."), ("Ferns", "They unroll."))
+
+    values = read_document(path, "a.docx", "a.docx").values
+
+    assert values["title"] == "Moss"
+    assert values["text"] == "It grows.\n\n# Ferns\n\nThey unroll."
 
 
 @pytest.mark.parametrize(

@@ -72,15 +72,22 @@ def documents_for_git(notes):
     return texts - {"link.txt", ".hidden.md"}
 
 
+def find_no_program(name):
+    """Stand in for `shutil.which` where git is not installed."""
+
+
 @pytest.mark.parametrize("has_git", [True, False])
-def test_git_would_ignore_the_same(notes, monkeypatch, has_git):
+def test_git_would_ignore_the_same_files(notes, monkeypatch, has_git):
     shutil.rmtree(notes / ".git")
     git(notes, "init", "-q")
     if not has_git:
-        monkeypatch.setattr(ignored_files.shutil, "which", lambda name: None)
+        monkeypatch.setattr(ignored_files.shutil, "which", find_no_program)
+
     source = opened(notes)
+
     assert set(source.files) == documents_for_git(notes)
-    assert (source.ignored_files, source.ignored_folders) == (1, 1)
+    assert source.ignored_files == 1
+    assert source.ignored_folders == 1
 
 
 def test_rules_of_git_count_that_are_in_no_gitignore(notes, tmp_path, monkeypatch):
@@ -127,15 +134,29 @@ def test_named_folder_is_read_even_if_git_ignores_it(notes, tmp_path):
     assert set(opened(notes).files) == {"a/c.txt", "a/d.TXT", "a/kept.md", "b.md"}
 
 
-def test_the_lock_follows_contents_and_names_what_changed(notes):
-    settings, root = CorpusSettings(path="notes"), notes.parent
-    lock = make_source_lock(settings, root)
+def test_lock_names_the_source(notes):
+    lock = make_source_lock(CorpusSettings(path="notes"), notes.parent)
+
     assert lock["source"] == "folder"
+
+
+def test_lock_does_not_depend_on_other_files(notes):
+    settings = CorpusSettings(path="notes")
+    lock = make_source_lock(settings, notes.parent)
+
     (notes / "image.png").write_text("other")
-    assert make_source_lock(settings, root) == lock
+
+    assert make_source_lock(settings, notes.parent) == lock
+
+
+def test_changed_document_of_locked_source_is_named(notes):
+    settings = CorpusSettings(path="notes")
+    lock = make_source_lock(settings, notes.parent)
+
     (notes / "b.md").write_text("changed")
+
     with pytest.raises(FreshetError, match=r"b\.md"):
-        open_locked_source(settings, root, lock)
+        open_locked_source(settings, notes.parent, lock)
 
 
 def test_broken_files_are_quarantined(notes):

@@ -5,6 +5,7 @@ pinned by the lock.
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,32 +92,62 @@ def test_local_hub_lock_follows_content(tmp_path, data):
     assert make_source_lock(settings(), tmp_path)["content_hash"] != lock["content_hash"]
 
 
-def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
-    asked, commits = [], {"BeIR/nq": "a1", "BeIR/nq-qrels": "b1"}
+class RecordingHub:
+    """A hub whose data sets have the commits `commits`; `asked` records names and revisions."""
 
-    class Hub:
-        def dataset_info(self, name, revision):
-            asked.append((name, revision))
-            return type("Info", (), {"sha": commits[name]})
+    def __init__(self):
+        self.commits = {"BeIR/nq": "a1", "BeIR/nq-qrels": "b1"}
+        self.asked = []
 
-    monkeypatch.setattr("model_code.corpus.sources.hub.HfApi", Hub)
-    chosen = settings(name="BeIR/nq", qrels="BeIR/nq-qrels", qrels_config=None, revision="v1")
-    lock = make_source_lock(chosen, tmp_path)
-    assert lock["versions"] == commits
+    def __call__(self):
+        return self
+
+    def dataset_info(self, name, revision):
+        self.asked.append((name, revision))
+        return SimpleNamespace(sha=self.commits[name])
+
+
+@pytest.fixture
+def fake_hub(monkeypatch):
+    """A hub with two data sets."""
+    fake = RecordingHub()
+    monkeypatch.setattr("model_code.corpus.sources.hub.HfApi", fake)
+    return fake
+
+
+def revision_settings():
+    """Return settings that name a revision of the documents."""
+    return settings(name="BeIR/nq", qrels="BeIR/nq-qrels", qrels_config=None, revision="v1")
+
+
+def test_lock_has_the_commits_of_the_hub(tmp_path, fake_hub):
+    lock = make_source_lock(revision_settings(), tmp_path)
+
+    assert lock["versions"] == {"BeIR/nq": "a1", "BeIR/nq-qrels": "b1"}
     assert lock["watermark"] == "a1"
-    assert set(asked) == {("BeIR/nq", "v1"), ("BeIR/nq-qrels", None)}
-    commits["BeIR/nq"] = "a2"
-    asked.clear()
+    assert set(fake_hub.asked) == {("BeIR/nq", "v1"), ("BeIR/nq-qrels", None)}
+
+
+def test_build_reads_the_locked_commits(tmp_path, fake_hub, monkeypatch):
+    lock = make_source_lock(revision_settings(), tmp_path)
+    fake_hub.commits["BeIR/nq"] = "a2"
+    fake_hub.asked.clear()
     loads = []
-    monkeypatch.setattr(
-        "datasets.load_dataset", lambda *place, **how: loads.append((place, how)) or {}
-    )
-    source = hub.HubSource(chosen, tmp_path, lock)
+
+    def record_load(*arguments, **options):
+        loads.append((arguments, options))
+        return {}
+
+    monkeypatch.setattr("datasets.load_dataset", record_load)
+    source = hub.HubSource(revision_settings(), tmp_path, lock)
+    rows = list(source.rows("documents"))
+
+    locked_load = (("BeIR/nq", "corpus"), {"revision": "a1", "streaming": False})
+    assert rows == []
+    # The first load finds the columns, the second reads the rows.
+    assert loads == [locked_load, locked_load]
     assert source.describe()["content_hash"] == lock["content_hash"]
-    assert list(source.rows("documents")) == []
-    opened = (("BeIR/nq", "corpus"), {"revision": "a1", "streaming": False})
-    assert loads == [opened, opened]  # to look for the columns, and to read
-    assert asked == []
+    assert fake_hub.asked == []
 
 
 def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
