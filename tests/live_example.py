@@ -1,7 +1,7 @@
-"""A project whose live collection holds documents but no vectors, and a writer that makes
-generations of it.
+"""A project whose live collection holds documents but no vectors, and its generation builder.
 
-Enough for everything between a user's documents and `GenerationBuilder.apply`, in milliseconds.
+This is enough to test in milliseconds everything between a user's documents and
+`GenerationBuilder.apply`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BASE = {
 
 
 def make_project(root: Path) -> Project:
-    """A project with the two documents `BASE` in generation 0 of the retriever hce."""
+    """Make a project with the two documents `BASE` in generation 0 of the retriever hce."""
     (root / "params.yaml").write_text("{retrievers: {hce: {}}}\n")
     (root / "dvc.yaml").touch()
     project = Project(root)
@@ -57,56 +57,56 @@ def open_build(
     retriever: str = "hce",
     queries: Mapping[str, Sequence[str]] = NO_QUERIES,
 ) -> Generation:
-    """Another build becomes current. `queries` are what its documents are known to answer."""
-    rows = (
-        document_row(Document(one, one, text, queries=tuple(queries.get(one, ()))))
-        for one, text in documents.items()
-    )
+    """Make another build current. `queries` are the known queries of its documents."""
+    rows = []
+    for document_id, text in documents.items():
+        known_queries = tuple(queries.get(document_id, ()))
+        rows.append(document_row(Document(document_id, document_id, text, queries=known_queries)))
     return _switch(GenerationStore(project.live, retriever), rows, None, cursor, {})
 
 
 def position_at(project: Project, event: int) -> Position:
-    """The position of an event in the project's log."""
+    """Return the position of an event in the project's log."""
     with open_ledger(project) as ledger:
         return ledger.position(event)
 
 
 def trained_at(project: Project, event: int) -> LedgerCursor:
-    """Where a build stands that was trained on the documents up to an event."""
+    """Return the cursor of a build that was trained on the documents up to an event."""
     return LedgerCursor(position_at(project, event), trained=event)
 
 
 def collection_of(project: Project, retriever: str = "hce") -> LiveIndex:
-    """A collection with the stand-in writer."""
+    """Return the live index of a retriever, with the stand-in builder."""
     collection = LiveIndex(project, retriever)
     collection.__dict__["builder"] = StandInBuilder(project.live, retriever)
     return collection
 
 
 def row(document_id: str, text: str = "some text", **more: object) -> dict[str, object]:
-    """A document as it arrives."""
+    """Return the row of a document that arrives."""
     return {"id": document_id, "title": document_id, "text": text, **more}
 
 
 def receive(project: Project, *document_ids: str) -> None:
-    """Documents arrive, and wait."""
-    collection_of(project).receive([row(one) for one in document_ids], "api")
+    """Let documents arrive, without making them searchable."""
+    collection_of(project).receive([row(document_id) for document_id in document_ids], "api")
 
 
 def add(collection: LiveIndex, *rows: Mapping[str, object]) -> ApplyResult | None:
-    """Documents arrive and become searchable; what that changed."""
+    """Let documents arrive and make them searchable; return what changed."""
     collection.receive(list(rows), "api")
     return collection.apply()
 
 
 def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dict[str, str]:
-    """What the current generation holds of the documents asked for: id -> text."""
-    found = document_rows(GenerationStore(project.live, retriever).current(), asked)
-    return {one: row["text"] for one, row in sorted(found.items())}
+    """Return the texts that the current generation holds of some documents, by id."""
+    rows = document_rows(GenerationStore(project.live, retriever).current(), asked)
+    return {document_id: row["text"] for document_id, row in sorted(rows.items())}
 
 
 class StandInBuilder:
-    """Changes generations as `GenerationBuilder` does, without vectors."""
+    """Make generations as `GenerationBuilder` does, without vectors."""
 
     solves_vectors = False
 
@@ -124,43 +124,48 @@ class StandInBuilder:
         solve_for: object = (),
     ) -> ApplyResult:
         before = self.opened or self.collection.current()
-        last = {change.document_id: change for change in changes}
-        there, statuses, rows = document_rows(before, last), {}, []
-        for one, change in sorted(last.items()):
-            row = there.get(one)
-            if isinstance(change, Document):
-                same = row is not None and row["content_hash"] == change.content_hash
-                statuses[one] = "unchanged" if same else "updated" if row else "added"
-                if not same:
-                    rows.append(document_row(change))
-            else:
-                statuses[one] = "deleted" if row else "unchanged"
-        gone = {one for one, status in statuses.items() if status in ("updated", "deleted")}
-        after = _switch(self.collection, rows, before, cursor, provenance, gone)
-        ids = {
-            kind: tuple(one for one in statuses if statuses[one] == kind)
-            for kind in ("added", "updated", "deleted", "unchanged")
-        }
-        return ApplyResult(after, **ids)
+        last_changes = {change.document_id: change for change in changes}
+        old_rows = document_rows(before, last_changes)
+        result: dict[str, list[str]] = {"added": [], "updated": [], "deleted": [], "unchanged": []}
+        new_rows = []
+        for document_id, change in sorted(last_changes.items()):
+            status = change_status(old_rows.get(document_id), change)
+            result[status].append(document_id)
+            if status in ("added", "updated"):
+                new_rows.append(document_row(change))
+
+        removed = {*result["updated"], *result["deleted"]}
+        after = _switch(self.collection, new_rows, before, cursor, provenance, removed)
+        return ApplyResult(after, **{status: tuple(ids) for status, ids in result.items()})
 
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
         return {}
 
     def compact(self, cursor: LedgerCursor) -> Generation:
         before = self.collection.current()
-        gone = removed_by_segment(before)
-        parts = ((each, before.sibling(each) / DOCUMENTS) for each in before.segments)
-        tables = ((each, zip(*read_columns(file, *COLUMNS), strict=True)) for each, file in parts)
-        rows = [
-            dict(zip(COLUMNS, row, strict=True))
-            for each, table in tables
-            for row in table
-            if row[0] not in gone.get(each, ())
-        ]
+        removed = removed_by_segment(before)
+        rows = []
+        for segment in before.segments:
+            columns = read_columns(before.sibling(segment) / DOCUMENTS, *COLUMNS)
+            for values in zip(*columns, strict=True):
+                segment_row = dict(zip(COLUMNS, values, strict=True))
+                if segment_row["document_id"] not in removed.get(segment, ()):
+                    rows.append(segment_row)
         return _switch(self.collection, rows, before, cursor, {"compact": True}, merged=True)
 
     def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> tuple[int, ...]:
         return self.collection.collect_garbage(keep, set(registered))
+
+
+def change_status(old_row: Mapping[str, str] | None, change: Change) -> str:
+    """Return what a change does to a document with a row, or without any."""
+    if not isinstance(change, Document):
+        return "unchanged" if old_row is None else "deleted"
+    if old_row is None:
+        return "added"
+    if old_row["content_hash"] == change.content_hash:
+        return "unchanged"
+    return "updated"
 
 
 def _switch(collection: GenerationStore, *arguments: object, **options: object) -> Generation:
@@ -176,31 +181,55 @@ def make_generation(
     gone: Iterable[str] = (),
     merged: bool = False,
 ) -> Generation:
-    """A generation that nobody searches yet; merged: its rows stand for all segments of the one
-    before.
+    """Make a generation that is not current yet.
+
+    Args:
+        collection: Store of the generations.
+        rows: Rows of the documents that its segment adds.
+        before: The generation that it follows. None: it is the generation of a build.
+        cursor: Events that it holds.
+        provenance: Where it comes from.
+        gone: Documents that are removed from all earlier segments.
+        merged: Whether its rows replace all segments of the generation before.
     """
-    with collection.staging_dir(after=before and before.number) as folder:
-        number = collection.next_number()
-        rows = list(rows)
+    rows = list(rows)
+    number = collection.next_number()
+    base = number
+    build = number
+    old_segments: list[int] = []
+    segments: list[int] = []
+    removed: dict[int, frozenset[str]] = {}
+    before_number = None
+    if before is not None:
+        base = before.base
+        build = before.build
+        before_number = before.number
+        if not merged:
+            old_segments = list(before.segments)
+        segments = list(old_segments)
+        if rows:
+            segments.append(number)
+        removed_before = removed_by_segment(before)
+        for segment in (base, *old_segments):
+            removed[segment] = removed_before.get(segment, frozenset()) | frozenset(gone)
+
+    with collection.staging_dir(after=before_number) as folder:
         write_rows(rows, folder / DOCUMENTS)
-        parts = (before.base, *(() if merged else before.segments)) if before else ()
-        removed = removed_by_segment(before) if before else {}
-        write_removed(
-            folder, {part: removed.get(part, frozenset()) | frozenset(gone) for part in parts}
-        )
-        (folder / "number").write_text(str(number))  # two generations of equal content stay two
+        write_removed(folder, removed)
+        # Two generations of equal content stay two.
+        (folder / "number").write_text(str(number))
         facts = {
             "provenance": dict(provenance),
             "fingerprint": "f",
             "documents": 0,
             "passages": 0,
             "text": None,
-            "base": before.base if before else number,
-            "build": before.build if before else number,
-            "segments": [*parts[1:], *([number] if rows else [])] if before else [],
+            "base": base,
+            "build": build,
+            "segments": segments,
             "removed": number,
             "known": None,
             "tuned": None,
         }
-        collection.write_manifest(folder, facts, cursor, before and before.number)
+        collection.write_manifest(folder, facts, cursor, before_number)
         return collection.commit(folder, number)

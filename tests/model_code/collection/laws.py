@@ -1,5 +1,6 @@
-"""Live collections of every kind of retriever over one small corpus, and what the laws compare:
-whole rankings.
+"""Live collections of every kind of retriever over one small corpus, and their rankings.
+
+The laws of live collections compare whole rankings.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ KINDS = (
     "beta_rerank",
     "fused",
 )
-# Those of the fused retriever; its third component searches headlines with the dense encoder.
+# Components of the fused retriever. Its third component searches headlines with the dense encoder.
 PARTS = ("dense", "lexical")
 RULES = TextRules(include_title=True, words=5, stride=3)
 WORDS = [f"word{i}" for i in range(30)]
@@ -61,14 +62,14 @@ LEXICAL = {
     "beta_own": LexicalSettings(),
     "beta_rerank": LexicalSettings(search="beta_rerank", rerank_depth=3),
 }
-# of the base; what is added to it is searched exactly
+# Settings of the base. Additions to it are searched exactly.
 INDEXES = {"inverted_file": IndexSettings(flat_below=1)}
 ENCODING_SCALE = 1.5
 Texts = Mapping[str, tuple[str, str]]
 
 
 def up_to(event: int) -> LedgerCursor:
-    """Where a generation stands that holds all events up to this one."""
+    """Return the cursor of a generation that holds all events up to this one."""
     return LedgerCursor(Position("log", event, "mark"))
 
 
@@ -80,35 +81,41 @@ def go_back(live: Path, number: int, retriever: str = "r") -> Generation:
 
 
 def corpus(names: Iterable[str], seed: int) -> dict[str, tuple[str, str]]:
-    """Title and text of each document: one to three passages of random words."""
+    """Make title and text of each document: one to three passages of random words."""
     rng = np.random.default_rng(seed)
-    return {
-        name: (str(rng.choice(WORDS)), " ".join(rng.choice(WORDS, size=int(rng.integers(3, 11)))))
-        for name in names
-    }
+    texts = {}
+    for name in names:
+        title = str(rng.choice(WORDS))
+        words = rng.choice(WORDS, size=int(rng.integers(3, 11)))
+        texts[name] = (title, " ".join(words))
+    return texts
 
 
 OLD = corpus([f"d{i:02d}" for i in range(12)], seed=1)
-NEW = corpus([f"d{i:02d}x" for i in range(8)], seed=2)  # their ids lie between the others'
+# The ids of the new documents lie between those of the old ones.
+NEW = corpus([f"d{i:02d}x" for i in range(8)], seed=2)
 
 
 def put(document_id: str, texts: Texts, queries: tuple[str, ...] = ()) -> Document:
-    """The document as a change; its fields are its title, and whether its number is even."""
+    """Return the change that adds a document.
+
+    Its fields are its title, and whether its number is even.
+    """
     title, text = texts[document_id]
     return Document(document_id, title, text, fields_of(document_id, texts), queries)
 
 
 def fields_of(document_id: str, texts: Texts) -> dict[str, object]:
-    """Fields that both old and new documents have, and one that only the new have."""
-    fields: dict[str, object] = {
-        "title": texts[document_id][0],
-        "even": int(document_id[1:3]) % 2 == 0,
-    }
-    return fields | ({"arrived": "later"} if document_id.endswith("x") else {})
+    """Return fields that all documents have, and one that only the new documents have."""
+    title, _ = texts[document_id]
+    fields: dict[str, object] = {"title": title, "even": int(document_id[1:3]) % 2 == 0}
+    if document_id.endswith("x"):
+        fields["arrived"] = "later"
+    return fields
 
 
 def make_encoder(kind: str, folder: Path) -> None:
-    """The encoder of a kind; equal calls give equal bytes."""
+    """Save the encoder of a kind. Equal calls give equal bytes."""
     if kind == "fused":
         for part in PARTS:
             make_encoder(part, folder / part)
@@ -132,33 +139,41 @@ def open_build(
     rules: TextRules | None = RULES,
     queries: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
-    """Build everything for `texts` under a temporary folder of `root`, open it there, and return
-    the live folder.
+    """Build a retriever and open its live collection.
 
-    `queries` are the known queries of documents. The kind `bm25_fusion` fuses a dense encoder with
-    BM25.
+    Args:
+        kind: One of `KINDS`, or `bm25_fusion` for a dense encoder fused with BM25.
+        root: Folder of the live collection. The build is in a folder below it.
+        encoder: Folder of the encoder.
+        texts: Title and text of each document.
+        rules: Rules by which documents are cut. None: the collection does not know them.
+        queries: Known queries of documents.
+
+    Returns:
+        The folder of the live collections.
     """
     build = root / "build"
     shutil.rmtree(build, ignore_errors=True)
-    passages = [(name, passage) for name, own in texts.items() for passage in RULES.passages(*own)]
-    ids, bodies = [name for name, _ in passages], [passage for _, passage in passages]
+    ids = []
+    passages = []
+    for name, (title, text) in texts.items():
+        for passage in RULES.passages(title, text):
+            ids.append(name)
+            passages.append(passage)
+
     if kind == "fused":
-        encoder = _fuse(encoder, bodies, ids, texts, build)
+        encoder = _fuse(encoder, passages, ids, texts, build)
     elif kind == "bm25_fusion":
-        encoder = _fuse_with_bm25(encoder, bodies, ids, build)
+        encoder = _fuse_with_bm25(encoder, passages, ids, build)
     elif kind in LEXICAL:
-        loaded = load_encoder(encoder, device="cpu", for_search=True)  # as the index stage does
-        build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
+        # The index stage opens the encoder for search, too.
+        loaded = load_encoder(encoder, device="cpu", for_search=True)
+        build_folder(build / "index", loaded, passages, ids, LEXICAL[kind], build / "shards")
     else:
-        _index(
-            kind, Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "index"
-        )
+        _index(kind, _load_for_search(encoder), passages, ids, build / "index")
     write_tree(build / "hierarchy", ids)
-    rows = [(name, *own, canonical_fields(fields_of(name, texts))) for name, own in texts.items()]
-    frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields"])
-    known = [json.dumps(list((queries or {}).get(name, ()))) for name in texts]
-    frame = frame.assign(date=None, queries=known)
-    frame.to_parquet(build / "documents.parquet", index=False)
+    _write_documents(build / "documents.parquet", texts, queries or {})
+
     open_generation_zero(
         root,
         "r",
@@ -172,75 +187,105 @@ def open_build(
     return root / "live"
 
 
-def _fuse(encoder: Path, bodies: list[str], ids: list[str], texts: Texts, build: Path) -> Path:
-    """As the stage `fuse` does, with the scale of the corpus that all builds share."""
-    dense, lexical = (encoder / part for part in PARTS)
-    loaded = load_encoder(lexical, device="cpu", for_search=True)
-    build_folder(build / "lexical", loaded, bodies, ids, LEXICAL["lexical"], build / "shards")
-    _index("late", Encoder.load(dense, device="cpu", for_search=True), bodies, ids, build / "dense")
-    vectors = Encoder.load(dense, device="cpu", for_search=True).encode(
-        [" ".join(own) for own in OLD.values()]
+def _load_for_search(encoder: Path) -> Encoder:
+    return Encoder.load(encoder, device="cpu", for_search=True)
+
+
+def _write_documents(path: Path, texts: Texts, queries: Mapping[str, Sequence[str]]) -> None:
+    rows = []
+    for name, (title, text) in texts.items():
+        rows.append(
+            {
+                "document_id": name,
+                "title": title,
+                "text": text,
+                "fields": canonical_fields(fields_of(name, texts)),
+                "date": None,
+                "queries": json.dumps(list(queries.get(name, ()))),
+            }
+        )
+    columns = ["document_id", "title", "text", "fields", "date", "queries"]
+    pd.DataFrame(rows, columns=columns).to_parquet(path, index=False)
+
+
+def _fuse(encoder: Path, passages: list[str], ids: list[str], texts: Texts, build: Path) -> Path:
+    """Fuse as the stage `fuse` does, with one normalizer for all builds."""
+    dense = encoder / "dense"
+    lexical = encoder / "lexical"
+    lexical_encoder = load_encoder(lexical, device="cpu", for_search=True)
+    build_folder(
+        build / "lexical", lexical_encoder, passages, ids, LEXICAL["lexical"], build / "shards"
     )
+    _index("late", _load_for_search(dense), passages, ids, build / "dense")
     _index_headlines(dense, texts, build / "headline")
+
+    old_texts = [f"{title} {text}" for title, text in OLD.values()]
+    normalizer = ScoreNormalizer.fit(_load_for_search(dense).encode(old_texts))
     weights = {"dense": 1.0, "lexical": 2.0, "headline": 0.7, "dense.late": 0.5}
-    normalizer = ScoreNormalizer.fit(vectors)
     normalizers = {"dense": normalizer, "headline": normalizer}
     fusion = Fusion(weights, normalizers, depth=3, feedback=0.3)
-    parts = {
+    components = {
         "dense": (dense, build / "dense"),
         "lexical": (lexical, build / "lexical"),
         "headline": (dense, build / "headline"),
     }
-    build_folders(parts, fusion, build / "encoder", build / "index")
+    build_folders(components, fusion, build / "encoder", build / "index")
     return build / "encoder"
 
 
-def _fuse_with_bm25(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path:
-    """Fuse a dense encoder with BM25, with the scale of the build's own vectors."""
-    _index("dense", Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "v")
-    passages = NewPassages(bodies, ids)
-    build_bm25_folders(passages, Bm25Settings(), build / "bm25" / "encoder", build / "bm25" / "i")
-    vectors = DenseIndex.load(build / "v").vectors
-    fusion = Fusion({"dense": 1.0, "bm25": 2.0}, {"dense": ScoreNormalizer.fit(vectors)})
-    parts = {
-        "dense": (encoder, build / "v"),
-        "bm25": (build / "bm25" / "encoder", build / "bm25" / "i"),
-    }
-    build_folders(parts, fusion, build / "encoder", build / "index")
+def _fuse_with_bm25(encoder: Path, passages: list[str], ids: list[str], build: Path) -> Path:
+    """Fuse a dense encoder with BM25, with a normalizer of the build's own vectors."""
+    bm25 = build / "bm25"
+    _index("dense", _load_for_search(encoder), passages, ids, build / "v")
+    build_bm25_folders(NewPassages(passages, ids), Bm25Settings(), bm25 / "encoder", bm25 / "i")
+
+    normalizer = ScoreNormalizer.fit(DenseIndex.load(build / "v").vectors)
+    fusion = Fusion({"dense": 1.0, "bm25": 2.0}, {"dense": normalizer})
+    components = {"dense": (encoder, build / "v"), "bm25": (bm25 / "encoder", bm25 / "i")}
+    build_folders(components, fusion, build / "encoder", build / "index")
     return build / "encoder"
 
 
 def _index_headlines(encoder: Path, texts: Texts, folder: Path) -> None:
-    """As the stage `baselines` does."""
-    loaded = Encoder.load(encoder, device="cpu", for_search=True)
-    vectors = loaded.encode_documents([make_headline(*own) for own in texts.values()])
+    """Index headlines as the stage `baselines` does."""
+    loaded = _load_for_search(encoder)
+    headlines = [make_headline(title, text) for title, text in texts.values()]
+    vectors = loaded.encode_documents(headlines)
     build_headline_index(vectors, list(texts), loaded, IndexSettings(), folder)
 
 
-def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folder: Path) -> None:
-    """As the index stage does; the document vectors of a dsi are those that training starts from,
-    and a late one keeps tokens, as all do by default.
+def _index(kind: str, encoder: Encoder, passages: list[str], ids: list[str], folder: Path) -> None:
+    """Index vectors as the index stage does.
+
+    The document vectors of a dsi are those that training starts from. The kind `late` keeps tokens.
     """
-    vectors, per, settings = (
-        encoder.encode_documents(bodies),
-        encoder.vectors_per_passage,
-        INDEXES.get(kind),
-    )
-    tokens = encoder.encode_passages_with_tokens(bodies)[1] if kind == "late" else None
+    vectors = encoder.encode_documents(passages)
+    tokens = None
+    if kind == "late":
+        tokens = encoder.encode_passages_with_tokens(passages)[1]
     if kind == "dsi":
-        names = list(dict.fromkeys(ids))
-        vectors = document_means(vectors, np.array([names.index(name) for name in ids]), len(names))
-        vectors, ids = vectors * np.float32(ENCODING_SCALE), names
-    rows = [name for name in ids for _ in range(per)]
-    DenseIndex.build(
-        vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per, tokens
-    ).save(folder)
+        documents = list(dict.fromkeys(ids))
+        numbers = np.array([documents.index(name) for name in ids])
+        vectors = document_means(vectors, numbers, len(documents)) * np.float32(ENCODING_SCALE)
+        ids = documents
+
+    rows = []
+    for name in ids:
+        rows += [name] * encoder.vectors_per_passage
+    settings = INDEXES.get(kind, IndexSettings())
+    index = DenseIndex.build(
+        vectors, rows, encoder.fingerprint(), settings, encoder.vectors_per_passage, tokens
+    )
+    index.save(folder)
     if kind == "dsi":
         add_representatives(folder, vectors, ENCODING_SCALE)
 
 
 def write_tree(folder: Path, ids: list[str]) -> None:
-    """Two levels of 2 and 4 nodes; its centroids are of another encoder, as a base encoder's are."""
+    """Write a tree of two levels with 2 and 4 nodes.
+
+    Its centroids are of another encoder, like those of a hierarchy of the base encoder.
+    """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     centroids = tuple(rng.standard_normal((nodes, 6)).astype(np.float32) for nodes in (2, 4))
@@ -252,7 +297,7 @@ def write_tree(folder: Path, ids: list[str]) -> None:
 def reranked(
     retriever: Retriever, texts: Sequence[str], candidates: Sequence[Ids[str]]
 ) -> list[Ranking]:
-    """For each text its candidates, all of them, as the retriever scores and sorts them."""
+    """Rank all candidates of each text by the scores of a retriever."""
     names = [sorted(set(ids)) for ids in candidates]
     scores = retriever.score_encoded(retriever.encode_queries(texts), names)
     return [top_k_ranking(ids, row, len(ids)) for ids, row in zip(names, scores, strict=True)]
@@ -261,12 +306,11 @@ def reranked(
 def rankings(
     live: Path | GenerationBuilder | Searcher, k: int = 50
 ) -> list[list[tuple[str, float]]]:
-    """What is found for every query, with scores."""
-    searcher = (
-        live
-        if isinstance(live, Searcher)
-        else live.searcher
-        if isinstance(live, GenerationBuilder)
-        else None
-    )
-    return (searcher or Searcher.open(live, "r")).retriever.search(QUERIES, k)
+    """Return the ranking of each of `QUERIES`, with scores."""
+    if isinstance(live, Searcher):
+        searcher = live
+    elif isinstance(live, GenerationBuilder):
+        searcher = live.searcher
+    else:
+        searcher = Searcher.open(live, "r")
+    return searcher.retriever.search(QUERIES, k)

@@ -33,13 +33,15 @@ FINISHED = {"base_index": "base_index/index", "index": "index/index", "trained":
 
 
 def run_all(root: Path) -> dict[str, Any]:
-    """The report of each stage; its output lies in the folder of its name."""
+    """Run each stage and return its report. Its output is in the folder of its name."""
     inputs = {
         "corpus": write_corpus(root / "corpus"),
         "pseudo_queries": write_pseudo_queries(root / "pseudo_queries"),
     }
-    inputs |= {name: root / FINISHED.get(name, name) for name in ("base_index", "index", "trained")}
-    inputs |= {name: root / name for name in ("hierarchy", "baselines")}
+    for name in ("base_index", "index", "trained"):
+        inputs[name] = root / FINISHED.get(name, name)
+    for name in ("hierarchy", "baselines"):
+        inputs[name] = root / name
     base = make_tiny_encoder(root / "base", TEXTS.values())
     training = TrainingSettings(
         steps=6,
@@ -69,9 +71,10 @@ def run_all(root: Path) -> dict[str, Any]:
     reports = {}
     for stage in STAGES:
         name = stage.__name__.rpartition(".")[2]
-        output, checkpoints = root / name, root / "checkpoints" / name
-        for folder in (output, checkpoints):
-            folder.mkdir(parents=True)
+        output = root / name
+        checkpoints = root / "checkpoints" / name
+        output.mkdir(parents=True)
+        checkpoints.mkdir(parents=True)
         reports[name] = stage.run(StageContext(root, inputs, output, settings, checkpoints, "hce"))
     return reports
 

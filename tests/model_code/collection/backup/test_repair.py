@@ -43,7 +43,8 @@ def lose(path):
 
 
 NEWEST = "r/generations/{current:06d}/"
-TORN = {  # what a crash, a full disk or a careless hand does to which file
+# Files, and what a crash, a full disk or a mistake does to them.
+TORN = {
     "the default pointer": ("current", empty),
     "the pointer": ("r/current", empty),
     "the pointer, cut off": ("r/current", cut),
@@ -64,7 +65,7 @@ TORN = {  # what a crash, a full disk or a careless hand does to which file
     "the ledger, empty": ("ledger.sqlite", empty),
     "no ledger": ("ledger.sqlite", lose),
 }
-# What `freshet status` does not read, as it compares no checksums.
+# Files that `freshet status` does not read, because it compares no checksums.
 UNREAD = ("vectors", "placements", "documents", "passages", "the manifest of")
 COMMANDS = (
     "verify",
@@ -77,7 +78,7 @@ COMMANDS = (
 
 
 def run(capsys, monkeypatch, line: str) -> tuple[int, str]:
-    """Exit code and output of a command; what is no error in one line is raised."""
+    """Run a command and return its exit code and its output, which has no traceback."""
     monkeypatch.setattr(sys, "argv", ["freshet", *line.split()])
     try:
         cli.main()
@@ -91,7 +92,7 @@ def run(capsys, monkeypatch, line: str) -> tuple[int, str]:
 
 @pytest.fixture
 def live(own, monkeypatch):
-    """A collection of the real kind, with documents that came, changed and went."""
+    """A project with a real live collection: documents were added, updated and deleted."""
     monkeypatch.chdir(own.root)
     (own.root / "more.jsonl").write_text('{"id": "more", "title": "", "text": "word1 word2"}\n')
     collection = LiveIndex(own)
@@ -107,45 +108,76 @@ def live(own, monkeypatch):
     return own
 
 
+def damage_file(project, kind):
+    """Damage a file of the project and return its path."""
+    name, damage = TORN[kind]
+    current = GenerationStore(project.live, "r").current().number
+    file = project.live / name.format(current=current)
+    if kind == "vectors" and not file.is_file():
+        # A retriever without a dense index has another file of the index.
+        index = project.live / "r/generations/000001/index"
+        file = next(path for path in index.iterdir() if path.suffix != ".json")
+    assert file.is_file()
+    damage(file)
+    return file
+
+
+def require_remedy(command, output):
+    """Check that a failed command names the remedy in each line, and in one line if it can."""
+    lines = output.strip().splitlines()
+    for line in lines:
+        assert "rejected" in line or re.search(r"freshet repair\b", line), output
+    if command != "verify" and "rejected" not in output:
+        assert len(lines) == 1, output
+
+
+@pytest.mark.parametrize("kind", TORN)
+def test_damaged_file_is_reported_with_its_remedy(live, kind, capsys, monkeypatch):
+    damage_file(live, kind)
+
+    for command in COMMANDS:
+        code, output = run(capsys, monkeypatch, command)
+        assert code in (0, 1), output
+        if command == "verify":
+            assert code == 1, output
+        if code == 1:
+            require_remedy(command, output)
+
+
+@pytest.mark.parametrize("kind", TORN)
+def test_status_names_the_damaged_file(live, kind, capsys, monkeypatch):
+    file = damage_file(live, kind)
+
+    code, output = run(capsys, monkeypatch, "status")
+
+    problem = re.search(r"^problem +(.*freshet repair.*)$", output, re.M)
+    assert code == 0, output
+    assert bool(problem) != kind.startswith(UNREAD)
+    if problem and file.exists() and kind != "the ledger, empty":
+        assert file.name in problem[1]
+
+
 @pytest.mark.parametrize("kind", TORN)
 def test_damaged_file_is_repaired_by_named_command(live, kind, capsys, monkeypatch):
-    collection = GenerationStore(live.live, "r")
-    before = document_hashes(collection.current())
-    name, tear = TORN[kind]
-    file = live.live / name.format(current=collection.current().number)
-    assert file.is_file() or kind == "vectors"
-    if not file.is_file():
-        file = next(
-            path
-            for path in (live.live / "r/generations/000001/index").iterdir()
-            if path.suffix != ".json"
-        )
-    tear(file)
+    store = GenerationStore(live.live, "r")
+    before = document_hashes(store.current())
+    damage_file(live, kind)
+    # Commands that find the damage must not make it worse.
     for command in COMMANDS:
-        code, told = run(capsys, monkeypatch, command)
-        if command == "verify" or code != 0:
-            assert code == 1, told
-            lines = told.strip().splitlines()
-            assert all(
-                re.search(r"freshet repair\b", line) for line in lines if "rejected" not in line
-            ), told
-            assert command == "verify" or "rejected" in told or len(lines) == 1, told
-        if command == "status":
-            assert code == 0, told
-            told = re.search(r"^problem +(.*freshet repair.*)$", told, re.M)
-            assert bool(told) != kind.startswith(UNREAD)
-            assert (
-                not told or file.name in told[1] or not file.exists() or kind == "the ledger, empty"
-            )
-    code, told = run(capsys, monkeypatch, "repair")
-    assert (code, bool(told)) == (0, True)
-    assert run(capsys, monkeypatch, "verify") == (0, "no problems found\n"), told
-    assert document_hashes(collection.current()) == before
-    assert {
-        hit.document_id for hit in Searcher.open(live.live).search("word1", 100)
-    } == before.keys()
+        run(capsys, monkeypatch, command)
+
+    code, output = run(capsys, monkeypatch, "repair")
+
+    assert code == 0
+    assert output
+    assert run(capsys, monkeypatch, "verify") == (0, "no problems found\n"), output
+    assert document_hashes(store.current()) == before
+    found = {hit.document_id for hit in Searcher.open(live.live).search("word1", 100)}
+    assert found == before.keys()
+    # The repaired project can be used.
     assert run(capsys, monkeypatch, "repair") == (0, "nothing had to be repaired\n")
-    assert run(capsys, monkeypatch, "add more.jsonl")[0] == 0
+    add_code, _ = run(capsys, monkeypatch, "add more.jsonl")
+    assert add_code == 0
 
 
 FEEDBACK = Feedback("what is word1", "d03", "up", 2, "me", 5.0)
