@@ -91,9 +91,9 @@ def test_extras_are_named_from_the_clone():
 
 
 def test_extras_refer_to_the_distribution_itself():
-    requirements = [
-        Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra
-    ]
+    requirements = []
+    for extra in PROJECT["optional-dependencies"].values():
+        requirements += [Requirement(text) for text in extra]
 
     own_names = {r.name for r in requirements if canonicalize_name(r.name) in OURS}
 

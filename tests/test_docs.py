@@ -116,13 +116,14 @@ def test_lock_file_pins_every_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     tested_extras = [extra for name, extra in extras.items() if name not in ("gpu", "s3", "scale")]
-    requirements = [
-        Requirement(text) for group in [project["dependencies"], *tested_extras] for text in group
-    ]
+    requirements = []
+    for group in [project["dependencies"], *tested_extras]:
+        requirements += [Requirement(text) for text in group]
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    locked = {
-        canonicalize_name(name): version for name, version in (line.split("==") for line in lines)
-    }
+    locked = {}
+    for line in lines:
+        name, version = line.split("==")
+        locked[canonicalize_name(name)] = version
 
     for requirement in requirements:
         refers_to_itself = requirement.name == project["name"]

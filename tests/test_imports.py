@@ -158,16 +158,22 @@ def test_product_avoids_benchmarks_and_model_code_orchestrators() -> None:
 
 
 def test_every_class_has_a_name_of_its_own() -> None:
-    trees = [ast.parse(path.read_text()) for path in product().values()]
-    names = Counter(
-        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    )
-    assert [name for name, number in names.items() if number > 1] == []
+    names: Counter[str] = Counter()
+    for path in product().values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names[node.name] += 1
+
+    repeated = [name for name, number in names.items() if number > 1]
+    assert repeated == []
 
 
 def breaches(graph: Imports) -> list[str]:
-    """What is wrong with imports by the `ORDER`, a line each."""
-    level = {name: number for number, group in enumerate(ORDER) for name in group}
+    """Return one line for each import that breaks the `ORDER`."""
+    level = {}
+    for number, group in enumerate(ORDER):
+        for package_name in group:
+            level[package_name] = number
     found = []
     beside = {name: set() for name in level}
     for module, others in graph.items():
@@ -198,7 +204,12 @@ def package(module: str) -> str:
 
 
 def product() -> dict[str, Path]:
-    return {name(path): path for top in TOPS for path in (ROOT / top).rglob("*.py")}
+    """Return the file of each module of the product."""
+    files = {}
+    for top in TOPS:
+        for path in (ROOT / top).rglob("*.py"):
+            files[name(path)] = path
+    return files
 
 
 def name(path: Path) -> str:
@@ -224,15 +235,14 @@ def named(tree: ast.AST, parent: str, typing: bool) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = (
-                parent.split(".")[: len(parent.split(".")) + 1 - node.level] if node.level else []
-            )
+            above = []
+            if node.level:
+                parents = parent.split(".")
+                above = parents[: len(parents) + 1 - node.level]
             base = ".".join([*above, *filter(None, [node.module])])
             yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
-        elif (
-            typing
-            and isinstance(node, ast.Constant)
-            and (match := STRING.fullmatch(str(node.value)))
-        ):
-            yield match[1]
+        elif typing and isinstance(node, ast.Constant):
+            match = STRING.fullmatch(str(node.value))
+            if match:
+                yield match[1]
         waiting += ast.iter_child_nodes(node)

@@ -144,16 +144,17 @@ def writes(node: ast.AST, within: str = "") -> Iterator[str]:
 
 
 def found() -> dict[str, set[str]]:
-    paths = (path for package in PRODUCT for path in sorted((ROOT / package).rglob("*.py")))
-    trees = {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in paths
-    }
-    return {
-        name: own
-        for name, tree in trees.items()
-        if name != ONE_MODULE and (own := set(writes(tree)))
-    }
+    """Return the writes of each file of the product that has any, except in the module for writes."""
+    writes_by_file = {}
+    for package in PRODUCT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name == ONE_MODULE:
+                continue
+            file_writes = set(writes(ast.parse(path.read_text(encoding="utf-8"))))
+            if file_writes:
+                writes_by_file[name] = file_writes
+    return writes_by_file
 
 
 def test_writes_outside_files_module_state_reason():

@@ -37,7 +37,9 @@ def project(language, tmp_path_factory) -> Project:
     assert freshet(folder, "init", "search", "--from", "notes").stdout.startswith(
         "source: a folder, 12 documents"
     )
-    texts = [text for documents in DOCUMENTS[language].values() for text in documents]
+    texts = []
+    for documents in DOCUMENTS[language].values():
+        texts += documents
     make_tiny_encoder(folder / "search/encoder", texts)
     parameters.write_overrides(folder / "search/params.yaml", SETTINGS)
     freshet(folder / "search", "demo")
@@ -61,12 +63,14 @@ def test_best_document_is_first_and_marked(language, url):
 def test_topics_have_names_of_words(language, url):
     with Client(url) as client:
         hits = client.search(" ".join(question for question, _, _ in QUESTIONS[language]), 12).hits
-    names = {word for hit in hits for topic in hit.topics for word in topic.split(", ")}
+    names = set()
+    for hit in hits:
+        for topic in hit.topics:
+            names.update(topic.split(", "))
     assert len(names) >= 4
     assert all(len(name) > 1 for name in names)
-    assert not [name for name in names if "ぁ" <= name[0] <= "ゟ"], (
-        "endings and particles name nothing"
-    )
+    # Endings and particles, which are written in hiragana, name nothing.
+    assert not [name for name in names if "ぁ" <= name[0] <= "ゟ"]
     assert names & set(TELLING[language])
 
 

@@ -194,8 +194,12 @@ def run(folder: Path, code: str) -> str:
 
 
 def output_hashes(folder: Path) -> dict[str, str]:
-    """Every stage output's hash in `dvc.lock`."""
+    """Return the hash of each stage output in `dvc.lock`."""
     from ruamel.yaml import YAML
 
     lock = YAML(typ="safe", pure=True).load((folder / "dvc.lock").read_text())
-    return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
+    hashes = {}
+    for stage in lock["stages"].values():
+        for output in stage["outs"]:
+            hashes[output["path"]] = output["md5"]
+    return hashes

@@ -73,8 +73,10 @@ def test_fsync_tree_syncs_everything_and_raises_errors(tmp_path, synced, monkeyp
 
 def test_forked_process_syncs_with_own_threads(tmp_path):
     fsync_tree(tmp_path)
-    if (child := os.fork()) == 0:
-        signal.alarm(20)  # which ends it where it waits for threads that only its parent has
+    child = os.fork()
+    if child == 0:
+        # The alarm ends a child that waits for threads that only its parent has.
+        signal.alarm(20)
         fsync_tree(tmp_path)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

@@ -90,9 +90,12 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("group", "values", "message"), [(g, *row) for g, rows in REFUSED.items() for row in rows]
-)
+REFUSED_ROWS = []
+for _group, _rows in REFUSED.items():
+    REFUSED_ROWS += [(_group, *_row) for _row in _rows]
+
+
+@pytest.mark.parametrize(("group", "values", "message"), REFUSED_ROWS)
 def test_impossible_values_are_refused_by_name(
     group: tuple[str, type[Settings]], values: Any, message: str
 ) -> None:

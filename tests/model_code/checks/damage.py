@@ -21,8 +21,11 @@ Damage = Callable[[Path], object]
 
 
 def each(broken: Mapping[str, list[tuple[Damage, str]]]) -> pytest.MarkDecorator:
-    """Parametrise over what breaks the contract of each output, and what is then said."""
-    rows = [(name, *row) for name, damages in broken.items() for row in damages]
+    """Parametrise a test over the damages of each output and their messages."""
+    rows = []
+    for name, damages in broken.items():
+        for damage, message in damages:
+            rows.append((name, damage, message))
     return pytest.mark.parametrize(("name", "damage", "message"), rows)
 
 

@@ -45,13 +45,17 @@ def context(root, kind):
 
 
 def dense(root, vectors=1):
+    """Make a dense index with a number of vectors per passage; one vector comes with tokens."""
     place = context(root, "dense")
-    ids = [name for name in PASSAGES for _ in range(vectors)]
+    ids = []
+    for name in PASSAGES:
+        ids += [name] * vectors
     rows = np.resize(UNIT, (len(ids), 6))
-    tokens = TokenSigns.of([pack_signs(np.ones((2, 6)))] * len(PASSAGES)) if vectors == 1 else None
-    DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, tokens=tokens).save(
-        place.output / "index"
-    )
+    tokens = None
+    if vectors == 1:
+        tokens = TokenSigns.of([pack_signs(np.ones((2, 6)))] * len(PASSAGES))
+    index = DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, tokens=tokens)
+    index.save(place.output / "index")
     return place
 
 

@@ -105,8 +105,10 @@ EXPECTATION = {
 
 
 def outputs(root, asked=True, documents=3):
-    """What the stages of these names leave: a corpus, two queries for each of so many documents,
-    and a verdict.
+    """Write a corpus, two pseudo-queries for each document, and a verdict.
+
+    Returns:
+        The context of each stage by its name.
     """
     folders = {name: root / name for name in ("corpus", "pseudo_queries", "acceptance")}
     for folder in folders.values():
@@ -119,16 +121,17 @@ def outputs(root, asked=True, documents=3):
     judging = queries[queries["split"].isin(["dev", "gate", "test"])]
     held_out = frozenset(query_hash(text) for text in judging["text"])
     CorpusQueries((), held_out).save(folders["corpus"] / KNOWN_QUERIES)
-    rows = [
-        {
-            "query_id": f"d{number}~{i}",
-            "document_id": f"d{number}",
-            "text": f"text {i}",
-            "kind": "inverse_cloze",
-        }
-        for number in range(documents)
-        for i in range(2)
-    ]
+    rows = []
+    for number in range(documents):
+        for i in range(2):
+            rows.append(
+                {
+                    "query_id": f"d{number}~{i}",
+                    "document_id": f"d{number}",
+                    "text": f"text {i}",
+                    "kind": "inverse_cloze",
+                }
+            )
     write_table(folders["pseudo_queries"], "pseudo_queries", make_table("pseudo_queries", rows))
     write_json(
         folders["acceptance"] / "verdict.json", {"passed": True, "expectations": [EXPECTATION]}

@@ -59,7 +59,9 @@ def open_known_collection(
     rows = [(name, name, text, "{}", None) for name, text in pages.items()]
     frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields", "date"])
     frame.to_parquet(build / "documents.parquet", index=False)
-    evidence = [query for queries in passages.known.values() for query in queries]
+    evidence = []
+    for queries in passages.known.values():
+        evidence += queries
     hashes = frozenset(query_hash(text) for text in held_out)
     CorpusQueries(tuple(evidence), hashes).save(build / KNOWN_QUERIES)
     (root / "params.yaml").write_text("retrievers: {r: {}}\n")

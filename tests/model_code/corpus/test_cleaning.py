@@ -74,12 +74,21 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"), [(one, reason) for reason, some in MALFORMED.items() for one in some]
-)
+def flatten(values_by_name):
+    """Return each value with its name."""
+    pairs = []
+    for name, values in values_by_name.items():
+        pairs += [(value, name) for value in values]
+    return pairs
+
+
+@pytest.mark.parametrize(("values", "reason"), flatten(MALFORMED))
 def test_malformed_documents_are_refused_with_their_reason(values, reason):
+    columns = {"text": "t", **values}
+
     with pytest.raises(RowError) as refusal:
-        document(**({"text": "t"} | values))
+        document(**columns)
+
     assert refusal.value.reason == reason
 
 
@@ -149,9 +158,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("given", "answers"), [(one, answers) for answers, some in SHAPES.items() for one in some]
-)
+@pytest.mark.parametrize(("given", "answers"), flatten(SHAPES))
 def test_answers_are_read_from_all_common_shapes(given, answers):
     assert query(answers=given) == SourceQuery("1", "when", answers)
 

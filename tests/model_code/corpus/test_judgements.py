@@ -56,9 +56,12 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"), [(row, reason) for reason, rows in MALFORMED.items() for row in rows]
-)
+MALFORMED_ROWS = []
+for _reason, _rows in MALFORMED.items():
+    MALFORMED_ROWS += [(_row, _reason) for _row in _rows]
+
+
+@pytest.mark.parametrize(("row", "reason"), MALFORMED_ROWS)
 def test_malformed_judgements_are_refused(row, reason):
     qrels, quarantine = take(row, ("q2", "d2", 1, "test"))
     assert qrels.pairs == {("q2", "d2"): 1}
@@ -142,12 +145,12 @@ def test_adding_gate_split_moves_only_training_queries():
 
 
 def pairs_of_documents(documents: int, queries: int) -> dict[tuple[str, str], int]:
-    """Judgements of `queries` queries for each of `documents` documents."""
-    return {
-        (f"q{document}-{query}", f"d{document}"): 1
-        for document in range(documents)
-        for query in range(queries)
-    }
+    """Make judgements of `queries` queries for each of `documents` documents."""
+    pairs = {}
+    for document in range(documents):
+        for query in range(queries):
+            pairs[f"q{document}-{query}", f"d{document}"] = 1
+    return pairs
 
 
 def splits_by_document(splits: dict[str, str], documents: dict[str, str]) -> dict[str, set[str]]:

@@ -49,27 +49,37 @@ def test_equal_queries_are_dropped(queries, reasons):
     assert reasons_to_drop([PseudoQuery(*query, "k") for query in queries], TEXTS) == reasons
 
 
-def test_equals_a_double_loop_on_random_texts():
+def reason_by_loop(
+    number: int, queries: list[PseudoQuery], documents: dict[str, str]
+) -> str | None:
+    """Return why a query is dropped: another document holds its text, or it came before."""
+    query = queries[number]
+    phrase = f" {normalize_phrase(query.text)} "
+    fitting = {query.document_id}
+    for document, text in documents.items():
+        if phrase in f" {text} ":
+            fitting.add(document)
+    if len(fitting) > 1:
+        return AMBIGUOUS
+    for earlier in queries[:number]:
+        if earlier.document_id == query.document_id and earlier.text == query.text:
+            return REPEATED
+    return None
+
+
+def test_reasons_equal_a_double_loop_on_random_texts():
     chance = random.Random(5)
     documents = {f"d{i}": " ".join(chance.choices("abcdefg", k=12)) for i in range(40)}
-    queries = [
-        PseudoQuery(document, documents[document][start : start + 8], "k")
-        for document in documents
-        for start in (0, 4, 8, 16)
-    ]
-    slow = []
-    for n, query in enumerate(queries):
-        fitting = {query.document_id}
-        for document, text in documents.items():
-            if f" {normalize_phrase(query.text)} " in f" {text} ":
-                fitting.add(document)
-        again = any(
-            (query.document_id, query.text) == (other.document_id, other.text)
-            for other in queries[:n]
-        )
-        slow.append(AMBIGUOUS if len(fitting) > 1 else REPEATED if again else None)
-    assert reasons_to_drop(queries, documents) == slow
-    assert set(slow) == {AMBIGUOUS, None}
+    queries = []
+    for document, text in documents.items():
+        for start in (0, 4, 8, 16):
+            queries.append(PseudoQuery(document, text[start : start + 8], "k"))
+
+    reasons = reasons_to_drop(queries, documents)
+
+    expected = [reason_by_loop(number, queries, documents) for number in range(len(queries))]
+    assert reasons == expected
+    assert set(reasons) == {AMBIGUOUS, None}
 
 
 def test_normalising_keeps_letters_of_any_script():

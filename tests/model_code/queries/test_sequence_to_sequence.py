@@ -4,6 +4,7 @@ as said.
 
 from __future__ import annotations
 
+from collections import Counter
 from unittest.mock import MagicMock
 
 import pytest
@@ -49,21 +50,47 @@ def with_settings(generator: SequenceToSequence, **changes: int) -> SequenceToSe
 DOCUMENTS = {f"d{i}": " ".join(WORDS[i : i + 3 * (i + 1)]) for i in range(6)}
 
 
-def test_queries_do_not_depend_on_their_batch(generator, tmp_path, monkeypatch):
-    whole = generator.generate(DOCUMENTS, 1, tmp_path / "a")
-    assert [query.document_id for query in whole] == [
-        i for i in sorted(DOCUMENTS) for _ in range(5)
-    ]
-    assert len({query.text for query in whole}) > 20
-    assert all(query.kind == "sequence_to_sequence" for query in whole)
-    assert (
-        with_settings(generator, max_query_tokens=1).generate(DOCUMENTS, 1, tmp_path / "a") != whole
-    ), "checkpoints"
+@pytest.fixture
+def generated(generator, tmp_path):
+    """The queries of all documents, by seed 1."""
+    return generator.generate(DOCUMENTS, 1, tmp_path / "whole")
+
+
+def test_each_document_has_five_queries(generated):
+    assert Counter(query.document_id for query in generated) == dict.fromkeys(DOCUMENTS, 5)
+
+
+def test_queries_are_sorted_and_various(generated):
+    document_ids = [query.document_id for query in generated]
+
+    assert document_ids == sorted(document_ids)
+    assert len({query.text for query in generated}) > 20
+    assert all(query.kind == "sequence_to_sequence" for query in generated)
+
+
+def test_checkpoints_of_other_settings_are_not_used(generator, generated, tmp_path):
+    shorter = with_settings(generator, max_query_tokens=1)
+
+    assert shorter.generate(DOCUMENTS, 1, tmp_path / "whole") != generated
+
+
+def test_queries_do_not_depend_on_their_batch(generator, generated, tmp_path, monkeypatch):
     monkeypatch.setattr(sequence_to_sequence, "DOCUMENTS_PER_CHECKPOINT", 2)
     reordered = dict(reversed(DOCUMENTS.items()))
-    assert with_settings(generator, batch_size=3).generate(reordered, 1, tmp_path / "b") == whole
-    assert generator.generate({"d3": DOCUMENTS["d3"]}, 1, tmp_path / "c") == whole[15:20]
-    assert generator.generate(DOCUMENTS, 2, tmp_path / "d") != whole
+
+    queries = with_settings(generator, batch_size=3).generate(reordered, 1, tmp_path / "b")
+
+    assert queries == generated
+
+
+def test_queries_do_not_depend_on_other_documents(generator, generated, tmp_path):
+    queries = generator.generate({"d3": DOCUMENTS["d3"]}, 1, tmp_path / "c")
+
+    assert queries == generated[15:20]
+
+
+def test_another_seed_gives_other_queries(generator, generated, tmp_path):
+    assert generator.generate(DOCUMENTS, 2, tmp_path / "d") != generated
 
 
 def test_killed_generation_resumes(generator, tmp_path, monkeypatch):

@@ -42,33 +42,48 @@ SETTINGS = TrainingSettings(
 
 
 def make_corpus(folder: Path, qrels: bool) -> None:
-    """16 documents d00, d01, ... in reverse order; every third has two passages; the query of d05
-    also fits d06.
+    """Write 16 documents d00, d01, ... in reverse order, and a query and a pseudo-query of each.
+
+    Every third document has two passages. The query of d05 also fits d06.
     """
     random = np.random.default_rng(0)
-    ids = [f"d{i:02}" for i in reversed(range(16))]
-    rows = [
-        (i, part, " ".join(random.choice(WORDS, 6)))
-        for i in ids
-        for part in range(1 + (int(i[1:]) % 3 == 0))
-    ]
-    passages = pd.DataFrame(rows, columns=["document_id", "ordinal", "text"]).assign(title="")
-    first = passages.drop_duplicates("document_id").set_index("document_id")["text"]
-    queries = pd.DataFrame(
-        {"query_id": [f"q{i}" for i in ids], "text": [first[i][:17] for i in ids]}
-    )
+    numbers = list(reversed(range(16)))
+    ids = [f"d{number:02}" for number in numbers]
+    passages = []
+    first_texts = []
+    for number, document_id in zip(numbers, ids, strict=True):
+        passage_count = 2 if number % 3 == 0 else 1
+        texts = [" ".join(random.choice(WORDS, 6)) for _ in range(passage_count)]
+        first_texts.append(texts[0])
+        for ordinal, text in enumerate(texts):
+            passages.append(
+                {"document_id": document_id, "ordinal": ordinal, "text": text, "title": ""}
+            )
+
+    query_ids = [f"q{document_id}" for document_id in ids]
+    queries = pd.DataFrame({"query_id": query_ids, "text": [text[:17] for text in first_texts]})
     queries["split"] = ["train"] * 10 + ["dev"] * 4 + ["test"] * 2
     judged = queries.assign(document_id=ids, relevance=1)
-    judged = pd.concat([judged, judged[judged["document_id"] == "d05"].assign(document_id="d06")])
-    folder.mkdir(parents=True)
+    also_relevant = judged[judged["document_id"] == "d05"].assign(document_id="d06")
+    judged = pd.concat([judged, also_relevant])
+    if not qrels:
+        judged = judged.head(0)
+    pseudo_queries = pd.DataFrame(
+        {
+            "query_id": [f"p{document_id}" for document_id in ids],
+            "document_id": ids,
+            "kind": "cloze",
+            "text": [text[-17:] for text in first_texts],
+        }
+    )
     documents = pd.DataFrame({"document_id": ids, "text": ""})
+
+    folder.mkdir(parents=True)
     documents.to_parquet(folder / "documents.parquet", index=False)
-    passages.to_parquet(folder / "passages.parquet", index=False)
+    pd.DataFrame(passages).to_parquet(folder / "passages.parquet", index=False)
     queries.to_parquet(folder / "queries.parquet", index=False)
-    judged.head(len(judged) if qrels else 0).to_parquet(folder / "qrels.parquet", index=False)
-    pseudo = pd.DataFrame({"query_id": [f"p{i}" for i in ids], "document_id": ids, "kind": "cloze"})
-    pseudo["text"] = [first[i][-17:] for i in ids]
-    pseudo.to_parquet(folder / "pseudo_queries.parquet", index=False)
+    judged.to_parquet(folder / "qrels.parquet", index=False)
+    pseudo_queries.to_parquet(folder / "pseudo_queries.parquet", index=False)
 
 
 def make_inputs(root: Path, qrels: bool) -> None:

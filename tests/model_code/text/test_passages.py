@@ -18,7 +18,7 @@ def test_windows_cover_all_words_without_excess(length, words, stride):
 
     windows = [window.split() for window in cut_passages(" ".join(text_words), words, stride)]
 
-    assert {word for window in windows for word in window} == set(text_words)
+    assert set().union(*windows) == set(text_words)
     assert all(len(window) <= words for window in windows)
     assert [window[0] for window in windows] == [f"w{stride * i}" for i in range(len(windows))]
     # The last window is needed for the last word.

@@ -60,13 +60,18 @@ class MailHandler(socketserver.StreamRequestHandler):
 
     def handle(self):
         self.wfile.write(b"220 here\r\n")
-        while line := self.rfile.readline():
-            command = line.upper()
+        while True:
+            command = self.rfile.readline().upper()
+            if not command:
+                break
             if command.startswith(b"DATA"):
                 self.wfile.write(b"354 go on\r\n")
                 mail = b"".join(iter(self.rfile.readline, b".\r\n"))
                 self.server.mails.append(mail.decode())
-            self.wfile.write(b"221 bye\r\n" if command.startswith(b"QUIT") else b"250 ok\r\n")
+            answer = b"250 ok\r\n"
+            if command.startswith(b"QUIT"):
+                answer = b"221 bye\r\n"
+            self.wfile.write(answer)
 
 
 @pytest.fixture

@@ -61,7 +61,8 @@ def stuck_writer(page, project, patch):
 
 def wrong_encoder(page, project, patch):
     make_encoder("lexical", project.root / "another")
-    shutil.rmtree(encoder := project.live / "r" / "generations" / "000000" / "encoder")
+    encoder = project.live / "r" / "generations" / "000000" / "encoder"
+    shutil.rmtree(encoder)
     shutil.copytree(project.root / "another.base", encoder)
     receive(project, "new")
     assert not add(page)[0].success

@@ -312,20 +312,24 @@ def test_writers_in_threads_apply_each_event_once(project):
     added: list[str] = []
 
     def work(worker: int) -> None:
-        own = collection_of(project)
+        index = collection_of(project)
         for number in range(4):
-            own.receive([row(f"{worker}-{number}")], "api")
-            applied = own.apply()
-            added.extend(applied.added if applied else ())
+            index.receive([row(f"{worker}-{number}")], "api")
+            result = index.apply()
+            if result is not None:
+                added.extend(result.added)
 
     threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    everything = sorted(f"{worker}-{number}" for worker in range(3) for number in range(4))
-    assert sorted(added) == everything
-    assert sorted(texts(project, everything)) == everything
+
+    ids = []
+    for worker in range(3):
+        ids += [f"{worker}-{number}" for number in range(4)]
+    assert sorted(added) == ids
+    assert sorted(texts(project, ids)) == ids
 
 
 def test_a_forecast_is_what_then_happens(project, collection):

@@ -72,21 +72,26 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     assert inbox.receive_inbox(collection) == []
 
 
-@pytest.mark.parametrize("trouble", ["params.yaml", "reading"])
-def test_unrelated_errors_leave_file_in_inbox(collection, monkeypatch, trouble):
+def test_broken_params_leave_file_in_inbox(collection):
     drop(collection, "good.jsonl", LINE.format("a", "1"))
-    if trouble == "params.yaml":
-        (collection.project.root / "params.yaml").write_text(
-            "{corpus: {path: notes, retrievers: {}}\n"
-        )
-        with pytest.raises(FreshetError, match=r"params\.yaml"):
-            inbox.receive_inbox(collection)
-    else:
-        monkeypatch.setattr(
-            inbox, "read_file", fail := Mock(side_effect=OSError(24, "Too many open files"))
-        )
-        assert inbox.receive_inbox(collection) == []
-        assert fail.called
+    params = collection.project.root / "params.yaml"
+    params.write_text("{corpus: {path: notes, retrievers: {}}\n")
+
+    with pytest.raises(FreshetError, match=r"params\.yaml"):
+        inbox.receive_inbox(collection)
+
+    assert listing(collection)[-1] == "good.jsonl"
+
+
+def test_unreadable_file_stays_in_inbox(collection, monkeypatch):
+    drop(collection, "good.jsonl", LINE.format("a", "1"))
+    fail_to_read = Mock(side_effect=OSError(24, "Too many open files"))
+    monkeypatch.setattr(inbox, "read_file", fail_to_read)
+
+    results = inbox.receive_inbox(collection)
+
+    assert results == []
+    assert fail_to_read.called
     assert listing(collection)[-1] == "good.jsonl"
 
 

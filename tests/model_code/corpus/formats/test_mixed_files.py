@@ -182,13 +182,16 @@ WRITERS: dict[str, Callable[[Path, Blocks], None]] = {
 
 
 def missing_words(path: Path, blocks: Blocks) -> list[str]:
-    """The words of the blocks that are not found in a file that reports no loss."""
+    """Return the words of the blocks that are not found in a file that reports no loss."""
     row = read_document(path, path.name, path.name)
     assert isinstance(row, Row), row
     if any(note.kind in ("lost text", "pages without text") for note in row.notes):
         return []
     found = count_words([row.values["title"], row.values["text"]])
-    expected = count_words(text for _, texts in blocks for text in texts)
+    all_texts = []
+    for _, texts in blocks:
+        all_texts += texts
+    expected = count_words(all_texts)
     return sorted(word for word in expected if word not in found)
 
 

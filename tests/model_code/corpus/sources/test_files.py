@@ -152,22 +152,34 @@ def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, spl
     ]
 
 
-def test_answers_are_read_from_record_or_metadata(tmp_path, write_beir):
-    queries = [
-        {"_id": "q1", "text": "one", "answers": ["1"]},
-        {"_id": "q2", "text": "two", "metadata": {"answers": ["2"], "query": "an id"}},
-        {"_id": "q3", "text": "three", "metadata": {}},
-        {"_id": "q4", "text": "four", "answers": None, "metadata": {"answers": ["4"]}},
-    ]
-    write_beir(tmp_path / "data", BEIR_DOCUMENTS, queries, {"test": [("q1", "d1", 1)]})
-    assert [row.values.get("answers") for row in beir_source(tmp_path).rows("queries")] == [
-        ["1"],
-        ["2"],
-        None,
-        ["4"],
-    ]
-    none = beir_source(tmp_path, columns=ColumnSettings(answers=None))
-    assert {name for row in none.rows("queries") for name in row.values} == {"id", "text"}
+QUERIES_WITH_ANSWERS = [
+    {"_id": "q1", "text": "one", "answers": ["1"]},
+    {"_id": "q2", "text": "two", "metadata": {"answers": ["2"], "query": "an id"}},
+    {"_id": "q3", "text": "three", "metadata": {}},
+    {"_id": "q4", "text": "four", "answers": None, "metadata": {"answers": ["4"]}},
+]
+
+
+@pytest.fixture
+def answered(tmp_path, write_beir):
+    """A folder with a data set whose queries have answers."""
+    qrels = {"test": [("q1", "d1", 1)]}
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS, QUERIES_WITH_ANSWERS, qrels)
+    return tmp_path
+
+
+def test_answers_are_read_from_record_or_metadata(answered):
+    rows = beir_source(answered).rows("queries")
+
+    answers = [row.values.get("answers") for row in rows]
+    assert answers == [["1"], ["2"], None, ["4"]]
+
+
+def test_answers_without_a_column_are_not_read(answered):
+    source = beir_source(answered, columns=ColumnSettings(answers=None))
+
+    for row in source.rows("queries"):
+        assert set(row.values) == {"id", "text"}
 
 
 def test_judgements_of_another_folder(tmp_path, write_beir):
