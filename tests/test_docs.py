@@ -56,7 +56,8 @@ def test_commands_are_understood(page):
                 f"{page.name} shows `freshet {line}`, which is no command"
             )
             command = command.commands[name]
-        if words:  # a command alone stands for itself in a sentence
+        # A command without arguments may be the subject of a sentence.
+        if words:
             command.make_context(name, words)
 
 

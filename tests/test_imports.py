@@ -68,7 +68,8 @@ ORDER = (
     within("orchestration", "cli"),
     within("freshet", "command"),
 )
-SUBPACKAGED = "model_code.collection"  # its subpackages stand in the order one by one
+# The subpackages of this package are in the order one by one.
+SUBPACKAGED = "model_code.collection"
 # names the modules of all kinds by strings, and imports one when it is needed
 REGISTRY = "model_code.retrieval.kinds"
 
@@ -146,7 +147,8 @@ def test_no_circles() -> None:
         one: imported(path, one, typing=False) & modules.keys() - {one, COMMAND_LINE}
         for one, path in modules.items()
     }
-    order = list(TopologicalSorter(graph).static_order())  # CycleError names the circle
+    # A CycleError names the cycle.
+    order = list(TopologicalSorter(graph).static_order())
     assert len(order) >= len(modules) > 200
 
 

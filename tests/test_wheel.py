@@ -90,7 +90,7 @@ def installed(wheel: Path, home: Path, *arguments: str, folder: str = ".") -> st
     if not (home / "installed").exists():
         zipfile.ZipFile(wheel).extractall(home / "installed")
     command = [sys.executable, "-m", "orchestration.cli", *arguments]
-    variables = os.environ | {"PYTHONPATH": str(home / "installed")}
+    variables = {**os.environ, "PYTHONPATH": str(home / "installed")}
     done = subprocess.run(command, cwd=home / folder, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -105,7 +105,8 @@ def long_text(number: int, fact: str) -> list[tuple[str, str]]:
     return [(f"Chapter {i}", text) for i, text in enumerate(sections)]
 
 
-WORDS = (  # of all sections, so that they tell nothing apart
+# These words are in all sections, so they distinguish nothing.
+WORDS = (
     "the a of and with under over near old new spade hammer rose chisel hedge plane seed vise "
     "pond clamp fern saw lawn "
     "rasp bulb drill compost lathe trellis file moss anvil pruner level bench orchard screw tulip "
@@ -113,7 +114,8 @@ WORDS = (  # of all sections, so that they tell nothing apart
     "glue birch plank sage timber thyme varnish basil rope mulch wire pear sandpaper plum oil "
     "cherry grease apple tar"
 )
-DEEP = [  # sentences that one document each holds, and what people would ask
+# Each sentence is in one document; a question about it follows.
+DEEP = [
     ("The lighthouse of Marsund burned whale oil until 1874.", "fuel of the Marsund lighthouse"),
     (
         "Doctor Ilse Brandt discovered the comet from a hayloft.",

@@ -24,4 +24,5 @@ def test_trained_generator_page_shows_likelihood_curve(tmp_path, monkeypatch):
     rows = [row.data for row in preview_query_generator(tmp_path)["history"].records]
     assert rows[0] == {"log_likelihood": -1.5, "loss": 2.0, "step": 10}
     assert len(rows) == 10
-    assert drawn[0][0] == 3.6 * 2  # inches: a panel for the loss and one for the likelihood
+    # The figure has a panel for the loss and one for the likelihood, in inches.
+    assert drawn[0][0] == 3.6 * 2

@@ -13,7 +13,7 @@ def test_evaluation_page_has_rows_per_system_and_split(tmp_path):
         "zero_shot.rrf": "zero_shot/variants/rrf",
         "bm25": "bm25",
     }.items():
-        write_json(tmp_path / folder / "metrics.json", metrics | {"system": name})
+        write_json(tmp_path / folder / "metrics.json", {**metrics, "system": name})
     rows = [row.data for row in preview_metrics(tmp_path / "zero_shot")["metrics"].records]
     assert rows[0] == {"system": "zero_shot", "split": "test", "queries": 4, "hit@1": 0.75}
     assert [row["split"] for row in rows] == ["test"] * 2 + ["gate"] * 2 + ["dev"] * 2
@@ -35,7 +35,7 @@ def test_comparison_page_lists_best_systems_first(tmp_path):
         for name, value in cells.items()
     }
     facts = {"main_metric": "nDCG@10", "queries": 9, "split": "test", "documents": 12}
-    write_json(tmp_path / "comparison.json", facts | {"systems": systems})
+    write_json(tmp_path / "comparison.json", {**facts, "systems": systems})
     (tmp_path / "comparison.png").write_bytes(b"png")
     shown = preview_comparison(tmp_path)
     assert shown["results"].records[0].data == {

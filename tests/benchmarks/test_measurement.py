@@ -18,7 +18,8 @@ def test_a_row_is_met_or_not() -> None:
     assert [row_stated("x", ours, 1.0, "<= 0.1")["met"] for ours in (0.1, 0.2)] == [True, False]
     assert [row_stated("x", ours, 1.0, "== 0")["met"] for ours in (0.0, 1.0)] == [True, False]
     assert row_stated("x", 1.0, 1.0, "-")["met"] is None
-    assert skipped("x", "why") == dict.fromkeys(row("x", 1, 1, 1)) | {
+    assert skipped("x", "why") == {
+        **dict.fromkeys(row("x", 1, 1, 1)),
         "what": "x",
         "goal": "skipped: why",
     }

@@ -53,7 +53,7 @@ HOSTILE = {
         {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
     ),
     "GET that changes": ("GET", "/graphql?query=mutation{x}", {}),
-    "form": ("POST", "/graphql", EVIL | {"content-type": "application/x-www-form-urlencoded"}),
+    "form": ("POST", "/graphql", {**EVIL, "content-type": "application/x-www-form-urlencoded"}),
     "form of a sandboxed frame": (
         "POST",
         "/documents/apply",
@@ -62,14 +62,14 @@ HOSTILE = {
     "fetch no-cors": (
         "POST",
         "/documents",
-        EVIL | {"content-type": "text/plain", "sec-fetch-mode": "no-cors"},
+        {**EVIL, "content-type": "text/plain", "sec-fetch-mode": "no-cors"},
     ),
     "another port": (
         "POST",
         "/ajax-api/2.0/mlflow/experiments/create",
         {"origin": "http://127.0.0.1:8000"},
     ),
-    "preflight": ("OPTIONS", "/documents/a", EVIL | {"access-control-request-method": "DELETE"}),
+    "preflight": ("OPTIONS", "/documents/a", {**EVIL, "access-control-request-method": "DELETE"}),
     "connection": ("GET", "/graphql", EVIL | UPGRADE),
     "rebound name": ("POST", "/graphql", {"host": "evil.example", "sec-fetch-site": "same-origin"}),
     "rebound name, opened": ("GET", "/", {"host": "evil.example"}),

@@ -19,7 +19,8 @@ def demo_output(built_by_dagster):
 
 
 def test_demo_shows_results_and_searches(demo_output):
-    assert demo_output.count('freshet search "') == 4  # three examples, and the hint
+    # There are three examples, and the hint.
+    assert demo_output.count('freshet search "') == 4
     for system in ("bm25", "zero_shot", "contrastive", "hce"):
         assert system in demo_output
     assert "freshet ui" in demo_output

@@ -45,7 +45,8 @@ SETTINGS = (
     "corpus.source=files",
     "corpus.path=data/documents.jsonl",
     "corpus.files={queries: data/queries.jsonl, qrels: data/qrels.tsv}",
-    "corpus.splits.gate_share=0.0",  # so few queries judge and report at once
+    # So few queries judge and report at once.
+    "corpus.splits.gate_share=0.0",
     "encoder.base=base_encoder",
     "encoder.max_tokens=32",
     "acceptance.max_repeated_query_share=1.0",

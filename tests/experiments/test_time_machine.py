@@ -175,7 +175,8 @@ NAMES = NameIndex(["pack.Frame", "pack.Frame.explode", "pack.io.read", "pack.sor
     ],
 )
 def test_entries_name_one_definition_and_lose_its_name(item, entry):
-    assert read_entries(item, NAMES) == ([entry] if entry else [])
+    expected = [entry] if entry else []
+    assert read_entries(item, NAMES) == expected
 
 
 def test_section_of_one_version():

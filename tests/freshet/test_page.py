@@ -183,7 +183,8 @@ def test_page_is_accessible_on_both_screen_sizes(visit, scheme):
         assert axe.run(page).response["violations"] == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         grounds.add(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
-    assert grounds == ({"rgb(252, 251, 248)"} if scheme == "light" else {"rgb(19, 25, 27)"})
+    expected = {"rgb(252, 251, 248)"} if scheme == "light" else {"rgb(19, 25, 27)"}
+    assert grounds == expected
 
 
 GUIDE = {

@@ -50,7 +50,8 @@ def test_writes_sync_file_and_folder_unless_deferred(tmp_path, synced):
         other = threading.Thread(target=write_text, args=(waiting / "b", "1"))
         other.start()
         other.join()
-        assert synced[2:] == ["b", "waiting"]  # another thread asked for nothing
+        # The other thread asked for nothing.
+        assert synced[2:] == ["b", "waiting"]
     write_text(waiting / "c", "1")
     assert synced[4:] == ["c", "waiting"]
 

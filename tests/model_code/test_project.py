@@ -52,7 +52,8 @@ def test_two_processes_never_hold_the_lock_at_once(tmp_path):
     first = start_holder(tmp_path, "first")
     assert first.stdout.readline() == "holding\n"
     second = start_holder(tmp_path, "second")
-    time.sleep(0.3)  # the second would be in by now, were it not waiting
+    # Without the lock, the second would have entered by now.
+    time.sleep(0.3)
     assert (tmp_path / "log").read_text() == "first in\n"
     said = [process.communicate("let go\n", timeout=30)[1] for process in (first, second)]
     assert said == [

@@ -182,7 +182,8 @@ def test_refusal_is_an_error_of_one_line(status, body, message, error_class):
 
     assert type(caught.value) is error_class
     assert caught.value.status == status
-    assert caught.value.exit_code == (2 if status == 422 else 1)
+    expected = 2 if status == 422 else 1
+    assert caught.value.exit_code == expected
     assert "\n" not in str(caught.value)
 
 

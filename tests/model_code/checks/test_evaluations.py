@@ -152,7 +152,8 @@ def write(root, names, with_qrels=True):
 def compared(root):
     place = context(write_inputs(root), root / "output")
     place.output.mkdir()
-    with pytest.MonkeyPatch.context() as patch:  # drawing takes seconds
+    # Drawing takes seconds.
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "systems_plot", lambda systems, metrics: b"png")
         comparison.run(place)
     return place
@@ -165,7 +166,7 @@ def places(tmp_path_factory):
         "evaluate": write(root / "evaluate", NAMES),
         "baselines": write(root / "baselines", BASELINES),
     }
-    return written | {"comparison": compared(root / "comparison")}
+    return {**written, "comparison": compared(root / "comparison")}
 
 
 def test_whole_outputs_pass_also_where_nobody_judges(places, tmp_path):

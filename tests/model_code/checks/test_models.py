@@ -46,12 +46,13 @@ HISTORY = [
     {"step": 9, "loss": 1.25, "nDCG@10": 0.75},
 ]
 KINDS = ("dense", "layers", "lexical", "dsi")
-STAGES = dict.fromkeys(KINDS, "train") | {"hierarchy": "hierarchy", "generator": "query_generator"}
+STAGES = {**dict.fromkeys(KINDS, "train"), "hierarchy": "hierarchy", "generator": "query_generator"}
 
 
 def clustered(root):
     place = context(root, 60, 60)
-    with pytest.MonkeyPatch.context() as patch:  # drawing takes longer than all the rest
+    # Drawing takes longer than everything else.
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             hierarchy_plot,
             "draw_hierarchy",
@@ -105,7 +106,8 @@ def places(tmp_path_factory):
     root = tmp_path_factory.mktemp("places")
     encoder = make_tiny_encoder(root / "base" / "encoder", WORDS)
     made = {name: trained(root / name, encoder, name) for name in KINDS}
-    return made | {
+    return {
+        **made,
         "hierarchy": clustered(root / "hierarchy"),
         "generator": generator(root / "generator"),
     }

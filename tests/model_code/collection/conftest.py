@@ -35,7 +35,8 @@ DOCUMENTS = {
     "str.split": "Split a string into a list of words on whitespace.",
     "time.sleep": "Wait for a number of seconds.",
 }
-NAMES = ["of lists", "of files", "of strings"]  # of the hierarchy's nodes
+# Names of the nodes of the hierarchy.
+NAMES = ["of lists", "of files", "of strings"]
 PASSAGES = [*DOCUMENTS, "csv.reader"]
 RULES = TextRules(include_title=True, words=12, stride=5)
 

@@ -103,7 +103,7 @@ def test_positions_are_uniform_and_independent_between_purposes():
 
 
 def test_given_splits_are_kept_others_drawn():
-    given = dict.fromkeys(IDS) | {"a": "test", "b": "train", "c": "dev"}
+    given = {**dict.fromkeys(IDS), "a": "test", "b": "train", "c": "dev"}
     splits = split_queries(given, QuerySplitSettings())
     assert splits["a"] == "test"
     assert splits["b"] == "train"
@@ -121,7 +121,7 @@ def test_missing_dev_and_gate_come_from_train(name, other, share):
     carved = {query for query, split in splits.items() if split == name}
     assert abs(len(carved) / 5_000 - share) < 0.02
     assert carved < set(IDS[:5_000])
-    assert split_queries(given | {"d": name}, alone) == given | {"d": name}
+    assert split_queries({**given, "d": name}, alone) == {**given, "d": name}
     both = split_queries(given, QuerySplitSettings())
     assert {query for query, split in both.items() if split == "test"} == set(IDS[5_000:6_000])
     assert {split for query, split in both.items() if query in carved} <= {name, "dev"}, (

@@ -54,7 +54,7 @@ def test_leaks_are_counted(row_source):
 
 def test_repeated_training_queries_are_counted(row_source):
     """ "About twins!" repeats a query, "more of twins to be found" nearly, "of no kind" does not."""
-    queries = QUERIES | {"repeated": "About, TWINS!", "long": "more of twins to be found"}
+    queries = {**QUERIES, "repeated": "About, TWINS!", "long": "more of twins to be found"}
     qrels = {
         "near": ("tested", "train"),
         "repeated": ("other", "test"),
@@ -70,12 +70,12 @@ def test_repeated_training_queries_are_counted(row_source):
 
 
 def test_judged_repetitions_are_no_leaks(row_source):
-    report = report_of(row_source, QRELS | {"repeated": ("told", "test")})
+    report = report_of(row_source, {**QRELS, "repeated": ("told", "test")})
 
     assert report["test_queries_word_for_word"] == 0
 
 
 def test_a_tested_document_is_searched(row_source):
-    report = report_of(row_source, QRELS | {"line": ("lined", "test")})
+    report = report_of(row_source, {**QRELS, "line": ("lined", "test")})
 
     assert report["documents_searched"] == len(DOCUMENTS)

@@ -56,7 +56,8 @@ def test_clear_gain_passes():
     assert record["reasons"] == list(verdict.reasons)
 
 
-LATE = 0.9 + noise(5, spread=0.4)  # a recall of which nobody knows whether it fell
+# The spread is so large that nobody can tell whether this recall fell.
+LATE = 0.9 + noise(5, spread=0.4)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,8 @@ def test_retrain_without_new_or_old_queries(new, group):
     assert verdict.intervals == judge_promotion(better, CHAMPION, SETTINGS).intervals
 
 
-OWN = {query: query for query in NEW}  # each new document has one query
+# Each new document has one query.
+OWN = {query: query for query in NEW}
 
 
 def of_new(verdict):

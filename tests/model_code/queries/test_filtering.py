@@ -31,7 +31,8 @@ TEXTS = {
         # a generated query that another document answers word for word
         ("d3", "lazy dog", AMBIGUOUS),
         ("d3", "quick fox", None),
-        ("d3", "he cat", None),  # whole words only: "the cat" does not contain it
+        # Only whole words count: "the cat" does not contain "he cat".
+        ("d3", "he cat", None),
     ],
 )
 def test_reasons_by_example(document, text, reason):

@@ -27,7 +27,8 @@ def test_spans_are_consecutive_words():
     starts = [WORDS.index(span[0]) for span in spans]
     assert spans == [WORDS[start : start + 64] for start in starts]
     assert min(starts) < 30
-    assert max(starts) > 106  # the whole document is reached: 136 is the last start
+    # Spans reach the end of the document: 136 is the last start.
+    assert max(starts) > 106
 
 
 def test_lengths_cover_their_range():
@@ -38,7 +39,8 @@ def test_lengths_cover_their_range():
 @pytest.mark.parametrize(("words", "length"), [(90, 45), (6, 3), (5, None), (0, None)])
 def test_short_documents_give_short_spans(words, length):
     spans = cloze(per_document=1).generate({"d": " ".join(WORDS[:words])}, seed=1)
-    assert [len(span.text.split()) for span in spans] == ([] if length is None else [length])
+    expected = [] if length is None else [length]
+    assert [len(span.text.split()) for span in spans] == expected
 
 
 def test_spans_do_not_depend_on_other_documents():

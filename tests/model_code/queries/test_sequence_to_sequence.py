@@ -140,7 +140,8 @@ def test_gumbel_noise_samples_the_softmax():
     expected = torch.zeros(5)
     expected[[1, 3, 4]] = torch.softmax(logits[[1, 3, 4]] / 0.5, dim=0)
     observed = torch.bincount(sample, minlength=5) / 20000
-    assert torch.allclose(observed, expected, atol=0.012)  # 3.5 standard errors
+    # The tolerance is 3.5 standard errors.
+    assert torch.allclose(observed, expected, atol=0.012)
     assert observed[0] == observed[2] == 0
 
 

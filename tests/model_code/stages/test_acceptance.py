@@ -68,7 +68,8 @@ def test_valid_corpus_passes_with_data_docs(tmp_path):
     docs = places[0] / ".freshet" / "data_docs"
     assert "documents" in (docs / "index.html").read_text()
     acceptance.run(context(places[0]))
-    assert len(list((docs / "validations").rglob("*.html"))) == 3  # those of the last run only
+    # Only the pages of the last run are kept.
+    assert len(list((docs / "validations").rglob("*.html"))) == 3
 
 
 def test_every_broken_bound_is_named_and_stays_readable(tmp_path):

@@ -126,7 +126,7 @@ def test_nearest_query_variant_needs_shared_documents(inputs, tmp_path):
     train = set(qrels.loc[qrels["split"] == "train", "document_id"])
     kept = qrels[(qrels["split"] == "train") | ~qrels["document_id"].isin(train)]
     kept.to_parquet(tmp_path / "corpus" / "qrels.parquet")
-    report = run_stage(inputs | {"corpus": tmp_path / "corpus"}, tmp_path / "baselines")
+    report = run_stage({**inputs, "corpus": tmp_path / "corpus"}, tmp_path / "baselines")
     assert "nearest_query" not in report["zero_shot"]["variants"]
 
 
@@ -141,7 +141,7 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     written = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind"])
     (tmp_path / "queries").mkdir()
     pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
-    inputs = inputs | {"pseudo_queries": tmp_path / "queries"}
+    inputs = {**inputs, "pseudo_queries": tmp_path / "queries"}
     report = run_stage(inputs, tmp_path / "baselines", ("inverse_cloze", "sequence_to_sequence"))
     assert list(report) == ["bm25", "zero_shot", "bm25_known", "untrained", "bm25_generated"]
     assert report["bm25"]["test"]["hit@1"] == 1.0
@@ -257,7 +257,7 @@ def test_known_queries_help_documents_that_were_asked(inputs, tmp_path):
     queries.to_parquet(corpus / "queries.parquet")
     write_known_queries(corpus)
 
-    report = run_stage(inputs | {"corpus": corpus}, tmp_path / "baselines", weight=1.0)
+    report = run_stage({**inputs, "corpus": corpus}, tmp_path / "baselines", weight=1.0)
 
     assert report["bm25"]["test"]["hit@1"] == 0
     assert report["bm25_known"]["test"]["hit@1"] == pytest.approx(18 / 48)
@@ -277,7 +277,7 @@ def test_queries_that_judge_are_no_words_whatever_their_id(inputs, tmp_path):
     queries.to_parquet(corpus / "queries.parquet")
     write_known_queries(corpus)
 
-    report = run_stage(inputs | {"corpus": corpus}, tmp_path / "baselines", weight=1.0)
+    report = run_stage({**inputs, "corpus": corpus}, tmp_path / "baselines", weight=1.0)
 
     assert report["bm25_known"]["test"]["hit@1"] == 0
 

@@ -190,7 +190,7 @@ def test_trainings_with_other_seeds_share_a_row(tmp_path):
         shutil.copytree(tmp_path / "evaluations" / "contrastive", target, dirs_exist_ok=True)
         write_json(target / "metrics.json", {"system": name})
     retrievers = dict.fromkeys(("contrastive", "hce", "hce_seed1"))
-    seeded = replace(seeded, settings=seeded.settings | {"retrievers": retrievers})
+    seeded = replace(seeded, settings={**seeded.settings, "retrievers": retrievers})
     comparison.run(seeded)
     check_contract("comparison", seeded)
     content = read_json(seeded.output / "comparison.json")
@@ -211,8 +211,9 @@ def test_dvc_metrics_are_complete_for_best_system(result):
     systems = read_json(result[1] / "comparison.json")["systems"]
     best = max(shown, key=lambda name: shown[name]["nDCG@10"])
     assert list(shown) == ["bm25", "contrastive", "hce", "zero_shot"]
-    assert {name: len(values) for name, values in shown.items()} == dict.fromkeys(shown, 1) | {
-        best: len(systems[best])
+    assert {name: len(values) for name, values in shown.items()} == {
+        **dict.fromkeys(shown, 1),
+        best: len(systems[best]),
     }
     assert shown[best]["R@1"] == systems[best]["R@1"]["value"]
 

@@ -77,7 +77,8 @@ def test_malformed_rows_are_quarantined_with_their_reasons(project):
     expected.extend(["known_queries.json", "reading_notes.json"])
     assert sorted(path.name for path in output.iterdir()) == sorted(expected)
     built = load_corpus(output)
-    assert len(built.passages) == 80  # "some text number" and the number
+    # Each text gives a passage of "some text number" and one of the number.
+    assert len(built.passages) == 80
     assert set(built.queries["split"]) == {"train", "gate", "dev"}
 
 

@@ -80,7 +80,7 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     assert built.document_ids == PASSAGES["document_id"].tolist()
     assert (built.tokens.bits == encoder.encode_passages_with_tokens(texts)[1].bits).all()
     facts = {"passages": 3, "documents": 2, "dimension": 32, "factory": "Flat"}
-    assert report == facts | {"fingerprint": encoder.fingerprint()}
+    assert report == {**facts, "fingerprint": encoder.fingerprint()}
 
 
 def test_index_can_omit_titles_and_tokens(tmp_path: Path, corpus: Path) -> None:

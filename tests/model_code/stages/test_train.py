@@ -224,9 +224,11 @@ def test_too_few_judgements_skip_training_and_later_stages(tmp_path: Path, qrels
         assert stage.run(after) == report
         assert left_out_reason(output) == report["left_out"]
     assert (tmp_path / index.__name__ / "index").is_dir(), "a dependency of the next stage"
-    assert train.run(make_context(tmp_path, qrels, min_judged_queries=10)).keys() & {
-        "left_out"
-    } == (set() if qrels else {"left_out"})
+    expected = set() if qrels else {"left_out"}
+    assert (
+        train.run(make_context(tmp_path, qrels, min_judged_queries=10)).keys() & {"left_out"}
+        == expected
+    )
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path):
@@ -251,11 +253,13 @@ def test_training_judgements_become_pairs_with_best_passage(tmp_path: Path):
     ):
         row = passages.iloc[passage]
         assert f"q{row['document_id']}" == queries[query]
-        assert row["ordinal"] == 0  # the query was cut from the first passage
+        # The query was cut from the first passage.
+        assert row["ordinal"] == 0
         assert relevant == {tables.number[row["document_id"]]}
     dev = tables.dev_evaluator(SETTINGS, seed=0)
     both = {str(tables.number["d05"]): 1, str(tables.number["d06"]): 1}
-    assert both in dev.qrels.values()  # d05's query is a dev query with two answers
+    # The query of d05 is a dev query with two answers.
+    assert both in dev.qrels.values()
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,10 @@ def loop(built, tmp_path_factory, small_measures):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FRESHET_LEDGER", "FRESHET_STATE", "MLFLOW_TRACKING_URI"):
             patch.delenv(name, raising=False)
-        patch.setenv("DAGSTER_HOME", "")  # which opening the project's instance sets
-        patch.chdir(root)  # the definitions look for a project where they are imported
+        # Opening the instance of the project sets this variable.
+        patch.setenv("DAGSTER_HOME", "")
+        # The definitions look for a project when they are imported.
+        patch.chdir(root)
         project = make_project(root)
         write_corpus(project)
         for name in code_lock.PACKAGES:

@@ -57,7 +57,8 @@ def test_changes_of_a_crashed_process_are_applied(apply_at_start):
     generation = job.applied.result(30)
     queue.stop()
 
-    assert generation == (2 if apply_at_start else 1)
+    expected = 2 if apply_at_start else 1
+    assert generation == expected
     assert live.batches == ([1, 1] if apply_at_start else [2])
     assert live.generations[-1] == {"a": "apple", "b": "bread", "left": "over", "new": "tea"}
     assert len(batches) == 1

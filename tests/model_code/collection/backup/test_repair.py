@@ -377,7 +377,7 @@ def test_pending_changes_are_not_repaired_as_lost(two):
     first.receive([row("a", "newest"), row("waiting")], "api")
     first.remove(["b"], "api")
     elsewhere = LedgerCursor(Position("elsewhere", 3, "m"))
-    open_build(two, BASE | {"b": "old", "a": "old"}, elsewhere, "other")
+    open_build(two, {**BASE, "b": "old", "a": "old"}, elsewhere, "other")
     assert repair(two, open_index=collection_of)
     for name in ("hce", "other"):
         assert texts(two, ["a", "b", "waiting"], name) == {"a": "newest", "waiting": "some text"}

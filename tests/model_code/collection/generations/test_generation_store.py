@@ -228,6 +228,6 @@ def test_swapped_encoder_and_newer_format_are_refused(
     shutil.copytree(other_build.encoder, generation.folder / "encoder")
     with pytest.raises(FingerprintMismatch, match="its encoder has fingerprint"):
         Searcher.open(tmp_path / "live")
-    write_json(generation.folder / "manifest.json", generation.manifest | {"format": 99})
+    write_json(generation.folder / "manifest.json", {**generation.manifest, "format": 99})
     with pytest.raises(FreshetError, match="has format 99"):
         Generation.read(generation.folder)

@@ -54,7 +54,8 @@ CHANGES = [
 
 
 def test_sound_changes_pass_and_are_made(writer):
-    twin = Document("twin", *NEW["d00x"])  # of equal vectors, either may come first
+    # Of two documents with equal vectors, either may come first.
+    twin = Document("twin", *NEW["d00x"])
     applied = writer.apply([*CHANGES, twin], up_to(1), {}, verify_searchable)
     assert writer.collection.current() == applied.generation
     assert applied.updated == ("d03",)
@@ -242,5 +243,6 @@ def test_equal_copy_ranked_first_passes_verification(opened, tmp_path):
         return np.array([own * np.float32(1 + 3e-7) for _ in ids])
 
     writer = GenerationBuilder(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=copied)
-    guard = partial(verify_searchable, sample=500)  # all of the older ones
+    # The sample holds all of the older documents.
+    guard = partial(verify_searchable, sample=500)
     assert writer.apply([put("d00x", NEW)], up_to(1), {}, guard).generation.number == 1

@@ -1,6 +1,7 @@
-"""Guards `freshet add`, `update`, `delete`, `compact` and `rollback --generation`: what they print,
-by this process and by the service, that a dry run changes nothing, and that what nobody needs can
-be freed.
+"""Tests of `freshet add`, `update`, `delete`, `compact` and `rollback --generation`.
+
+They cover the printed reports, changes by this process and by a running service, dry runs, and the
+deletion of generations that are no longer needed.
 """
 
 from __future__ import annotations
@@ -24,19 +25,24 @@ from tests.live_example import BASE, StandInBuilder, collection_of, make_project
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    writer = property(lambda self: StandInBuilder(self.project.live, self.retriever))
-    monkeypatch.setattr(LiveIndex, "builder", writer)
+    """A project whose live collection has no vectors."""
+
+    def make_stand_in(self):
+        return StandInBuilder(self.project.live, self.retriever)
+
+    monkeypatch.setattr(LiveIndex, "builder", property(make_stand_in))
     monkeypatch.chdir(tmp_path)
     return make_project(tmp_path)
 
 
 @pytest.fixture
 def run(project):
-    """Runs a command; gives its exit code and output."""
+    """A function that runs a command and returns its exit code and output."""
 
-    def call(*arguments, **more):
-        done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False, **more)
-        return done.exit_code, done.output
+    def call(*arguments, **options):
+        words = [str(argument) for argument in arguments]
+        result = CliRunner().invoke(app, words, catch_exceptions=False, **options)
+        return result.exit_code, result.output
 
     return call
 
@@ -55,26 +61,50 @@ def more(tmp_path):
     return path
 
 
-def test_add_reports_each_row_and_supports_dry_run(run, project, more):
-    told = json.loads(run("add", more, "--dry-run", "--json")[1])
-    assert (
-        told | {"added": ["a"], "updated": ["str.split"], "unchanged": 1, "generation": None}
-        == told
-    )
-    only_known = json.loads(run("update", more, "--dry-run", "--json")[1])
-    assert only_known["updated"] == ["str.split"]
-    assert only_known["rejected"][-1]["document_id"] == "a"
-    assert not (project.live / "ledger.sqlite").exists()
-    assert run("add", more) == (
-        0,
-        (
-            "1 added, 1 updated, 1 rejected, 1 unchanged (generation 1)\n"
-            "  rejected  more.jsonl:4  b  missing column: the row has no column for text\n"
-        ),
-    )
-    code, output = run("add", more, "--json")
+MISSING_TEXT = "missing column: the row has no column for text"
+
+
+def run_json(run, *arguments):
+    """Run a command that succeeds and return the report that it prints."""
+    code, output = run(*arguments, "--json")
     assert code == 0
-    assert json.loads(output) == {
+    return json.loads(output)
+
+
+def test_dry_run_reports_what_would_change(run, project, more):
+    report = run_json(run, "add", more, "--dry-run")
+
+    assert report["added"] == ["a"]
+    assert report["updated"] == ["str.split"]
+    assert report["unchanged"] == 1
+    assert report["generation"] is None
+    assert not (project.live / "ledger.sqlite").exists()
+
+
+def test_dry_run_of_update_rejects_unknown_documents(run, project, more):
+    report = run_json(run, "update", more, "--dry-run")
+
+    assert report["updated"] == ["str.split"]
+    assert report["rejected"][-1]["document_id"] == "a"
+    assert not (project.live / "ledger.sqlite").exists()
+
+
+def test_add_prints_counts_and_rejected_rows(run, project, more):
+    code, output = run("add", more)
+
+    assert code == 0
+    assert output == (
+        "1 added, 1 updated, 1 rejected, 1 unchanged (generation 1)\n"
+        f"  rejected  more.jsonl:4  b  {MISSING_TEXT}\n"
+    )
+
+
+def test_add_prints_json(run, project, more):
+    run("add", more)
+
+    report = run_json(run, "add", more)
+
+    assert report == {
         "added": [],
         "updated": [],
         "deleted": [],
@@ -88,108 +118,177 @@ def test_add_reports_each_row_and_supports_dry_run(run, project, more):
         "ignored": "",
         "merged": {},
         "notes": [],
-        "rejected": told["rejected"],
+        "rejected": [{"file": "more.jsonl", "row": 4, "document_id": "b", "reason": MISSING_TEXT}],
     }
-    reason = "missing column: the row has no column for text"
-    assert told["rejected"] == [
-        {"file": "more.jsonl", "row": 4, "document_id": "b", "reason": reason}
-    ]
+
+
+def test_rejected_row_is_counted_once(run, project, more):
+    run("add", more)
+    run("add", more)
+
     assert live_status(project, "hce")["ledger"]["documents"]["rejected"] == 1
 
 
-def test_files_and_folders_are_added_by_path(run, project, tmp_path):
-    (tmp_path / "notes/deep").mkdir(parents=True)
-    (tmp_path / "notes/deep/fern.md").write_text("# Ferns\n\nThey unroll.")
-    (tmp_path / "notes/moss.pdf").write_bytes(pdf(["moss"], "Moss"))
-    (tmp_path / "notes/broken.pdf").write_bytes(b"%PDF")
-    code, output = run("add", tmp_path / "notes", "--json")
-    assert code == 0
-    assert json.loads(output)["added"] == ["deep/fern.md", "moss.pdf"]
-    (refused,) = json.loads(output)["rejected"]
-    assert refused["document_id"] == "broken.pdf"
-    assert refused["reason"][:16] == "unreadable file:"
-    (tmp_path / "params.yaml").write_text("corpus: {path: notes}\nretrievers: {hce: {}}\n")
-    assert run("add", tmp_path / "notes/deep/fern.md")[1].startswith("1 unchanged")
+@pytest.fixture
+def notes(tmp_path):
+    """A folder with a Markdown file, a PDF and a broken PDF."""
+    folder = tmp_path / "notes"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep/fern.md").write_text("# Ferns\n\nThey unroll.")
+    (folder / "moss.pdf").write_bytes(pdf(["moss"], "Moss"))
+    (folder / "broken.pdf").write_bytes(b"%PDF")
+    return folder
+
+
+def test_files_of_a_folder_are_added_by_path(run, project, notes):
+    report = run_json(run, "add", notes)
+
+    (refused,) = report["rejected"]
+    assert report["added"] == ["deep/fern.md", "moss.pdf"]
     assert texts(project, ["deep/fern.md"]) == {"deep/fern.md": "They unroll."}
+    assert refused["document_id"] == "broken.pdf"
+    assert refused["reason"].startswith("unreadable file:")
 
 
-def test_duplicate_file_names_and_ids_are_one_document(run, project, tmp_path):
+def test_file_of_the_source_has_its_path_in_the_source(run, project, notes):
+    run("add", notes)
+    params = "corpus: {path: notes}\nretrievers: {hce: {}}\n"
+    (project.root / "params.yaml").write_text(params)
+
+    _, output = run("add", notes / "deep/fern.md")
+
+    assert output.startswith("1 unchanged")
+
+
+def test_files_of_one_name_are_refused(run, project, tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "readme.md").write_text(folder)
+
     with pytest.raises(
         FreshetError, match=r"would both be the document 'readme\.md': add the folder around them"
     ):
         run("add", tmp_path / "one/readme.md", tmp_path / "two/readme.md")
-    twice = '{"id": "a", "text": "first"}\n{"id": "a", "text": "second"}\n'
-    assert run("add", "-", input=twice)[1] == "1 added (generation 1)\n"
-    assert texts(project, ["a", "readme.md"]) == {"a": "second"}
+
+    assert texts(project, ["readme.md"]) == {}
+
+
+def test_last_row_of_an_id_counts(run, project):
+    rows = '{"id": "a", "text": "first"}\n{"id": "a", "text": "second"}\n'
+
+    _, output = run("add", "-", input=rows)
+
+    assert output == "1 added (generation 1)\n"
+    assert texts(project, ["a"]) == {"a": "second"}
 
 
 def test_missing_columns_are_reported_once(run, tmp_path):
     (tmp_path / "rows.csv").write_text("id,body\n1,x\n2,y\n")
-    told = r"rows\.csv has no column 'text' \(corpus\.columns\.text\); it has: id, body"
-    with pytest.raises(FreshetError, match=told):
+
+    with pytest.raises(
+        FreshetError,
+        match=r"rows\.csv has no column 'text' \(corpus\.columns\.text\); it has: id, body",
+    ):
         run("add", tmp_path / "rows.csv")
+
+
+def test_missing_file_is_refused(run, tmp_path):
     with pytest.raises(FreshetError, match="absent.csv is not a file"):
         run("add", tmp_path / "absent.csv")
 
 
-def test_formats_and_standard_input(run, project, tmp_path):
+def test_formats_and_standard_input_can_be_mixed(run, project, tmp_path):
     (tmp_path / "x.csv").write_text("_id,title,text\nc,c,from csv\n")
     (tmp_path / "x.tsv").write_text("_id\ttitle\ttext\nd\td\tfrom tsv\n")
-    assert run("add", "x.csv", "x.tsv", "-", input='{"id": "e", "text": "from input"}\n')[
-        1
-    ].startswith("3 added")
+
+    _, output = run("add", "x.csv", "x.tsv", "-", input='{"id": "e", "text": "from input"}\n')
+
+    assert output.startswith("3 added")
+    assert texts(project, "cde") == {"c": "from csv", "d": "from tsv", "e": "from input"}
+
+
+def test_format_of_standard_input_can_be_chosen(run, project):
     run("add", "-", "--format", "csv", input="_id,title,text\nf,f,csv input\n")
-    assert texts(project, "cdef") == {
-        "c": "from csv",
-        "d": "from tsv",
-        "e": "from input",
-        "f": "csv input",
-    }
+
+    assert texts(project, "f") == {"f": "csv input"}
 
 
-def test_adding_again_applies_changes_of_killed_process(run, project, more):
+@pytest.fixture
+def killed_add(project, more):
+    """A file whose rows were received by a process that was killed before it applied them."""
     collection_of(project).receive(read_file(more), "more.jsonl")
-    told = json.loads(run("add", more, "--dry-run", "--json")[1])
-    done = json.loads(run("add", more, "--json")[1])
-    assert done["added"] == ["a"]
-    assert done["updated"] == ["str.split"]
-    assert done["unchanged"] == 1
-    assert done["generation"] == 1
-    assert done | {"dry_run": True, "generation": None} == told
+    return more
+
+
+def test_adding_again_applies_changes_of_killed_process(run, project, killed_add):
+    report = run_json(run, "add", killed_add)
+
+    assert report["added"] == ["a"]
+    assert report["updated"] == ["str.split"]
+    assert report["unchanged"] == 1
+    assert report["generation"] == 1
     assert texts(project, "a") == {"a": "new"}
     assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 0
 
 
-def test_failed_add_can_be_repeated(run, project, more, monkeypatch):
-    with monkeypatch.context() as broken:
-        broken.setattr(LiveIndex, "apply", lambda *_: 1 / 0)
-        for command in (("add", more), ("delete", "numpy.sort")):
-            with pytest.raises(ZeroDivisionError):
-                run(*command)
-    assert run("delete", "numpy.sort") == (0, "1 deleted (generation 1)\n")
+def test_dry_run_reports_changes_of_killed_process(run, killed_add):
+    planned = run_json(run, "add", killed_add, "--dry-run")
+
+    report = run_json(run, "add", killed_add)
+
+    assert planned == {**report, "dry_run": True, "generation": None}
+
+
+@pytest.fixture
+def _failed_commands(run, more, monkeypatch):
+    """An addition and a deletion that failed after they were recorded."""
+
+    def fail_to_apply(self):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveIndex, "apply", fail_to_apply)
+        with pytest.raises(ZeroDivisionError):
+            run("add", more)
+        with pytest.raises(ZeroDivisionError):
+            run("delete", "numpy.sort")
+
+
+@pytest.mark.usefixtures("_failed_commands")
+def test_failed_delete_can_be_repeated(run, project):
+    code, output = run("delete", "numpy.sort")
+
+    assert code == 0
+    assert output == "1 deleted (generation 1)\n"
     assert texts(project, ["a", "numpy.sort"]) == {"a": "new"}
-    assert run("add", more)[1].startswith("1 added, 1 rejected, 2 unchanged"), (
-        "numpy.sort is there again"
-    )
+
+
+@pytest.mark.usefixtures("_failed_commands")
+def test_failed_add_can_be_repeated(run, more):
+    run("delete", "numpy.sort")
+
+    _, output = run("add", more)
+
+    # This adds numpy.sort, which was deleted after the first addition.
+    assert output.startswith("1 added, 1 rejected, 2 unchanged")
 
 
 def test_unchanged_rows_apply_no_pending_changes(run, project, more):
-    """Another process has recorded a document and is about to make it searchable with those that
-    follow it.
-    """
+    """Another process has recorded a document and is about to apply it with later ones."""
     run("add", more)
     LiveIndex(project).receive([{"id": "z", "title": "z", "text": "waits"}], "another process")
-    assert run("add", more)[1].startswith("1 rejected, 3 unchanged (generation 1)")
-    assert run("delete", "nothing")[0] == 1
+
+    _, add_output = run("add", more)
+    delete_code, _ = run("delete", "nothing")
+
+    assert add_output.startswith("1 rejected, 3 unchanged (generation 1)")
+    assert delete_code == 1
     assert texts(project, ["z"]) == {}
     assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 1
 
 
 @pytest.mark.parametrize(
-    ("form", "rows", "told"),
+    ("form", "rows", "reason"),
     [
         (
             "csv",
@@ -204,59 +303,95 @@ def test_unchanged_rows_apply_no_pending_changes(run, project, more):
         ),
     ],
 )
-def test_only_malformed_rows_are_refused(run, project, form, rows, told):
+def test_only_malformed_rows_are_refused(run, project, form, rows, reason):
     code, output = run("add", "-", "--format", form, input=rows)
+
+    counts, rejected = output.splitlines()[:2]
     assert code == 0
-    assert output.splitlines()[0] == "1 added, 1 rejected (generation 1)"
-    assert (
-        re.sub(r"input:\d", "input", output.splitlines()[1])
-        == f"  rejected  standard input  a  {told}"
-    )
+    assert counts == "1 added, 1 rejected (generation 1)"
+    # The number of the row depends on the header.
+    assert re.sub(r"input:\d", "input", rejected) == f"  rejected  standard input  a  {reason}"
     assert texts(project, "ab").keys() == {"b"}
 
 
-def test_delete_fails_if_no_id_is_known(run, project):
-    assert run("delete", "numpy.sort", "nothing")[1].startswith(
-        "1 deleted, 1 rejected (generation 1)\n"
-    )
-    assert run("delete", "numpy.sort") == (0, "1 unchanged (generation 1)\n")
-    assert run("delete", "nothing")[0] == 1
+def test_delete_reports_unknown_ids(run, project):
+    code, output = run("delete", "numpy.sort", "nothing")
+
+    assert code == 0
+    assert output.startswith("1 deleted, 1 rejected (generation 1)\n")
     assert texts(project, BASE).keys() == {"str.split"}
 
 
-def test_compact_and_roll_back_to_a_generation(run, project, more):
+def test_deleting_again_changes_nothing(run):
+    run("delete", "numpy.sort")
+
+    code, output = run("delete", "numpy.sort")
+
+    assert code == 0
+    assert output == "1 unchanged (generation 1)\n"
+
+
+def test_delete_fails_if_no_id_is_known(run):
+    code, _ = run("delete", "nothing")
+
+    assert code == 1
+
+
+def test_compact_makes_a_generation(run, more):
     run("add", more)
-    assert run("tools", "compact")[1].startswith("hce generation 2")
-    assert run("rollback", "--generation", 0)[1].startswith("hce is at generation 3")
+
+    _, output = run("tools", "compact")
+
+    assert output.startswith("hce generation 2")
+
+
+def test_rollback_to_a_generation_restores_its_documents(run, project, more):
+    run("add", more)
+
+    _, output = run("rollback", "--generation", 0)
+
+    assert output.startswith("hce is at generation 2")
     assert texts(project, ["a", *BASE]) == BASE
     assert live_status(project, "hce")["ledger"]["documents"]["rolled_back"] == 3
-    assert run("add", more)[1].startswith("1 added, 1 updated")
+
+
+def test_rolled_back_documents_can_be_added_again(run, more):
+    run("add", more)
+    run("rollback", "--generation", 0)
+
+    _, output = run("add", more)
+
+    assert output.startswith("1 added, 1 updated")
 
 
 def serve(monkeypatch, project, searchable=True):
-    """A running service that makes searchable what the ledger has, in this process; returns how
-    often it was asked.
+    """Run a service in this process that applies changes, or that does not come to it.
+
+    Returns:
+        A list that gets an entry for each call of the service.
     """
-    asked = []
+    calls = []
 
     def apply():
-        asked.append(1)
+        calls.append(1)
+        generation = None
         if searchable:
             collection_of(project).apply()
-        return SimpleNamespace(
-            generation=collection_of(project).generation.number if searchable else None
-        )
+            generation = collection_of(project).generation.number
+        return SimpleNamespace(generation=generation)
 
-    def find_service(self):
-        return lambda project: SimpleNamespace(apply=apply)
+    def find_service(project):
+        return SimpleNamespace(apply=apply)
 
-    monkeypatch.setattr(
-        LiveIndex,
-        "find_service",
-        property(find_service, lambda self, value: None),
-        raising=False,
-    )
-    return asked
+    def return_find_service(self):
+        return find_service
+
+    def ignore_value(self, value):
+        """Let `LiveIndex` set the attribute without an effect."""
+
+    attribute = property(return_find_service, ignore_value)
+    monkeypatch.setattr(LiveIndex, "find_service", attribute, raising=False)
+    return calls
 
 
 @pytest.fixture
@@ -311,29 +446,54 @@ def test_running_service_applies_deletions(served, more):
 
 
 def test_file_with_non_utf8_name_is_added(run, project, tmp_path):
-    (tmp_path / "caf\udce9.jsonl").write_text('{"id": "a", "title": "a", "text": "some text"}\n')
-    assert run("add", "caf\udce9.jsonl")[1] == "1 added (generation 1)\n"
-    assert collection_of(project).ledger_view.life("a")[0].source == "caf?.jsonl"
+    name = "caf\udce9.jsonl"
+    (tmp_path / name).write_text('{"id": "a", "title": "a", "text": "some text"}\n')
+
+    _, output = run("add", name)
+
+    (event,) = collection_of(project).ledger_view.life("a")
+    assert output == "1 added (generation 1)\n"
+    assert event.source == "caf?.jsonl"
 
 
-def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):
-    asked = serve(monkeypatch, project, searchable=False)
+def test_changes_wait_until_the_service_applies_them(project, monkeypatch):
+    calls = serve(monkeypatch, project, searchable=False)
+
     for _ in range(2):
-        outcome = commands.delete_documents(collection_of(project), ["str.split"])
-        assert outcome.waiting == ["str.split"]
-        assert outcome.deleted == []
-        assert outcome.unchanged == 0
-    assert len(asked) == 2
+        report = commands.delete_documents(collection_of(project), ["str.split"])
+        assert report.waiting == ["str.split"]
+        assert report.deleted == []
+        assert report.unchanged == 0
+    assert len(calls) == 2
 
 
-def test_generations_that_nothing_needs_can_be_freed(run, project):
+@pytest.fixture
+def _two_deletions(run):
+    """Generations 1 and 2, each of which deletes a document."""
     run("delete", "numpy.sort")
     run("delete", "str.split")
+
+
+@pytest.mark.usefixtures("_two_deletions")
+def test_kept_generations_are_no_garbage(project):
     assert garbage.find_garbage(project, keep=2) == []
-    found = garbage.find_garbage(project, keep=1)
-    assert [item.label for item in found] == ["live generation 1 of hce"]
-    garbage.delete_garbage(project, found)
+
+
+@pytest.mark.usefixtures("_two_deletions")
+def test_generations_that_nothing_needs_can_be_deleted(project):
+    items = garbage.find_garbage(project, keep=1)
+    garbage.delete_garbage(project, items)
+
+    assert [item.label for item in items] == ["live generation 1 of hce"]
     assert garbage.find_garbage(project, keep=1) == []
     assert texts(project, BASE) == {}
-    assert run("rollback", "--generation", 0)[0] == 0
+
+
+@pytest.mark.usefixtures("_two_deletions")
+def test_first_generation_can_be_restored_after_collection(run, project):
+    garbage.delete_garbage(project, garbage.find_garbage(project, keep=1))
+
+    code, _ = run("rollback", "--generation", 0)
+
+    assert code == 0
     assert texts(project, BASE) == BASE

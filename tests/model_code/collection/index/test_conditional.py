@@ -58,7 +58,9 @@ def test_row_with_another_version_is_refused(index: LiveIndex) -> None:
     old = version(index)
     index.receive([{**ROW, "year": 2021}], "test")
 
-    receipt = index.receive([ROW | {"_id": "other"}, {**ROW, "year": 2022, "if_version": old}], "t")
+    receipt = index.receive(
+        [{**ROW, "_id": "other"}, {**ROW, "year": 2022, "if_version": old}], "t"
+    )
 
     assert len(receipt.events) == 1
     assert receipt.received == 2

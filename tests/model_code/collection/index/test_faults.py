@@ -53,7 +53,8 @@ def full_disk(page, project, patch):
 
 def stuck_writer(page, project, patch):
     receive(project, "new")
-    page.held = FileLock(project.live / WRITER_LOCK)  # for as long as the test looks
+    # The lock is held as long as the test needs it.
+    page.held = FileLock(project.live / WRITER_LOCK)
     page.held.acquire()
     (project.live / WRITER_LOCK).write_text("process 7 (freshet serve)\n")
     return 11

@@ -160,7 +160,8 @@ def test_maintenance_keeps_builds_and_retrain_inputs(project, monkeypatch):
         receive(project, f"d{number}")
         upkeep.run_all()
     of_before = BASE | {f"d{i}": "x" for i in range(3)}
-    open_build(project, of_before, trained_at(project, 3))  # shares nothing with what was before
+    # This build shares nothing with the one before.
+    open_build(project, of_before, trained_at(project, 3))
     for number in range(3, 6):
         receive(project, f"d{number}")
         upkeep.run_all()

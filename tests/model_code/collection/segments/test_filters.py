@@ -57,7 +57,8 @@ def test_a_filter_leaves_what_a_plain_reading_leaves(documents, filters, removed
     rows = [
         (str(i), {**dict.fromkeys(NAMES, "there"), **fields}) for i, fields in enumerate(documents)
     ]
-    rows.append(("last", dict.fromkeys(NAMES, "there")))  # so that every field is known
+    # The last document has every field, so that every field is known.
+    rows.append(("last", dict.fromkeys(NAMES, "there")))
     gone = {str(i) for i in removed if i < len(documents)}
     left = {name: fields for name, fields in rows if name not in gone}
     fitting = {name for name, fields in left.items() if fits(fields, filters)}

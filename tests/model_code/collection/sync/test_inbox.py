@@ -182,7 +182,8 @@ def test_unchanged_file_does_not_undo_later_changes(collection):
     collection.receive([row("a", "1")], "api")
     for again in (False, True):
         take(collection, "one.jsonl", LINE.format("a", "1"))
-        assert collection.ledger_view.life("a")[-1].payload["text"] == ("2" if again else "1")
+        expected = "2" if again else "1"
+        assert collection.ledger_view.life("a")[-1].payload["text"] == expected
         collection.receive([row("a", "2")], "api")
 
 

@@ -242,8 +242,8 @@ TABLES = {
 def test_exported_corpus_is_read_back_unchanged(tmp_path, answers):
     asked = TABLES["queries"]
     if answers:
-        asked = [row | {"answers": answer} for row, answer in zip(asked, answers, strict=True)]
-    write_snapshot(tmp_path / "snapshot", TABLES | {"queries": asked})
+        asked = [{**row, "answers": answer} for row, answer in zip(asked, answers, strict=True)]
+    write_snapshot(tmp_path / "snapshot", {**TABLES, "queries": asked})
     built = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings())
     documents = built.tables["documents"].set_index("document_id")
     assert list(documents["text"]) == ["sails and masts"] * 2, "duplicates were settled before"
