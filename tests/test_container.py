@@ -214,7 +214,8 @@ class TokenHandler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         has_token = self.headers.get("Authorization") == "Bearer right"
-        self.send_response(200 if has_token else 401)
+        status = 200 if has_token else 401
+        self.send_response(status)
         self.end_headers()
 
     def log_message(self, *_):

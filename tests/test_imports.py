@@ -202,7 +202,8 @@ def package(module: str) -> str:
     >>> package("model_code.text.words"), package("orchestration"), package("model_code.collection.index.status")
     ('model_code.text', 'orchestration', 'model_code.collection.index')
     """
-    return ".".join(module.split(".")[: 3 if module.startswith(f"{SUBPACKAGED}.") else 2])
+    depth = 3 if module.startswith(f"{SUBPACKAGED}.") else 2
+    return ".".join(module.split(".")[:depth])
 
 
 def product() -> dict[str, Path]:

@@ -75,8 +75,9 @@ def make_tiny_model(
     sizes |= {"vocab_size": len(tokenizer), "pad_token_id": 0, "max_position_embeddings": 64}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = AutoConfig.for_model(kind, **sizes | changes)
-        model = (AutoModelForMaskedLM if masked else AutoModel).from_config(config)
+        config = AutoConfig.for_model(kind, **{**sizes, **changes})
+        model_class = AutoModelForMaskedLM if masked else AutoModel
+        model = model_class.from_config(config)
     folder.mkdir(parents=True)
     save_transformer(model, folder)
     save_tokenizer(tokenizer, folder, 16)

@@ -176,16 +176,25 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 
 
 def ends_in_one_line(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> None:
-    """SIGINT as a terminal sends it, to the whole group; SIGTERM to the command alone."""
+    """Send a signal, and check that the command and its processes end with one line.
+
+    A terminal sends SIGINT to the whole group; SIGTERM is sent to the command alone.
+    """
     children = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-    told = process.communicate(timeout=120)[1].splitlines()
-    assert told, f"it ended without a word: {process.returncode}"
-    # 0: of pages, which run until somebody ends them
-    last = {130: "stopped; finished stages are kept", 0: "stopped"}
-    assert told[-1].startswith(last[process.returncode])
-    assert [line for line in told[:-1] if not line.startswith(PROGRESS)] == []
-    assert not psutil.wait_procs(children, timeout=30)[1], "a process was left"
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    lines = errors.splitlines()
+    assert lines, f"it ended without a word: {process.returncode}"
+
+    # Pages end with 0, because they run until they are stopped.
+    last_lines = {130: "stopped; finished stages are kept", 0: "stopped"}
+    assert lines[-1].startswith(last_lines[process.returncode])
+    assert [line for line in lines[:-1] if not line.startswith(PROGRESS)] == []
+    _, still_running = psutil.wait_procs(children, timeout=30)
+    assert not still_running, "a process was left"
     wait_for(lambda: not processes_in(folder), 30)
 
 

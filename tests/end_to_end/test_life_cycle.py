@@ -80,7 +80,10 @@ class ProjectLife:
 
     def write_rows(self, name: str, *rows: dict[str, Any] | str) -> str:
         """Write a file of rows; a text is written as it is. Returns the name of the file."""
-        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        lines = []
+        for row in rows:
+            line = row if isinstance(row, str) else json.dumps(row)
+            lines.append(line)
         (self.folder / name).write_text("\n".join(lines) + "\n")
         return name
 

@@ -144,7 +144,9 @@ def _end(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
     os.close(key.fd)
     if client in {key.fileobj for key in selector.get_map().values()}:
         selector.unregister(client)
-        client.sendall(bytes([code if code >= 0 else 128 - code]))
+        # As in a shell, a process that a signal ended has the status 128 and its number.
+        status = code if code >= 0 else 128 - code
+        client.sendall(bytes([status]))
     client.close()
 
 
@@ -183,7 +185,8 @@ def _become(
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else int(code is not None))
+        status = code if isinstance(code, int) else int(code is not None)
+        os._exit(status)
 
 
 if __name__ == "__main__":

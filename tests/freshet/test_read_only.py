@@ -27,7 +27,8 @@ def read_only(project, tmp_path) -> Iterator[Project]:
         opened.add([{"_id": "zip.open", "title": "zip.open", "text": "Open a zip archive."}])
     paths = [root, *root.rglob("*")]
     for path in paths:
-        path.chmod(0o555 if path.is_dir() else 0o444)
+        mode = 0o555 if path.is_dir() else 0o444
+        path.chmod(mode)
     for parent in tmp_path.parents:
         if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o011)

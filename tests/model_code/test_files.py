@@ -34,7 +34,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def record(handle: int) -> None:
         name = Path(os.readlink(f"/proc/self/fd/{handle}")).name
-        names.append(name.rpartition(".")[0].lstrip(".") if name.startswith(".") else name)
+        if name.startswith("."):
+            name = name.rpartition(".")[0].lstrip(".")
+        names.append(name)
 
     monkeypatch.setattr("os.fsync", record)
     return names

@@ -69,7 +69,8 @@ def trained(root, encoder, name):
     pd.DataFrame({"document_id": ["a", "a", "b"]}).to_parquet(root / "corpus" / "passages.parquet")
     write_json(root / "output" / "history.json", HISTORY)
     save(root / "output", encoder, name)
-    settings = {"retriever": SimpleNamespace(kind=name if name in ("lexical", "dsi") else "dense")}
+    kind = name if name in ("lexical", "dsi") else "dense"
+    settings = {"retriever": SimpleNamespace(kind=kind)}
     return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, name)
 
 

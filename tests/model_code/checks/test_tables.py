@@ -34,8 +34,10 @@ QRELS = [{"query_id": f"q{i}", "document_id": f"d{i}", "split": "test"} for i in
 
 
 def build(asked=True):
-    """The tables of a corpus, of which test queries ask for some documents, or nobody for any."""
-    rows = {"documents": DOCUMENTS} | ({"queries": QUERIES, "qrels": QRELS} if asked else {})
+    """Build the tables of a corpus with test queries or without any."""
+    rows = {"documents": DOCUMENTS}
+    if asked:
+        rows.update(queries=QUERIES, qrels=QRELS)
     return dict(build_corpus(RowSource(**rows), CorpusSettings(), PassageSettings()).tables)
 
 

@@ -62,8 +62,9 @@ def write_beir() -> Callable[..., Path]:
 
 
 def _lines(records) -> bytes:
-    return b"".join(
-        (record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode())
-        + b"\n"
-        for record in records
-    )
+    lines = []
+    for record in records:
+        if not isinstance(record, bytes):
+            record = json.dumps(record, ensure_ascii=False).encode()
+        lines.append(record + b"\n")
+    return b"".join(lines)

@@ -39,24 +39,35 @@ def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     )
 
 
-def test_judged_queries_are_sorted_and_keep_answers(tmp_path):
-    made = corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")])
-    found = made.judgements("test")
-    assert found.source == "qrels"
-    assert found.answers == {}
-    assert list(found.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
-    assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
-    rows = made.queries.to_dict("records")
-    named = [
-        {**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows
-    ]
-    for name in TABLES:
-        write_table(
-            tmp_path,
-            name,
-            make_table("queries", named) if name == "queries" else getattr(made, name),
-        )
-    assert load_corpus(tmp_path).judgements("test").answers == {"q1": ["x", "a y"]}
+def make_judged_corpus():
+    """Make a corpus of two test queries and a train query."""
+    return corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")])
+
+
+def test_judged_queries_are_sorted():
+    judgements = make_judged_corpus().judgements("test")
+
+    assert judgements.source == "qrels"
+    assert judgements.answers == {}
+    assert list(judgements.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
+    assert judgements.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
+
+
+def test_judged_queries_keep_their_answers(tmp_path):
+    tables = {name: getattr(make_judged_corpus(), name) for name in TABLES}
+    queries = []
+    for row in tables["queries"].to_dict("records"):
+        answers = '["x", "a y"]'
+        if row["query_id"] == "q2":
+            answers = None
+        queries.append({**row, "answers": answers})
+    tables["queries"] = make_table("queries", queries)
+    for name, table in tables.items():
+        write_table(tmp_path, name, table)
+
+    judgements = load_corpus(tmp_path).judgements("test")
+
+    assert judgements.answers == {"q1": ["x", "a y"]}
 
 
 def test_saved_tables_keep_values_and_types(tmp_path):

@@ -29,7 +29,8 @@ def make_encoder(kind: str, folder: Path, texts: list[str]) -> Encoder:
         encoder = make_t5(texts, (torch.nn.Sequential(torch.nn.Linear(32, 12), torch.nn.Tanh()),))
     else:
         make_tiny_encoder(folder, texts, layers=3)
-        encoder = Encoder.load(folder, 24, "cls" if kind == "cls" else None, "float32", "cpu")
+        pooling = "cls" if kind == "cls" else None
+        encoder = Encoder.load(folder, 24, pooling, "float32", "cpu")
     set_indexed_layers(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))
     return encoder
 

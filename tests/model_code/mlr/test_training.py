@@ -152,7 +152,8 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
             scored.append((-best_score, str(i)))
         ranking = [document for _, document in sorted(scored)]
         rank = 1 + ranking.index(next(iter(relevant)))
-        reciprocal_ranks.append(1 / rank if rank <= 10 else 0)
+        reciprocal_rank = 1 / rank if rank <= 10 else 0
+        reciprocal_ranks.append(reciprocal_rank)
 
     score = dev.score(encoder.encode(dev.queries), rows)
 

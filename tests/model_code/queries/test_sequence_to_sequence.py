@@ -170,9 +170,12 @@ def test_generator_uses_the_encoders_device(folder, monkeypatch, device: str):
 def test_gpu_without_bfloat16_uses_float32(monkeypatch, in_hardware: bool, dtype: torch.dtype):
     model = MagicMock()
     load = MagicMock(return_value=(model, None))
-    supported = lambda including_emulation=True: including_emulation or in_hardware  # noqa: E731
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
-    monkeypatch.setattr(sequence_to_sequence, "require_positions", lambda *_: None)
+
+    def is_bf16_supported(including_emulation: bool = True) -> bool:
+        return including_emulation or in_hardware
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
+    monkeypatch.setattr(sequence_to_sequence, "require_positions", MagicMock())
     monkeypatch.setattr(sequence_to_sequence, "load_sequence_model", load)
     SequenceToSequence.load(TINY, device="cuda:1")
     assert load.call_args.args[-1] is dtype

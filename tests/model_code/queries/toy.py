@@ -54,10 +54,10 @@ QUERY_TOKENS = 8
 
 
 def load(folder: Path) -> Loaded:
-    """A fresh T5."""
-    return load_sequence_model(
-        folder / "t5" if (folder / "t5").exists() else make_tiny_t5(folder / "t5", WORDS)
-    )
+    """Load a tiny T5, and make it on the first call."""
+    if not (folder / "t5").exists():
+        make_tiny_t5(folder / "t5", WORDS)
+    return load_sequence_model(folder / "t5")
 
 
 def tokens(loaded: Loaded) -> PairTokens:

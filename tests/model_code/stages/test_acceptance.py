@@ -31,18 +31,17 @@ class Words:
         self.same = same
 
     def rows(self, table, progress=None):
-        for number in range(12 if table == "documents" or self.queries else 0):
-            text = (
-                "the same"
-                if table == "queries" and number < self.same
-                else f"the text of number {number}"
-            )
-            judgement = {"query_id": str(number), "document_id": str(number), "split": "test"}
-            yield Row(
-                table,
-                f"{number}",
-                judgement if table == "qrels" else {"id": str(number), "text": text},
-            )
+        if table != "documents" and not self.queries:
+            return
+
+        for number in range(12):
+            text = f"the text of number {number}"
+            if table == "queries" and number < self.same:
+                text = "the same"
+            values = {"id": str(number), "text": text}
+            if table == "qrels":
+                values = {"query_id": str(number), "document_id": str(number), "split": "test"}
+            yield Row(table, f"{number}", values)
 
 
 def context(root: Path, queries: bool = True, same: int = 0, **settings) -> StageContext:

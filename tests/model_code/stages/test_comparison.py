@@ -27,16 +27,20 @@ SETTINGS = EvaluationSettings(bootstrap_samples=100, permutations=200)
 
 
 def imperfect(wrong):
-    """A search that puts the answer at rank 1, but for every `wrong`-th query at rank 2."""
+    """Make a search that finds the answer at rank 1, or at rank 2 for every `wrong`-th query."""
     answers = {" ".join(text.split()[3:]): i for i, text in enumerate(TEXTS.values())}
 
     def search(texts, k):
-        places = [answers[text] for text in texts]
-        pairs = [(i, (i + 1) % 48)[:: -1 if i % wrong == 0 else 1] for i in places]
-        return [
-            [(DOCUMENTS[i], 1.0 / rank) for rank, i in enumerate(pair, start=1)][:k]
-            for pair in pairs
-        ]
+        rankings = []
+        for text in texts:
+            answer = answers[text]
+            other = (answer + 1) % 48
+            ranked = [answer, other]
+            if answer % wrong == 0:
+                ranked = [other, answer]
+            ranking = [(DOCUMENTS[number], 1.0 / rank) for rank, number in enumerate(ranked, 1)]
+            rankings.append(ranking[:k])
+        return rankings
 
     return search
 

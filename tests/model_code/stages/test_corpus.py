@@ -40,7 +40,9 @@ def run(root: Path, lock: dict | None = None, words: int = 3, **settings):
     output = root / "output"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    write_json(root / "corpus.lock.json", make_source_lock(chosen, root) if lock is None else lock)
+    if lock is None:
+        lock = make_source_lock(chosen, root)
+    write_json(root / "corpus.lock.json", lock)
     groups = {"corpus": chosen, "passages": PassageSettings(words=words, stride=words)}
     report = corpus.run(
         StageContext(root, {"lock": root / "corpus.lock.json"}, output, groups, root)

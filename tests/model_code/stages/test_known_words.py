@@ -42,8 +42,9 @@ class FakeBm25:
         rankings = []
         for text in texts:
             kind, number = text.split()
-            is_answered = int(number) < (asked if kind == "asked" else unasked)
-            rankings.append([(text if is_answered else "wrong", 1.0)])
+            answered_queries = asked if kind == "asked" else unasked
+            document = text if int(number) < answered_queries else "wrong"
+            rankings.append([(document, 1.0)])
         return rankings
 
 

@@ -57,16 +57,18 @@ def write_corpus(folder: Path) -> None:
 
 
 def make_context(root: Path, run: str, **changes) -> StageContext:
+    """Make a context of the stage; `changes` are settings of pseudo-queries."""
     if not (root / "corpus").exists():
         write_corpus(root / "corpus")
         make_tiny_t5(root / "base", WORDS)
     for name in ("output", "checkpoints"):
         (root / run / name).mkdir(parents=True)
-    made = {
+    values = {
         "sequence_to_sequence": WRITTEN,
         "training": TRAINING.replace(base=str(root / "base")),
-    } | changes
-    settings = PseudoQuerySettings(**made)
+        **changes,
+    }
+    settings = PseudoQuerySettings(**values)
     groups = {
         "pseudo_queries": settings,
         "pseudo_queries.training": settings.training,

@@ -332,19 +332,16 @@ def test_self_judged_training_starts_without_query_lines(
     """
     context = make_context(tmp_path, evaluate_every=None)
     corpus = context.inputs["corpus"]
-    passages, queries = (
-        pd.read_parquet(corpus / f"{name}.parquet") for name in ("passages", "queries")
-    )
-    asked = {f"q{i}": i for i in passages["document_id"]}
-    first = {
-        asked[query]: text for query, text in zip(queries["query_id"], queries["text"], strict=True)
-    }
-    passages["text"] = [
-        text if ordinal else f"{first[document]}\n\n{text}"
-        for document, ordinal, text in zip(
-            passages["document_id"], passages["ordinal"], passages["text"], strict=True
-        )
-    ]
+    passages = pd.read_parquet(corpus / "passages.parquet")
+    queries = pd.read_parquet(corpus / "queries.parquet").set_index("query_id")["text"]
+    texts = []
+    for passage in passages.to_dict("records"):
+        text = passage["text"]
+        if passage["ordinal"] == 0:
+            query = queries[f"q{passage['document_id']}"]
+            text = f"{query}\n\n{text}"
+        texts.append(text)
+    passages["text"] = texts
     passages.to_parquet(corpus / "passages.parquet", index=False)
     documents = pd.read_parquet(corpus / "documents.parquet").set_index("document_id")
     documents["text"] = passages.drop_duplicates("document_id").set_index("document_id")["text"]

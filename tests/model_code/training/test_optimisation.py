@@ -93,7 +93,9 @@ def test_frozen_layers_store_nothing_for_the_backward_pass(tmp_path: Path):
     hidden_states = []
 
     def record_output(module, inputs, output) -> None:
-        hidden_states.append(output[0] if isinstance(output, tuple) else output)
+        if isinstance(output, tuple):
+            output = output[0]
+        hidden_states.append(output)
 
     for layer in transformer_layers(encoder.backbone):
         layer.register_forward_hook(record_output)

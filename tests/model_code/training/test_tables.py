@@ -165,7 +165,8 @@ def test_groups_follow_the_query_sample():
     for query in dev.queries:
         document = query.removeprefix("q")
         is_asked = int(document) % 2 == 0
-        rankings.append([(document, 1.0)] if is_asked else [])
+        ranking = [(document, 1.0)] if is_asked else []
+        rankings.append(ranking)
 
     dev.mean(rankings)
 

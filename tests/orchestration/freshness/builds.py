@@ -39,9 +39,17 @@ def make_build(root, texts):
 
 
 def open_build(root, built, retriever="hce", event=0):
-    """Make a build live in the project `root`; event: the last one whose document it was trained
-    with.
+    """Make a build live in the project `root`.
+
+    Args:
+        root: Folder of the project.
+        built: Folder of the build.
+        retriever: Name of the retriever.
+        event: Last event whose document it was trained with. 0: it was trained with none.
     """
+    cursor = LedgerCursor()
+    if event:
+        cursor = trained_at(Project(root), event)
     folders = {name: built / name for name in ("encoder", "index", "hierarchy")}
     rules = TextRules(include_title=False, words=0, stride=1)
     return open_generation_zero(
@@ -51,5 +59,5 @@ def open_build(root, built, retriever="hce", event=0):
         documents=built / "documents.parquet",
         provenance={},
         text=rules,
-        cursor=trained_at(Project(root), event) if event else LedgerCursor(),
+        cursor=cursor,
     )

@@ -55,9 +55,13 @@ def queries(words, count, seed):
 def add(project, texts, asked=None):
     """Add documents, with the queries that they come with by id, and return the ledger."""
     collection = LiveIndex(project)
-    rows = [{"id": name, "title": name, "text": text} for name, text in texts.items()]
-    given = [{"queries": asked[row["id"]]} if asked else {} for row in rows]
-    collection.receive([row | one for row, one in zip(rows, given, strict=True)], "test")
+    rows = []
+    for name, text in texts.items():
+        row = {"id": name, "title": name, "text": text}
+        if asked:
+            row["queries"] = asked[name]
+        rows.append(row)
+    collection.receive(rows, "test")
     collection.apply()
     return collection.ledger
 

@@ -53,7 +53,11 @@ def attacked_searcher(root: Path, limits: KnownQueryLimits) -> Searcher:
     live = open_known_collection(root, pages, words=words)
     builder = GenerationBuilder(live, RETRIEVER)
     evidence = evidence_of_feedback(thumbs_of_the_attacker(SUBJECTS))
-    builder.later_evidence = lambda: LaterEvidence(evidence)
+
+    def later_evidence() -> LaterEvidence:
+        return LaterEvidence(evidence)
+
+    builder.later_evidence = later_evidence
     builder.apply([page("next", "The change that thumbs wait for.")], up_to(1), {})
     return builder.searcher
 

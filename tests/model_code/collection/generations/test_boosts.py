@@ -17,7 +17,11 @@ NOW = datetime(2024, 7, 31, tzinfo=UTC)
 
 
 def values(*documents: Any) -> list[list[Any]]:
-    return [[make_value(value)] if value is not None else [] for value in documents]
+    """Make the field values of documents with one value each, or None."""
+    field_values = []
+    for value in documents:
+        field_values.append([] if value is None else [make_value(value)])
+    return field_values
 
 
 def test_date_halves_with_every_half_life() -> None:
@@ -117,7 +121,8 @@ def test_any_boost_is_read_or_refused(boost: Any, documents: list[Any]) -> None:
     except SettingsError:
         return
 
-    field_values = values(*[document if document != "" else None for document in documents])
+    values_or_none = [None if document == "" else document for document in documents]
+    field_values = values(*values_or_none)
     known = [[value for value in document if value is not None] for document in field_values]
     scores = [float(-i) for i in range(len(known))]
     for additions in add_boosts(boosts, scores, [known] * len(boosts), NOW):

@@ -434,7 +434,10 @@ class MeanOfQueries:
         self.query_shapes.append([own_queries.shape for own_queries in queries])
         refined = []
         for vector, own_queries in zip(vectors, queries, strict=True):
-            refined.append(own_queries.mean(axis=0) if len(own_queries) else vector)
+            if len(own_queries):
+                refined.append(own_queries.mean(axis=0))
+            else:
+                refined.append(vector)
         return np.stack(refined)
 
 

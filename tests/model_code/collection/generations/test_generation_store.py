@@ -211,7 +211,10 @@ def test_a_damaged_generation_is_never_switched_to(
     file = build.open(tmp_path).folder / DOCUMENTS
     second = other_build.open(tmp_path)
     live = GenerationStore(tmp_path / "live", "hce")
-    file.unlink() if damage == "missing" else file.write_bytes(b"nonsense")
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(b"nonsense")
     with pytest.raises(FreshetError, match=f"documents.safetensors (is|was) {damage}"):
         live.publish_again(live.read(0), LedgerCursor(), {})
     assert live.current() == second

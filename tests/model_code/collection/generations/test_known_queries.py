@@ -87,7 +87,11 @@ def thumbs(document_id: str, text: str, weight: float = 1.0) -> KnownQuery:
 def learn(builder: GenerationBuilder, *feedback: KnownQuery, forgotten: Sequence[str] = ()) -> None:
     """Make feedback and forgotten queries known to the builder."""
     hashes = frozenset(query_hash(text) for text in forgotten)
-    builder.later_evidence = lambda: LaterEvidence(feedback, hashes)
+
+    def later_evidence() -> LaterEvidence:
+        return LaterEvidence(feedback, hashes)
+
+    builder.later_evidence = later_evidence
 
 
 def test_feedback_takes_effect_with_the_next_generation(builder: GenerationBuilder) -> None:

@@ -208,7 +208,8 @@ def test_boost_is_added_and_explained(searcher: Searcher) -> None:
         retriever, boost = hit.tokens or ()
         assert retriever.weight == scores[hit.document_id]
         assert boost.token == "boost since"
-        assert boost.weight == pytest.approx(2 * spread if hit.fields.get("since") else 0.0)
+        expected_boost = 2 * spread if hit.fields.get("since") else 0.0
+        assert boost.weight == pytest.approx(expected_boost)
         assert hit.score == pytest.approx(retriever.weight + boost.weight)
 
 

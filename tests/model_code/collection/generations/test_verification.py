@@ -171,12 +171,17 @@ def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatc
     assert faulty(writer, lambda searcher: None) == "'d04x' is not found by its own vector"
 
 
+def find_new_document(queries, k, fingerprint):
+    """Stand in for the search of an index that finds one document only."""
+    return [[("d00x", 2.0)]] * len(queries)
+
+
 def test_older_document_no_longer_found_fails_verification(opened, writer):
     dense(opened)
 
     def guard(searcher, applied):
         index = searcher.views[-1].segment.retriever.index
-        index.search = lambda queries, k, fingerprint: [[("d00x", 2.0)]] * len(queries)
+        index.search = find_new_document
         with pytest.raises(FreshetError, match="older, and no longer found by its own vector"):
             verify_searchable(searcher, applied)
 

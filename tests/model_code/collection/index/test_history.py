@@ -372,7 +372,8 @@ class History:
         for document_id, _ in new:
             if document_id in events:
                 payload = events[document_id].payload
-                logged.append((document_id, payload["text"] if payload else None))
+                logged_text = payload["text"] if payload else None
+                logged.append((document_id, logged_text))
                 before.append((document_id, self.received.get(document_id)))
         has_arrived = bool(new) and logged == new
         if has_arrived:

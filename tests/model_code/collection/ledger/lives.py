@@ -282,7 +282,8 @@ class World:
         self.write()
         log = self.log()
         is_exact = not cursor.replay and not self.ledger.mismatch(cursor.position)
-        reached = effective(log, cursor.position.event if is_exact else 0)
+        reached_event = cursor.position.event if is_exact else 0
+        reached = effective(log, reached_event)
         searched = reached | effective(log, live.now.cursor.position.event)
         last_event = log[-1].id if log else 0
         counting = effective(log, last_event)

@@ -239,7 +239,10 @@ def require_refused_writes(world: World, name: str) -> None:
 
 def lose_ledger(world: World, kind: str) -> None:
     """Replace the ledger by the file `copy` or by another log, and write to it."""
-    world.restore(None if kind == "another log" else "copy")
+    if kind == "another log":
+        world.restore(None)
+    else:
+        world.restore("copy")
     if kind != "older copy":
         for _ in range(8):
             world.receive_some()

@@ -90,11 +90,15 @@ def fits(fields: dict[str, Any], filters: dict[str, Any]) -> bool:
 def fits_one(fields: dict[str, Any], name: str, wanted: Any) -> bool:
     if name == "not":
         return not fits(fields, wanted)
-    if name in ("and", "or") and isinstance(wanted, list):
-        return (all if name == "and" else any)(fits(fields, one) for one in wanted)
+    if name == "and" and isinstance(wanted, list):
+        return all(fits(fields, condition) for condition in wanted)
+    if name == "or" and isinstance(wanted, list):
+        return any(fits(fields, condition) for condition in wanted)
     if isinstance(wanted, dict):
         return all(compares(fields, name, operator, value) for operator, value in wanted.items())
-    return compares(fields, name, "in" if isinstance(wanted, list) else "=", wanted)
+    if isinstance(wanted, list):
+        return compares(fields, name, "in", wanted)
+    return compares(fields, name, "=", wanted)
 
 
 def compares(fields: dict[str, Any], name: str, operator: str, wanted: Any) -> bool:

@@ -109,8 +109,9 @@ def write_docx(path: Path, blocks: Blocks) -> None:
         elif kind == "heading":
             document.add_heading(" ".join(texts), 2)
         else:
+            style = "List Bullet" if kind == "list" else None
             for text in texts:
-                document.add_paragraph(text, "List Bullet" if kind == "list" else None)
+                document.add_paragraph(text, style)
     document.sections[0].header.paragraphs[0].text = blocks[0][1][0]
     document.save(str(path))
 

@@ -39,9 +39,12 @@ HTML = """<!doctype html><html><head><title>On  ferns</title><meta name="date" c
 
 
 def read(tmp_path, name, content):
+    """Write a file of bytes or text, and read it as a document."""
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
     return read_document(path, name, name)
 
 
@@ -149,7 +152,10 @@ def test_unreadable_date_is_left_out_and_named(tmp_path, date, expected):
     assert row.values["date"] == expected
     assert "date" not in row.values["fields"]
     kinds = [note.kind for note in row.notes]
-    assert kinds == ([] if expected else ["unreadable value"])
+    if expected:
+        assert kinds == []
+    else:
+        assert kinds == ["unreadable value"]
 
 
 def test_fields_that_no_document_can_hold_are_left_out_and_named(tmp_path):

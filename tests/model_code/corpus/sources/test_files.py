@@ -106,12 +106,12 @@ def test_a_missing_file_is_one_clear_error(tmp_path):
 def test_relevance_column_is_named_or_default(tmp_path, columns, judged, read):
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "asked.jsonl").write_text('{"_id": "1", "text": "who"}\n')
-    (tmp_path / "judged.jsonl").write_text(
-        json.dumps({"query-id": "1", "corpus-id": "d"} | judged) + "\n"
-    )
-    (row,) = FilesSource(files_settings("notes.jsonl", "asked.jsonl", columns), tmp_path).rows(
-        "qrels"
-    )
+    judgement = {"query-id": "1", "corpus-id": "d", **judged}
+    (tmp_path / "judged.jsonl").write_text(json.dumps(judgement) + "\n")
+    source = FilesSource(files_settings("notes.jsonl", "asked.jsonl", columns), tmp_path)
+
+    (row,) = source.rows("qrels")
+
     assert [value for name, value in row.values.items() if name == "relevance"] == read
 
 
@@ -238,23 +238,48 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("answers", [['["a boat"]', None], None])
-def test_exported_corpus_is_read_back_unchanged(tmp_path, answers):
-    asked = TABLES["queries"]
-    if answers:
-        asked = [{**row, "answers": answer} for row, answer in zip(asked, answers, strict=True)]
-    write_snapshot(tmp_path / "snapshot", {**TABLES, "queries": asked})
-    built = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings())
+def export_and_build(tmp_path, queries):
+    """Write a snapshot of TABLES with these queries, and build a corpus from it."""
+    write_snapshot(tmp_path / "snapshot", {**TABLES, "queries": queries})
+    return build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings())
+
+
+def test_exported_corpus_is_read_back_unchanged(tmp_path):
+    built = export_and_build(tmp_path, TABLES["queries"])
+
     documents = built.tables["documents"].set_index("document_id")
-    assert list(documents["text"]) == ["sails and masts"] * 2, "duplicates were settled before"
+    qrels = built.tables["qrels"].set_index("query_id")
+    # Duplicates were settled before the export.
+    assert list(documents["text"]) == ["sails and masts", "sails and masts"]
     assert json.loads(documents.loc["b", "fields"]) == {"date": "soon", "text": "a field"}
-    queries = built.tables["queries"].set_index("query_id")
-    assert queries["split"]["q1"] == "test"
-    assert queries["split"]["q2"] in ("train", "dev", "gate", "test"), (
-        "a query without a split gets one"
-    )
     assert built.report["documents_quarantined"] == 0
-    assert built.tables["qrels"].set_index("query_id").loc["q1", "relevance"] == 2
-    assert (queries["answers"].tolist() if "answers" in queries else None) == answers
-    held = pq.read_schema(tmp_path / "snapshot" / "queries.parquet").names
-    assert held == ["id", "text", *(["answers"] if answers else [])]
+    assert qrels.loc["q1", "relevance"] == 2
+
+
+def test_exported_query_without_a_split_gets_one(tmp_path):
+    built = export_and_build(tmp_path, TABLES["queries"])
+
+    splits = built.tables["queries"].set_index("query_id")["split"]
+    assert splits["q1"] == "test"
+    assert splits["q2"] in ("train", "dev", "gate", "test")
+
+
+def test_exported_answers_are_read_back(tmp_path):
+    answers = ['["a boat"]', None]
+    queries = []
+    for row, answer in zip(TABLES["queries"], answers, strict=True):
+        queries.append({**row, "answers": answer})
+
+    built = export_and_build(tmp_path, queries)
+
+    schema = pq.read_schema(tmp_path / "snapshot" / "queries.parquet")
+    assert built.tables["queries"]["answers"].tolist() == answers
+    assert schema.names == ["id", "text", "answers"]
+
+
+def test_export_without_answers_has_no_column_for_them(tmp_path):
+    built = export_and_build(tmp_path, TABLES["queries"])
+
+    schema = pq.read_schema(tmp_path / "snapshot" / "queries.parquet")
+    assert "answers" not in built.tables["queries"]
+    assert schema.names == ["id", "text"]

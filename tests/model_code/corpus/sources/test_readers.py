@@ -33,7 +33,9 @@ def written(folder, name: str):
     else:
         stream.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in RECORDS)
     content = stream.getvalue().encode()
-    (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    if name.endswith(".gz"):
+        content = gzip.compress(content)
+    (folder / name).write_bytes(content)
     return folder / name
 
 
@@ -175,7 +177,9 @@ def test_rows_in_any_unicode_are_read(tmp_path, encoding, suffix):
         text = '{"id": "1", "text": "caf\u00e9 \u6392"}\n'
     content = text.encode(encoding)
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    if suffix.endswith(".gz"):
+        content = gzip.compress(content)
+    path.write_bytes(content)
     (row,) = read_rows(path, "documents", "a")
     assert row.values == {"id": "1", "text": "caf\u00e9 \u6392"}
     assert row.notes == ()
