@@ -4,7 +4,6 @@ true manifest.
 
 from __future__ import annotations
 
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +24,9 @@ from tests.model_code.checks.damage import (
     array_with,
     assert_refused,
     each,
-    json_edited,
+    folder_removed,
+    json_item_removed,
+    json_list_reversed,
     json_with,
     removed,
     text_replaced,
@@ -97,9 +98,9 @@ def test_whole_indexes_pass(places, tmp_path):
     check_contract("base_index", places["dense"])
 
 
-def embedded(damage):
-    """Damage in `embeddings/`."""
-    return lambda folder: damage(folder / "embeddings")
+def save_float64_vectors(folder):
+    """Save vectors of another type."""
+    np.save(folder / "vectors.npy", np.eye(6)[:5])
 
 
 BROKEN = {
@@ -119,7 +120,7 @@ BROKEN = {
             "document_ids.json must name the document of each row",
         ),
         (
-            json_edited("document_ids.json", lambda ids: ids.reverse()),
+            json_list_reversed("document_ids.json"),
             "in the order of the corpus's passages",
         ),
         (array_cut("vectors.npy"), r"must be \(5, 6\) float32, not \(4, 6\)"),
@@ -129,7 +130,7 @@ BROKEN = {
         (array_cut("token_signs.npy"), "must say where in token_signs.npy the tokens of each"),
         (array_cut("token_starts.npy"), "of each of 5 passages are"),
         (array_with("token_starts.npy", 2, 0), "of each of 5 passages are"),
-        (lambda folder: np.save(folder / "vectors.npy", np.eye(6)[:5]), "float32, not .* float64"),
+        (save_float64_vectors, "float32, not .* float64"),
     ],
     "dsi": [
         (json_with(MANIFEST, passages=5), "must state the corpus's 3 passages, not 5"),
@@ -146,18 +147,18 @@ BROKEN = {
             json_with(MANIFEST, search="beta"),
             "index/embeddings/ must not be there, as search is beta",
         ),
-        (lambda folder: shutil.rmtree(folder / "tokens"), "index/tokens/ must be there"),
-        (lambda folder: shutil.rmtree(folder / "embeddings"), "index/embeddings/ must be there"),
+        (folder_removed("tokens"), "index/tokens/ must be there"),
+        (folder_removed("embeddings"), "index/embeddings/ must be there"),
         (removed("tokens/document_ids.json"), "tokens/ must hold document_ids.json"),
         (
-            json_edited("tokens/document_ids.json", lambda ids: ids.reverse()),
+            json_list_reversed("tokens/document_ids.json"),
             "tokens/document_ids.json must",
         ),
         (
-            embedded(json_edited("document_ids.json", lambda ids: ids.pop())),
+            json_item_removed("embeddings/document_ids.json", -1),
             "embeddings/document_ids.json",
         ),
-        (embedded(array_with("weights.npy", 0, np.inf)), "weights.npy must be finite"),
+        (array_with("embeddings/weights.npy", 0, np.inf), "weights.npy must be finite"),
     ],
     "beta_rerank": [
         (

@@ -4,7 +4,6 @@ once.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -28,7 +27,10 @@ from tests.model_code.checks.damage import (
     assert_refused,
     copied,
     each,
-    json_edited,
+    folder_removed,
+    json_item_removed,
+    json_item_with,
+    json_list_reversed,
     json_with,
     removed,
     text_replaced,
@@ -151,13 +153,14 @@ def without_a_leaf(folder):
     Hierarchy(tree.centroids, tree.parents, tree.leaves[:-1]).save(folder)
 
 
-def row(number, **changes):
-    return json_edited("history.json", lambda rows: rows[number].update(changes))
+def history_row_with(number, **changes):
+    """Set values of a row of the history."""
+    return json_item_with("history.json", [number], **changes)
 
 
 def test_perfect_dev_metric_may_round_above_one(places, tmp_path):
     place = copied(places["dense"], tmp_path)
-    row(2, **{"nDCG@10": 1.0000000000000002})(place.output)
+    history_row_with(2, **{"nDCG@10": 1.0000000000000002})(place.output)
     check_contract("train", place)
 
 
@@ -178,20 +181,20 @@ BROKEN = {
     "hierarchy": [
         (removed("hierarchy.png"), "must hold hierarchy.png"),
         (
-            json_edited("topics.json", lambda topics: topics[-1].pop()),
+            json_item_removed("topics.json", -1, -1),
             "topics.json must name each node of each level",
         ),
         (written("hierarchy.safetensors", "no tensors"), "cannot be read|safetensors"),
         (json_with("hierarchy.json", format=0), "format 0"),
         (
-            json_edited("document_ids.json", lambda ids: ids.reverse()),
+            json_list_reversed("document_ids.json"),
             "document_ids.json must name the document",
         ),
         (with_centroids(1.5), "centroids.1 must have unit norm.* off by 0.5"),
         (with_centroids(np.nan), "centroids.1 must have unit norm.* off by nan"),
         (without_a_leaf, "places 59 passages; the corpus has 60"),
         (
-            json_edited("statistics.json", lambda value: value["levels"].pop()),
+            json_item_removed("statistics.json", "levels", -1),
             "statistics.json must have every level",
         ),
     ],
@@ -201,17 +204,17 @@ BROKEN = {
             written("history.json", "[]"),
             "history.json has no rows: it must have at least one with `step` and `loss`",
         ),
-        (row(1, step=0), "history.json .* step breaks steps that rise.*row 1: 0"),
-        (row(0, step=-1), "step breaks greater_than_or_equal_to"),
-        (row(1, step=2.5), "step|int64"),
-        (json_edited("history.json", lambda rows: rows[1].pop("step")), "step"),
-        (row(1, loss=None), "history.json: loss must be a number where it is given"),
-        (row(2, **{"nDCG@10": 1.5}), "nDCG@10 breaks in_range"),
+        (history_row_with(1, step=0), "history.json .* step breaks steps that rise.*row 1: 0"),
+        (history_row_with(0, step=-1), "step breaks greater_than_or_equal_to"),
+        (history_row_with(1, step=2.5), "step|int64"),
+        (json_item_removed("history.json", 1, "step"), "step"),
+        (history_row_with(1, loss=None), "history.json: loss must be a number where it is given"),
+        (history_row_with(2, **{"nDCG@10": 1.5}), "nDCG@10 breaks in_range"),
         (text_replaced("history.json", "1.5", "NaN"), "loss must be a number where it is given"),
         (text_replaced("history.json", "1.5", "Infinity"), "loss breaks finite numbers.*inf"),
         (text_replaced("history.json", "1.5", '"low"'), "loss"),
         (written("history.json", '[{"step": 0, "nDCG@10": 0.5}]'), "'loss'"),
-        (lambda folder: shutil.rmtree(folder / "encoder"), "encoder/ must hold config.json"),
+        (folder_removed("encoder"), "encoder/ must hold config.json"),
         *(
             (removed(f"encoder/{name}"), f"encoder/ must hold {name}")
             for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json")
@@ -229,20 +232,20 @@ BROKEN = {
     ],
     "dsi": [
         (
-            lambda output: shutil.rmtree(output / "document_vectors"),
+            folder_removed("document_vectors"),
             "document_vectors/ must hold manifest.json",
         ),
         (written("document_vectors/more", "x"), "more was added since manifest.json"),
         (
-            lambda output: text_replaced(
-                MANIFEST, '"encoding_scale": 1.0', '"encoding_scale": 0.0'
-            )(output / "document_vectors"),
+            text_replaced(
+                f"document_vectors/{MANIFEST}", '"encoding_scale": 1.0', '"encoding_scale": 0.0'
+            ),
             "document_vectors/manifest.json must state an encoding_scale above 0",
         ),
     ],
     "generator": [
         (removed("history.json"), "must hold history.json"),
-        (lambda output: shutil.rmtree(output / "model"), "model/ must hold config.json"),
+        (folder_removed("model"), "model/ must hold config.json"),
         (removed("model/generation_config.json"), "model/ must hold generation_config.json"),
     ],
 }

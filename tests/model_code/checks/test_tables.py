@@ -4,7 +4,6 @@ passes.
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from model_code.checks.tables import check_tables
@@ -19,8 +18,11 @@ from model_code.stages.contract import check_contract
 from model_code.text.settings import PassageSettings
 from tests.model_code.checks.damage import (
     assert_refused,
+    column_with,
     each,
-    json_edited,
+    first_row_removed,
+    first_row_repeated,
+    json_item_with,
     json_with,
     removed,
     table_with,
@@ -152,11 +154,19 @@ def test_sound_ones_pass(sound, tmp_path):
             check_contract(stage, place)
 
 
-def first(column, value):
-    return table_with(
-        "pseudo_queries.parquet",
-        lambda table: table.assign(**{column: [value, *table[column][1:]]}),
-    )
+def pseudo_query_with(column, value):
+    """Set a value of the first pseudo-query."""
+    return column_with("pseudo_queries.parquet", column, value)
+
+
+def without_reason(table):
+    """Leave out the column `reason`."""
+    return table.drop(columns="reason")
+
+
+def with_another_column(table):
+    """Add a column that the table must not have."""
+    return table.assign(more=1)
 
 
 BROKEN = {
@@ -171,34 +181,35 @@ BROKEN = {
             "must name the queries of dev, gate and test",
         ),
         (
-            table_with("quarantine.parquet", lambda table: table.drop(columns="reason")),
+            table_with("quarantine.parquet", without_reason),
             "quarantine breaks.*'reason'",
         ),
         (
-            table_with("passages.parquet", lambda table: table[1:]),
+            table_with("passages.parquet", first_row_removed),
             "document_id must be a document_id of passages",
         ),
     ],
     "pseudo_queries": [
         (removed("pseudo_queries.parquet"), "must hold pseudo_queries.parquet"),
-        (first("document_id", "d99"), "document_id must be of a document of the corpus.*'d99'"),
-        (first("text", ""), "text breaks str_contains"),
-        (first("text", " \t"), "text breaks str_contains"),
-        (first("kind", None), "kind breaks not_nullable"),
         (
-            table_with("pseudo_queries.parquet", lambda table: pd.concat([table, table[:1]])),
+            pseudo_query_with("document_id", "d99"),
+            "document_id must be of a document of the corpus.*'d99'",
+        ),
+        (pseudo_query_with("text", ""), "text breaks str_contains"),
+        (pseudo_query_with("text", " \t"), "text breaks str_contains"),
+        (pseudo_query_with("kind", None), "kind breaks not_nullable"),
+        (
+            table_with("pseudo_queries.parquet", first_row_repeated),
             "query_id must be unique",
         ),
-        (table_with("pseudo_queries.parquet", lambda table: table.assign(more=1)), "'more'"),
+        (table_with("pseudo_queries.parquet", with_another_column), "'more'"),
     ],
     "acceptance": [
         (removed("verdict.json"), "must hold verdict.json"),
         (json_with("verdict.json", passed=False), "must have passed"),
         (json_with("verdict.json", expectations=[]), "must have passed"),
         (
-            json_edited(
-                "verdict.json", lambda value: value["expectations"][0].update(passed=False)
-            ),
+            json_item_with("verdict.json", ["expectations", 0], passed=False),
             "must have passed",
         ),
     ],
