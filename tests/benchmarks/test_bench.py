@@ -1,5 +1,7 @@
-"""Guards `freshet bench`: a GPU that is not there is refused in one line, options belong to
-benchmarks, and a row that could not be measured is still printed.
+"""Tests of `freshet bench`.
+
+An absent GPU is refused, an option belongs to its benchmark, and a row that could not be measured
+is printed nevertheless.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ import importlib.util
 import json
 import os
 import types
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,16 +27,44 @@ from orchestration.cli import build as command
 from orchestration.cli.app import app
 
 
-def test_absent_or_unused_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = types.SimpleNamespace(rows=lambda device="cpu": pytest.fail("it ran"))
-    monkeypatch.setattr(benches.importlib, "import_module", lambda module: rows)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for name in OWNERS["gpu"]:
-        with pytest.raises(FreshetError, match="--gpu needs a CUDA device"):
-            bench(name, gpu=True)
-    for device in ("cpu", "auto"):
-        benches.require_device(device)
-    rows.rows = list
+def use_rows_of(monkeypatch: pytest.MonkeyPatch, rows: Callable[..., list[dict]]) -> None:
+    """Let a function make the rows of every benchmark."""
+
+    def import_module(name: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(rows=rows)
+
+    monkeypatch.setattr(benches.importlib, "import_module", import_module)
+
+
+def set_gpu(monkeypatch: pytest.MonkeyPatch, is_available: bool) -> None:
+    """Let PyTorch report a GPU, or none."""
+    monkeypatch.setattr(torch.cuda, "is_available", partial(bool, is_available))
+
+
+@pytest.mark.parametrize("name", OWNERS["gpu"])
+def test_absent_gpu_is_refused_before_measuring(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def rows(device: str = "cpu") -> list[dict]:
+        pytest.fail("it ran")
+
+    use_rows_of(monkeypatch, rows)
+    set_gpu(monkeypatch, is_available=False)
+
+    with pytest.raises(FreshetError, match="--gpu needs a CUDA device"):
+        bench(name, gpu=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_other_devices_need_no_gpu(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    set_gpu(monkeypatch, is_available=False)
+
+    benches.require_device(device)
+
+
+def test_benchmark_without_gpu_path_refuses_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The function has no parameter for the device.
+    use_rows_of(monkeypatch, list)
+    set_gpu(monkeypatch, is_available=False)
+
     with pytest.raises(SettingsError, match="the benchmark search has no GPU path"):
         benches.run_bench("search", device="cuda")
 
@@ -40,28 +72,30 @@ def test_absent_or_unused_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_gpu_and_large_reach_the_benchmark(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = []
+    options = []
 
     def rows(device: str = "cpu", large: bool = False) -> list[dict]:
-        given.append((device, large))
+        options.append((device, large))
         return [row("x", 2.0, 1.0, goal=1.5), skipped("y", "no reason")]
 
-    monkeypatch.setattr(
-        benches.importlib, "import_module", lambda module: types.SimpleNamespace(rows=rows)
-    )
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    use_rows_of(monkeypatch, rows)
+    set_gpu(monkeypatch, is_available=True)
+
     bench("cluster", gpu=True, large=True)
     bench("cluster", as_json=True)
-    assert given == [("cuda", True), ("cpu", False)]
+
+    assert options == [("cuda", True), ("cpu", False)]
     printed = capsys.readouterr().out
     assert "skipped: no reason" in printed
     assert '"ratio": 2.0' in printed
 
 
 @pytest.mark.parametrize("option", OWNERS)
-def test_an_option_of_another_benchmark_is_refused(option: str) -> None:
+def test_option_of_another_benchmark_is_refused(option: str) -> None:
     other = next(name for name in benches.BENCHES if name not in OWNERS[option])
-    with pytest.raises(SettingsError, match=f"--{option} is for the benchmark {OWNERS[option][0]}"):
+    owner = OWNERS[option][0]
+
+    with pytest.raises(SettingsError, match=f"--{option} is for the benchmark {owner}"):
         bench(other, **{option: 1})
 
 
@@ -93,56 +127,88 @@ def test_changed_build_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["ours"] is None
 
 
-def test_all_benchmarks_run_by_default(monkeypatch, capsys) -> None:
-    ran: list[tuple] = []
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict]]:
+    """The name and the options of each benchmark that runs, in place of its measurement."""
+    recorded = []
 
     def run(name: str, **options: object) -> dict:
-        ran.append((name, options))
+        recorded.append((name, options))
         return {"name": name, "rows": [row("speed", 2.0, 1.0, goal=1.0)]}
 
     monkeypatch.setattr(benches, "run_bench", run)
-    bench(kills=3)
-    assert [name for name, _ in ran] == list(benches.BENCHES)
-    sources = [
-        Path(importlib.util.find_spec(module).origin).read_text()
-        for module in benches.BENCHES.values()
-    ]
-    assert all("\ndef rows(" in source for source in sources)
-    assert [name for name, options in ran if options == {"kills": 3}] == ["faults"]
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in printed if line.strip() in benches.BENCHES] == list(
-        benches.BENCHES
-    )
-    ran.clear()
-    bench(gpu=True, as_json=True)
-    assert ran == [(name, {"device": "cuda"}) for name in OWNERS["gpu"]]
-    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == list(OWNERS["gpu"])
+    return recorded
 
 
-def test_freshet_bench_passes_its_arguments_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_all_benchmarks_run_by_default(
+    runs: list[tuple[str, dict]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ran = []
+    bench()
 
-    def run(given: list[str], env: dict[str, str]) -> types.SimpleNamespace:
-        ran.append((given[1:], env["PYTHONPATH"]))
+    assert [name for name, _ in runs] == list(benches.BENCHES)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line in benches.BENCHES] == list(benches.BENCHES)
+
+
+def test_option_reaches_only_its_benchmark(runs: list[tuple[str, dict]]) -> None:
+    bench(kills=3)
+
+    assert [name for name, _ in runs] == list(benches.BENCHES)
+    assert [name for name, options in runs if options == {"kills": 3}] == ["faults"]
+
+
+def test_gpu_alone_runs_the_benchmarks_with_a_gpu_path(
+    runs: list[tuple[str, dict]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench(gpu=True, as_json=True)
+
+    assert runs == [(name, {"device": "cuda"}) for name in OWNERS["gpu"]]
+    printed = json.loads(capsys.readouterr().out)
+    assert [benchmark["name"] for benchmark in printed] == list(OWNERS["gpu"])
+
+
+@pytest.mark.parametrize("module", benches.BENCHES.values())
+def test_module_of_a_benchmark_defines_rows(module: str) -> None:
+    source = Path(importlib.util.find_spec(module).origin).read_text()
+
+    assert "\ndef rows(" in source
+
+
+def test_freshet_bench_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+
+    def run(arguments: list[str], env: dict[str, str]) -> types.SimpleNamespace:
+        runs.append((arguments[1:], env["PYTHONPATH"]))
         return types.SimpleNamespace(returncode=3)
 
     monkeypatch.setattr(command.subprocess, "run", run)
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    assert (
-        CliRunner().invoke(app, ["bench", "faults", "--kills", "3", "--json", "--help"]).exit_code
-        == 3
-    )
-    arguments = ["-m", "benchmarks", "faults", "--kills", "3", "--json", "--help"]
-    assert ran == [(arguments, os.pathsep.join([str(command.REPOSITORY), "elsewhere"]))]
+
+    arguments = ["faults", "--kills", "3", "--json", "--help"]
+    result = CliRunner().invoke(app, ["bench", *arguments])
+
+    assert result.exit_code == 3
+    python_path = os.pathsep.join([str(command.REPOSITORY), "elsewhere"])
+    assert runs == [(["-m", "benchmarks", *arguments], python_path)]
     assert (command.REPOSITORY / "benchmarks" / "__main__.py").is_file()
+
+
+def test_freshet_bench_needs_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "REPOSITORY", tmp_path)
+
     with pytest.raises(FreshetError, match="run from a clone of the repository"):
         command.bench(types.SimpleNamespace(args=[]))
 
 
-def test_fifty_kinds_of_hostile_requests_are_sent_to_every_route_and_differ():
-    kinds = dict(hostile.requests(1000))
-    assert len(kinds) >= 50 == len(set(kinds.values()))
-    assert all(any(path.encode() in content for content in kinds.values()) for path in hostile.POST)
+def test_at_least_fifty_hostile_requests_differ() -> None:
+    requests = dict(hostile.requests(1000))
+
+    assert len(requests) >= 50
+    assert len(set(requests.values())) == 50
+
+
+def test_every_post_route_gets_hostile_requests() -> None:
+    contents = list(dict(hostile.requests(1000)).values())
+
+    for path in hostile.POST:
+        assert any(path.encode() in content for content in contents)

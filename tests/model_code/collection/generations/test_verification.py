@@ -53,15 +53,25 @@ CHANGES = [
 ]
 
 
-def test_sound_changes_pass_and_are_made(writer):
+def test_sound_changes_pass_verification(writer):
     # Of two documents with equal vectors, either may come first.
     twin = Document("twin", *NEW["d00x"])
+
     applied = writer.apply([*CHANGES, twin], up_to(1), {}, verify_searchable)
+
     assert writer.collection.current() == applied.generation
     assert applied.updated == ("d03",)
     assert applied.deleted == ("d05",)
     assert len(applied.added) == len(NEW) + 1
-    assert writer.apply([Remove("twin")], up_to(2), {}, verify_searchable).deleted == ("twin",)
+
+
+def test_deletion_of_an_equal_document_passes_verification(writer):
+    twin = Document("twin", *NEW["d00x"])
+    writer.apply([*CHANGES, twin], up_to(1), {}, verify_searchable)
+
+    applied = writer.apply([Remove("twin")], up_to(2), {}, verify_searchable)
+
+    assert applied.deleted == ("twin",)
 
 
 def test_guard_sees_the_new_generation(writer):
@@ -104,71 +114,84 @@ def test_changes_can_be_applied_after_a_refusal(writer):
     assert result.generation.number == 1
 
 
-def dense(opened):
+def skip_unless_dense(opened):
+    """Skip a test of vectors for a kind of retriever that has none."""
     if not opened.parent.name.startswith("dense"):
         pytest.skip("a fault of vectors")
 
 
-def faulty(writer, fault, event=1):
-    """What the guard says of a generation that `fault` was done to."""
-    said = []
+def refusal_after(writer, fault, event=1):
+    """Return why the verification refuses a generation that a fault was done to."""
+    messages = []
 
     def guard(searcher, applied):
         fault(searcher)
-        said.append(
-            pytest.raises(
-                FreshetError, verify_searchable, searcher, applied, sample=200
-            ).value.args[0]
-        )
+        with pytest.raises(FreshetError) as raised:
+            verify_searchable(searcher, applied, sample=200)
+        messages.append(raised.value.args[0])
 
     writer.apply(CHANGES, up_to(event), {}, guard)
-    return said[0].removeprefix("the new generation is refused: document ")
+    return messages[0].removeprefix("the new generation is refused: document ")
 
 
-def test_vectors_that_are_no_numbers_are_refused(opened, writer):
-    dense(opened)
+def test_vectors_that_are_no_numbers_fail_verification(opened, writer):
+    skip_unless_dense(opened)
 
     def fault(searcher):
         index = searcher.views[1].segment.retriever.index
         index.vectors = np.full_like(index.vectors, np.nan)
 
-    assert faulty(writer, fault) == f"'d00x' is not finite ({len(NEW) + 1} such in all)"
+    assert refusal_after(writer, fault) == f"'d00x' is not finite ({len(NEW) + 1} such in all)"
 
 
-MISPLACED = {
-    "'d05' is deleted, but still there": lambda base, new: (
-        SegmentView(base.segment, base.removed - {"d05"}),
-        new,
-    ),
-    "'d02x' is added, but in no part": lambda base, new: (
-        base,
-        SegmentView(new.segment, frozenset({"d02x"})),
-    ),
-    "'d03' is in two parts": lambda base, new: (SegmentView(base.segment, frozenset({"d05"})), new),
-}
+def restore_deleted(base, new):
+    """Forget that `d05` was deleted."""
+    return SegmentView(base.segment, base.removed - {"d05"}), new
 
 
-@pytest.mark.parametrize("told", MISPLACED)
-def test_misplaced_document_fails_verification(writer, told):
+def hide_added(base, new):
+    """Remove the added `d02x`."""
+    return base, SegmentView(new.segment, frozenset({"d02x"}))
+
+
+def repeat_updated(base, new):
+    """Forget that the first segment holds an old `d03`."""
+    return SegmentView(base.segment, frozenset({"d05"})), new
+
+
+@pytest.mark.parametrize(
+    ("misplace", "message"),
+    [
+        (restore_deleted, "'d05' is deleted, but still there"),
+        (hide_added, "'d02x' is added, but in no part"),
+        (repeat_updated, "'d03' is in two parts"),
+    ],
+)
+def test_misplaced_document_fails_verification(writer, misplace, message):
     def fault(searcher):
-        searcher.views = MISPLACED[told](*searcher.views)
+        searcher.views = misplace(*searcher.views)
 
-    assert faulty(writer, fault) == told
+    assert refusal_after(writer, fault) == message
 
 
-def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatch):
-    dense(opened)
+def do_nothing(searcher):
+    pass
 
-    real = DenseRetriever.search_encoded
 
-    def missing(self, queries, k, allowed=None):
-        return [
-            [hit for hit in hits if hit[0] != "d04x"][:k]
-            for hits in real(self, queries, 50, allowed)
-        ]
+def test_document_missed_by_the_search_fails_verification(opened, writer, monkeypatch):
+    skip_unless_dense(opened)
+    search_encoded = DenseRetriever.search_encoded
 
-    monkeypatch.setattr(DenseRetriever, "search_encoded", missing)
-    assert faulty(writer, lambda searcher: None) == "'d04x' is not found by its own vector"
+    def search_without_one(self, queries, k, allowed=None):
+        rankings = []
+        for hits in search_encoded(self, queries, 50, allowed):
+            others = [hit for hit in hits if hit[0] != "d04x"]
+            rankings.append(others[:k])
+        return rankings
+
+    monkeypatch.setattr(DenseRetriever, "search_encoded", search_without_one)
+
+    assert refusal_after(writer, do_nothing) == "'d04x' is not found by its own vector"
 
 
 def find_new_document(queries, k, fingerprint):
@@ -177,7 +200,7 @@ def find_new_document(queries, k, fingerprint):
 
 
 def test_older_document_no_longer_found_fails_verification(opened, writer):
-    dense(opened)
+    skip_unless_dense(opened)
 
     def guard(searcher, applied):
         index = searcher.views[-1].segment.retriever.index
@@ -189,11 +212,13 @@ def test_older_document_no_longer_found_fails_verification(opened, writer):
 
 
 def lose(searcher):
+    """Remove the old `d07`, which no change deletes."""
     base, *others = searcher.views
     searcher.views = (SegmentView(base.segment, base.removed | {"d07"}), *others)
 
 
 def find_again(searcher):
+    """Forget that `d06` was deleted."""
     base, *others = searcher.views
     searcher.views = (SegmentView(base.segment, base.removed - {"d06"}), *others)
 
@@ -206,34 +231,42 @@ def test_wrong_document_count_fails_verification(writer, fault, sign):
     added = len(NEW) - 1
     found = before + added + sign
 
-    message = faulty(writer, fault, event=2)
+    message = refusal_after(writer, fault, event=2)
 
     assert message.endswith(f"it holds {found} documents in place of {before} and +{added}")
 
 
-def test_a_shared_part_is_not_searched(opened, writer):
-    dense(opened)
+def test_segment_of_the_generation_before_is_not_searched(opened, writer):
+    skip_unless_dense(opened)
 
     def guard(searcher, applied):
         searcher.base.retriever.index.search = None
         verify_searchable(searcher, applied)
 
-    assert writer.apply(CHANGES, up_to(1), {}, guard).generation.number == 1
+    applied = writer.apply(CHANGES, up_to(1), {}, guard)
+
+    assert applied.generation.number == 1
 
 
 def test_only_longer_vectors_may_rank_above(opened, tmp_path):
     """Vectors that were learned for a document need not have unit norm: longer ones may well be
     found by others'.
     """
-    dense(opened)
+    skip_unless_dense(opened)
 
-    def grow(ids, vectors, queries):
-        return np.ascontiguousarray(vectors * np.where(np.array(ids) == "d00x", 9, 1)[:, None])
+    def lengthen_first(ids, vectors, queries):
+        lengths = np.where(np.array(ids) == "d00x", 9, 1)
+        return np.ascontiguousarray(vectors * lengths[:, None])
 
-    writer = GenerationBuilder(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=grow)
-    assert writer.apply(CHANGES, up_to(1), {}, verify_searchable).generation.number == 1
+    live = Path(shutil.copytree(opened, tmp_path / "live"))
+    writer = GenerationBuilder(live, "r", refine=lengthen_first)
+
+    applied = writer.apply(CHANGES, up_to(1), {}, verify_searchable)
+
+    assert applied.generation.number == 1
     searcher = writer.searcher
-    long, short = first_vectors(dict.fromkeys(("d00x", "d01x"), searcher.views[1])).values()
+    views = {"d00x": searcher.views[1], "d01x": searcher.views[1]}
+    long, short = first_vectors(views).values()
     ((winner, best),) = searcher.retriever.search_encoded(short[None], 1)[0]
     assert winner == "d00x"
     assert best > 1
@@ -241,13 +274,18 @@ def test_only_longer_vectors_may_rank_above(opened, tmp_path):
 
 
 def test_equal_copy_ranked_first_passes_verification(opened, tmp_path):
-    dense(opened)
-    own = first_vectors({"d00": SegmentView(Searcher.open(opened, "r").base)})["d00"]
+    skip_unless_dense(opened)
+    view = SegmentView(Searcher.open(opened, "r").base)
+    own_vector = first_vectors({"d00": view})["d00"]
 
-    def copied(ids, vectors, queries):
-        return np.array([own * np.float32(1 + 3e-7) for _ in ids])
+    def copy_vector(ids, vectors, queries):
+        return np.array([own_vector * np.float32(1 + 3e-7) for _ in ids])
 
-    writer = GenerationBuilder(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=copied)
+    live = Path(shutil.copytree(opened, tmp_path / "live"))
+    writer = GenerationBuilder(live, "r", refine=copy_vector)
     # The sample holds all of the older documents.
     guard = partial(verify_searchable, sample=500)
-    assert writer.apply([put("d00x", NEW)], up_to(1), {}, guard).generation.number == 1
+
+    applied = writer.apply([put("d00x", NEW)], up_to(1), {}, guard)
+
+    assert applied.generation.number == 1
