@@ -47,7 +47,9 @@ def test_published_loop_reaches_closed_form_score() -> None:
 
 def test_queries_belong_to_their_documents() -> None:
     data = collection(300, 4, 64)
-    assert data.vectors.dtype == data.queries.dtype == data.new.dtype == np.float32
+    assert data.vectors.dtype == np.float32
+    assert data.queries.dtype == np.float32
+    assert data.new.dtype == np.float32
     assert data.new.shape == (4, 3, 64)
     best = (data.queries @ data.vectors.T).argmax(axis=1)
     assert (best == np.arange(300)).mean() > 0.8

@@ -120,7 +120,8 @@ def test_the_content_hash_changes_exactly_with_the_content():
 
 def test_iso_dates_are_parsed_others_become_fields():
     noon = datetime(2025, 1, 31, 12, tzinfo=UTC)
-    assert parse_date("2025-01-31T12:00:00Z") == parse_date(datetime(2025, 1, 31, 12)) == noon
+    assert parse_date("2025-01-31T12:00:00Z") == noon
+    assert parse_date(datetime(2025, 1, 31, 12)) == noon
     assert parse_date(noon.astimezone(timezone(timedelta(hours=5)))) == noon
     assert parse_date(date(2025, 1, 31)) == parse_date("2025-01-31")
     assert document(id="1", text="t", date="2025-01-31").date == "2025-01-31T00:00:00+00:00"

@@ -285,4 +285,5 @@ def test_panels_of_dashboard_do_not_overlap():
 
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
 
-    assert len(places) == len(panels) == len({panel["id"] for panel in panels})
+    assert len(places) == len(panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)

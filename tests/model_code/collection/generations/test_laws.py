@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from tests.model_code.collection.laws import (
 )
 
 ALL = {**OLD, **NEW}
-# which embeds passages in every search: slow
+# `beta_rerank` embeds passages in every search, which is slow.
 INDEXED = [kind for kind in KINDS if kind != "beta_rerank"]
 CHANGED = {
     "d03": ("word9", "word1 word2 word3 word4 word5 word6"),
@@ -81,113 +81,176 @@ def live(opened: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rebuilt(kind: str, encoder: Path, tmp_path: Path):
-    """A searcher of a build of other documents."""
-    return lambda texts: Searcher.open(open_build(kind, tmp_path / "rebuilt", encoder, texts), "r")
+def rebuilt(kind: str, encoder: Path, tmp_path: Path) -> Callable[[dict], Searcher]:
+    """A function that returns a searcher of a build of other documents."""
+
+    def build_and_open(texts: dict) -> Searcher:
+        return Searcher.open(open_build(kind, tmp_path / "rebuilt", encoder, texts), "r")
+
+    return build_and_open
 
 
-def singles(live: Path, changes: list, **settings: int) -> GenerationBuilder:
+def apply_one_by_one(live: Path, changes: list, **settings: int) -> GenerationBuilder:
+    """Apply each change as a generation of its own; return the writer."""
     writer = GenerationBuilder(live, "r", **settings)
     for event, change in enumerate(changes, start=writer.searcher.generation.watermark + 1):
         writer.apply([change], up_to(event), {})
     return writer
 
 
+def additions() -> list[Document]:
+    """Return the new documents."""
+    return [put(name, NEW) for name in NEW]
+
+
+def describe(hits: list) -> list[tuple]:
+    """Return what must be equal in two searches, to the bit."""
+    return [(hit.document_id, hit.score, hit.title, hit.snippet) for hit in hits]
+
+
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
 def test_additions_equal_batch_and_rebuild_in_any_order(
-    live: Path, rebuilt, tmp_path: Path
+    live: Path, rebuilt: Callable[[dict], Searcher], tmp_path: Path
 ) -> None:
-    other = Path(shutil.copytree(live, tmp_path / "other"))
-    shuffled = [put(name, NEW) for name in NEW]
+    copy = Path(shutil.copytree(live, tmp_path / "other"))
+    shuffled = additions()
     random.Random(0).shuffle(shuffled)
-    one = singles(live, shuffled, max_segments=3)
-    batch = GenerationBuilder(other, "r")
-    applied = batch.apply([put(name, NEW) for name in NEW], up_to(1), {})
+
+    one_by_one = apply_one_by_one(live, shuffled, max_segments=3)
+    batch = GenerationBuilder(copy, "r")
+    applied = batch.apply(additions(), up_to(1), {})
+
     whole = rebuilt(ALL)
     for k in (1, 3, 50):
-        assert rankings(one, k) == rankings(batch, k) == rankings(whole, k)
-    assert rankings(live) == rankings(whole), "opened anew"
+        expected = rankings(whole, k)
+        assert rankings(one_by_one, k) == expected
+        assert rankings(batch, k) == expected
+    # A searcher that opens the collection anew finds the same.
+    assert rankings(live) == rankings(whole)
     assert applied.added == tuple(sorted(NEW))
     assert applied.generation.manifest["documents"] == len(ALL)
-    assert len(one.searcher.views) <= 4
+    assert len(one_by_one.searcher.views) <= 4
 
 
-def test_changes_equal_rebuild_before_and_after_compaction(live: Path, rebuilt) -> None:
-    gone = ("d01", "d02", "d02x", "d07")
-    writer = singles(
-        live, [*(put(name, NEW) for name in NEW), *(put(name, CHANGED) for name in CHANGED)]
-    )
-    applied = writer.apply([Remove(name) for name in gone], up_to(20), {})
-    assert applied.deleted == gone
-    left = {name: own for name, own in (ALL | CHANGED).items() if name not in gone}
+def test_changes_equal_rebuild_before_and_after_compaction(
+    live: Path, rebuilt: Callable[[dict], Searcher]
+) -> None:
+    deleted = ("d01", "d02", "d02x", "d07")
+    updates = [put(name, CHANGED) for name in CHANGED]
+    writer = apply_one_by_one(live, additions() + updates)
+
+    applied = writer.apply([Remove(name) for name in deleted], up_to(20), {})
+
+    left = {**ALL, **CHANGED}
+    for name in deleted:
+        left.pop(name)
     whole = rebuilt(left)
+    assert applied.deleted == deleted
     for k in (1, 2, 5, 50):
         assert rankings(writer, k) == rankings(whole, k)
-    counts = {key: writer.searcher.generation.manifest[key] for key in ("documents", "passages")}
-    assert counts["documents"] == len(left)
+    manifest = writer.searcher.generation.manifest
+    assert manifest["documents"] == len(left)
+
     compacted = writer.compact()
+
     assert len(compacted.segments) == 1
-    assert {key: compacted.manifest[key] for key in counts} == counts
-    assert rankings(writer) == rankings(live) == rankings(whole)
+    assert compacted.manifest["documents"] == manifest["documents"]
+    assert compacted.manifest["passages"] == manifest["passages"]
+    expected = rankings(whole)
+    assert rankings(writer) == expected
+    assert rankings(live) == expected
+    # Nothing is left to compact.
     assert writer.compact() == compacted
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
 def test_adding_then_deleting_is_nothing(live: Path) -> None:
-    before = rankings(live)
-    writer = singles(live, [put(name, NEW) for name in NEW])
-    assert rankings(writer) != before
+    rankings_before = rankings(live)
+    writer = apply_one_by_one(live, additions())
+    rankings_between = rankings(writer)
+
     writer.apply([Remove(name) for name in NEW], up_to(30), {})
-    assert rankings(writer) == rankings(live) == before
+
+    assert rankings_between != rankings_before
+    assert rankings(writer) == rankings_before
+    assert rankings(live) == rankings_before
     assert writer.searcher.generation.segments == ()
     assert writer.searcher.generation.removed is None
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
 def test_an_update_is_a_deletion_and_an_addition(live: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(live, tmp_path / "other"))
-    updated = singles(live, [put("d03", CHANGED)])
-    replaced = singles(other, [Remove("d03"), put("d03", CHANGED)])
+    copy = Path(shutil.copytree(live, tmp_path / "other"))
+
+    updated = apply_one_by_one(live, [put("d03", CHANGED)])
+    replaced = apply_one_by_one(copy, [Remove("d03"), put("d03", CHANGED)])
+
     assert rankings(updated) == rankings(replaced)
-    back = singles(live, [put("d03", OLD)])
-    assert rankings(back) == rankings(Searcher(live, GenerationStore(live, "r").read(0), {}))
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
-def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
-    writer = singles(live, [*(put(name, NEW) for name in NEW), Remove("d04"), put("d03", CHANGED)])
-    left = {name: own for name, own in ({**ALL, "d03": CHANGED["d03"]}).items() if name != "d04"}
-    whole = rebuilt(left)
+def test_update_can_be_undone_by_an_update(live: Path) -> None:
+    apply_one_by_one(live, [put("d03", CHANGED)])
+
+    restored = apply_one_by_one(live, [put("d03", OLD)])
+
+    first = Searcher(live, GenerationStore(live, "r").read(0), {})
+    assert rankings(restored) == rankings(first)
+
+
+@pytest.fixture
+def changed(live: Path) -> Searcher:
+    """A searcher after all new documents were added, one was deleted and one was updated."""
+    return apply_one_by_one(live, [*additions(), Remove("d04"), put("d03", CHANGED)]).searcher
+
+
+@pytest.fixture
+def rebuilt_after_changes(rebuilt: Callable[[dict], Searcher]) -> Searcher:
+    """A searcher of a build of the documents of `changed`."""
+    left = {**ALL, "d03": CHANGED["d03"]}
+    left.pop("d04")
+    return rebuilt(left)
+
+
+@pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
+def test_filters_and_hits_see_all_parts(changed: Searcher, rebuilt_after_changes: Searcher) -> None:
+    queries = ["word1 word2", "word7 word9"]
+
     for filters in ([], ["even=true"], ["arrived=later"], ["even=false", "arrived=later"]):
-        batches = (
-            one.search_batch(["word1 word2", "word7 word9"], 6, filters)
-            for one in (writer.searcher, whole)
-        )
-        found, expected = (
-            [
-                [(hit.document_id, hit.score, hit.title, hit.snippet) for hit in hits]
-                for hits in batch
-            ]
-            for batch in batches
-        )
-        assert found == expected
-    tree = writer.searcher.base.tree
+        rankings_of_changed = changed.search_batch(queries, 6, filters)
+        rankings_of_rebuilt = rebuilt_after_changes.search_batch(queries, 6, filters)
+        pairs = zip(rankings_of_changed, rankings_of_rebuilt, strict=True)
+        for hits, expected in pairs:
+            assert describe(hits) == describe(expected)
+
+
+@pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
+def test_paths_of_hits_are_paths_of_the_tree(changed: Searcher) -> None:
+    tree = changed.base.tree
     paths = {tuple(tree.path(row)) for row in range(len(tree.leaves))}
-    hits = writer.searcher.search("word1 word2", 30)
+
+    hits = changed.search("word1 word2", 30)
+
     assert hits
     assert {hit.path for hit in hits} <= paths
-    candidates = [[hit.document_id for hit in hits]]
-    again, expected = (
-        reranked(one.retriever, ["word1 word2"], candidates) for one in (writer.searcher, whole)
-    )
-    assert again == expected
+
+
+@pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
+def test_reranking_sees_all_parts(changed: Searcher, rebuilt_after_changes: Searcher) -> None:
+    candidates = [[hit.document_id for hit in changed.search("word1 word2", 30)]]
+
+    reranking = reranked(changed.retriever, ["word1 word2"], candidates)
+
+    assert reranking == reranked(rebuilt_after_changes.retriever, ["word1 word2"], candidates)
 
 
 @pytest.mark.parametrize(
     "kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module"
 )
 @pytest.mark.parametrize("events", [12, pytest.param(170, marks=pytest.mark.long)])
-def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int) -> None:
+def test_many_random_changes_end_like_a_rebuild(
+    live: Path, rebuilt: Callable[[dict], Searcher], events: int
+) -> None:
     """Three changes an event, so more than 500 in the long form; scores are compared to the bit."""
     rng = random.Random(3)
     writer = GenerationBuilder(live, "r", max_segments=2)

@@ -39,8 +39,10 @@ def test_hits_are_complete_and_one_per_document(
     hits = searcher.search("split a string into words", 4)
     assert [hit.rank for hit in hits] == [1, 2, 3, 4]
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-    assert hits[0].document_id == hits[0].title == "str.split"
-    assert hits[0].snippet == hits[0].text == DOCUMENTS["str.split"]
+    assert hits[0].document_id == "str.split"
+    assert hits[0].title == "str.split"
+    assert hits[0].snippet == DOCUMENTS["str.split"]
+    assert hits[0].text == DOCUMENTS["str.split"]
     marked = [hits[0].snippet[start:end] for start, end in hits[0].marks]
     assert marked == ["Split", "string", "words"]
     assert hits[0].fields["package"] == "str"
@@ -249,7 +251,8 @@ def test_like_finds_resembling_documents_without_itself(searcher: Searcher) -> N
 
     assert ids(result)[0] == "re.split"
     assert "str.split" not in ids(result)
-    assert result.total == len(result.hits) == len(DOCUMENTS) - 1
+    assert result.total == len(DOCUMENTS) - 1
+    assert len(result.hits) == result.total
     filtered = searcher.search_like("str.split", QueryOptions(filters={"tags": "text"}))
     assert ids(filtered) == ["re.split"]
     assert searcher.search_like("str.split", QueryOptions(filters={"package": "str"})).hits == []
