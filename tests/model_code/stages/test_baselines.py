@@ -74,8 +74,15 @@ def made(inputs, tmp_path_factory):
     return run_stage(inputs, output), output
 
 
-def test_baselines_share_queries_and_are_reproducible(inputs, made, tmp_path):
-    report, output = made
+def find_first_hit(run_file, query):
+    """Return the first document that a run file has for a query."""
+    lines = run_file.read_text().splitlines()
+    return next(line.split()[2] for line in lines if line.startswith(f"{query} "))
+
+
+def test_each_baseline_has_a_folder(made):
+    _, output = made
+
     assert sorted(path.name for path in output.iterdir()) == [
         "bm25",
         "bm25_known",
@@ -83,92 +90,139 @@ def test_baselines_share_queries_and_are_reproducible(inputs, made, tmp_path):
         "untrained",
         "zero_shot",
     ]
-    for name in report:
-        found = {
-            key: value
-            for key, value in report[name].items()
-            if key not in ("variants", "weights", "learned_by", "known_words")
-        }
-        assert found == read_json(output / name / "metrics.json")
-        assert report[name]["test"]["queries"] == 48
+
+
+def test_report_repeats_the_metrics_of_each_baseline(made):
+    report, output = made
+
+    for name, entry in report.items():
+        metrics = dict(entry)
+        for key in ("variants", "weights", "learned_by", "known_words"):
+            metrics.pop(key, None)
+        assert metrics == read_json(output / name / "metrics.json")
+
+
+def test_baselines_share_their_queries(made):
+    report, output = made
+
     check_comparable([load_scores(output / name, "test") for name in report])
-    assert report["bm25"]["test"]["hit@1"] == 1.0, "documents are found by their own words"
+    for entry in report.values():
+        assert entry["test"]["queries"] == 48
+
+
+def test_bm25_finds_documents_by_their_own_words(made):
+    report, _ = made
+
+    assert report["bm25"]["test"]["hit@1"] == 1.0
+
+
+def test_baselines_are_reproducible(inputs, made, tmp_path):
+    _, output = made
+
     run_stage(inputs, tmp_path / "again")
+
     assert hash_path(tmp_path / "again") == hash_path(output)
 
 
-def test_only_untrained_encoder_has_variants(made):
-    """Each of 18 training queries is asked again by a test query, and 30 documents have none."""
-    report, output = made
-    names = ["nearest_query", "rrf"]
-    assert sorted(report["zero_shot"]["variants"]) == names
+def test_baselines_of_encoders_have_variants(made):
+    report, _ = made
+
     assert "variants" not in report["bm25"]
+    assert sorted(report["zero_shot"]["variants"]) == ["nearest_query", "rrf"]
     assert sorted(report["untrained"]["variants"]) == [
         "without_bm25_known",
         "without_headline",
         "without_zero_shot",
         "without_zero_shot.late",
     ]
-    written = sorted((output / "zero_shot").rglob("metrics.json"))
-    assert [read_json(path)["system"] for path in written] == [
+
+
+def test_metrics_of_variants_are_written(made):
+    _, output = made
+
+    files = sorted((output / "zero_shot").rglob("metrics.json"))
+
+    assert [read_json(path)["system"] for path in files] == [
         "zero_shot",
-        *(f"zero_shot.{name}" for name in names),
+        "zero_shot.nearest_query",
+        "zero_shot.rrf",
     ]
-    found = report["zero_shot"]["variants"]["nearest_query"]["test"]
-    assert found["hit@1"] == found["R@100"] == pytest.approx(18 / 48), (
-        "what it asks for and nothing else"
-    )
+
+
+def test_nearest_query_variant_finds_only_what_its_query_asks_for(made):
+    """Each of 18 training queries is asked again by a test query, and 30 documents have none."""
+    report, _ = made
+
+    metrics = report["zero_shot"]["variants"]["nearest_query"]["test"]
+
+    assert metrics["hit@1"] == pytest.approx(18 / 48)
+    assert metrics["R@100"] == pytest.approx(18 / 48)
 
 
 def test_nearest_query_variant_needs_shared_documents(inputs, tmp_path):
-    shutil.copytree(inputs["corpus"], tmp_path / "corpus")
-    qrels = pd.read_parquet(tmp_path / "corpus" / "qrels.parquet")
-    train = set(qrels.loc[qrels["split"] == "train", "document_id"])
-    kept = qrels[(qrels["split"] == "train") | ~qrels["document_id"].isin(train)]
-    kept.to_parquet(tmp_path / "corpus" / "qrels.parquet")
-    report = run_stage({**inputs, "corpus": tmp_path / "corpus"}, tmp_path / "baselines")
+    corpus = Path(shutil.copytree(inputs["corpus"], tmp_path / "corpus"))
+    qrels = pd.read_parquet(corpus / "qrels.parquet")
+    is_train = qrels["split"] == "train"
+    is_shared = qrels["document_id"].isin(qrels.loc[is_train, "document_id"])
+    qrels[is_train | ~is_shared].to_parquet(corpus / "qrels.parquet")
+
+    report = run_stage({**inputs, "corpus": corpus}, tmp_path / "baselines")
+
     assert "nearest_query" not in report["zero_shot"]["variants"]
 
 
 def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     table = pd.read_parquet(inputs["pseudo_queries"] / "pseudo_queries.parquet")
-    # another document's words, which then find the wrong one first
-    own = f"{TEXTS['river-01']} " * 3
+    # The words of river-01 are generated for two other documents. Only those of the sequence model
+    # count, so that river-00 is found first.
+    words = f"{TEXTS['river-01']} " * 3
     rows = [
-        ("d~1", "river-00", own, "sequence_to_sequence"),
-        ("d~2", "music-00", own, "inverse_cloze"),
+        ("d~1", "river-00", words, "sequence_to_sequence"),
+        ("d~2", "music-00", words, "inverse_cloze"),
     ]
-    written = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind"])
-    (tmp_path / "queries").mkdir()
-    pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
-    inputs = {**inputs, "pseudo_queries": tmp_path / "queries"}
-    report = run_stage(inputs, tmp_path / "baselines", ("inverse_cloze", "sequence_to_sequence"))
+    more = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind"])
+    pseudo_queries = tmp_path / "queries"
+    pseudo_queries.mkdir()
+    pd.concat([table, more]).to_parquet(pseudo_queries / "pseudo_queries.parquet")
+
+    report = run_stage(
+        {**inputs, "pseudo_queries": pseudo_queries},
+        tmp_path / "baselines",
+        ("inverse_cloze", "sequence_to_sequence"),
+    )
+
     assert list(report) == ["bm25", "zero_shot", "bm25_known", "untrained", "bm25_generated"]
     assert report["bm25"]["test"]["hit@1"] == 1.0
     assert report["bm25_generated"]["test"]["hit@1"] == pytest.approx(47 / 48)
     folder = tmp_path / "baselines" / "bm25_generated"
     assert read_json(folder / "metrics.json")["system"] == "bm25_generated"
-    first = [
-        line.split()[2]
-        for line in (folder / "run.test.trec").read_text().splitlines()
-        if line.startswith("test:river-01 ")
-    ][0]
-    assert first == "river-00"
+    assert find_first_hit(folder / "run.test.trec", "test:river-01") == "river-00"
 
 
-def test_baselines_can_be_opened_and_searched(inputs, made):
-    report, output = made
-    weights = [("zero_shot", 1.0), ("bm25_known", 5.0), ("headline", 0.5), ("zero_shot.late", 1.0)]
-    assert list(report["untrained"]["weights"].items()) == weights, (
-        "nobody judged enough dev queries"
-    )
+def test_weights_are_the_defaults_without_enough_dev_queries(made):
+    report, _ = made
+
+    assert list(report["untrained"]["weights"].items()) == [
+        ("zero_shot", 1.0),
+        ("bm25_known", 5.0),
+        ("headline", 0.5),
+        ("zero_shot.late", 1.0),
+    ]
+
+
+@pytest.mark.parametrize("name", ["bm25", "zero_shot", "untrained"])
+def test_baseline_can_be_opened_and_searched(inputs, made, name):
+    _, output = made
+    build = output / name / "build"
     passages = load_corpus(inputs["corpus"]).passages["document_id"].tolist()
-    for name in ("bm25", "zero_shot", "untrained"):
-        build = output / name / "build"
-        retriever = open_retriever(build / "encoder", build / "index")
-        assert retriever.search([TEXTS["river-01"]], 1)[0][0][0] == "river-01"
-        assert retriever.fingerprint == read_json(build / "index" / "manifest.json")["fingerprint"]
-        assert len(retriever.passage_vectors(passages)) == len(passages)
+
+    retriever = open_retriever(build / "encoder", build / "index")
+    (ranking,) = retriever.search([TEXTS["river-01"]], 1)
+
+    best_document, _ = ranking[0]
+    assert best_document == "river-01"
+    assert retriever.fingerprint == read_json(build / "index" / "manifest.json")["fingerprint"]
+    assert len(retriever.passage_vectors(passages)) == len(passages)
 
 
 @pytest.fixture(scope="module")
@@ -177,24 +231,30 @@ def run_fuse(inputs, made, tmp_path_factory):
 
     `hce` is the encoder of zero_shot, as if it were trained.
     """
+    _, output_of_baselines = made
     root = tmp_path_factory.mktemp("fused")
-    built = made[1] / "zero_shot" / "build"
-    shutil.copytree(built / "encoder", root / "train" / "hce" / "encoder")
-    shutil.copytree(built / "index", root / "index" / "hce" / "index")
-    places = {"baselines": made[1], "trained": root / "train", "indexes": root / "index"}
+    build = output_of_baselines / "zero_shot" / "build"
+    shutil.copytree(build / "encoder", root / "train" / "hce" / "encoder")
+    shutil.copytree(build / "index", root / "index" / "hce" / "index")
+    inputs_of_fuse = {
+        **inputs,
+        "baselines": output_of_baselines,
+        "trained": root / "train",
+        "indexes": root / "index",
+    }
     encoder = EncoderSettings(
         base=str(inputs["base"]), max_tokens=32, precision="float32", device="cpu"
     )
 
     def run(output, use=False, **fusion):
         output.mkdir()
-        groups = {
+        settings = {
             "encoder": encoder,
             "evaluation": EvaluationSettings(),
             "fusion": FusionSettings(**fusion),
             "known_queries.use": use,
         }
-        context = StageContext(output, {**inputs, **places}, output, groups, output, "fused")
+        context = StageContext(output, inputs_of_fuse, output, settings, output, "fused")
         report = fuse.run(context)
         fuse.check(context)
         return report
@@ -204,37 +264,57 @@ def run_fuse(inputs, made, tmp_path_factory):
 
 def test_fusion_scores_do_not_depend_on_component_names(made, run_fuse, tmp_path):
     report, _ = made
-    found = run_fuse(tmp_path / "fused", of=("hce", "bm25"))
-    assert found["test"] == report["untrained"]["test"]
-    assert found["weights"] == {"hce": 1.0, "bm25": 5.0, "hce.late": 1.0}
-    assert list(found["variants"]) == ["without_bm25", "without_hce.late"]
-    given = run_fuse(tmp_path / "given", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
-    assert given["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
-    assert "variants" not in given, "without one of two the other is a system of its own"
-    pair = run_fuse(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 5.0})
-    assert found["variants"]["without_hce.late"]["test"] == pair["test"]
+
+    fused = run_fuse(tmp_path / "fused", of=("hce", "bm25"))
+
+    assert fused["test"] == report["untrained"]["test"]
+    assert fused["weights"] == {"hce": 1.0, "bm25": 5.0, "hce.late": 1.0}
+    assert list(fused["variants"]) == ["without_bm25", "without_hce.late"]
+
+
+def test_component_of_weight_zero_changes_nothing(made, run_fuse, tmp_path):
+    report, _ = made
+
+    fused = run_fuse(tmp_path / "fused", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
+
+    assert fused["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
+
+
+def test_variant_without_late_interaction_is_the_fusion_without_it(run_fuse, tmp_path):
+    with_late = run_fuse(tmp_path / "fused", of=("hce", "bm25"))
+
+    without = run_fuse(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 5.0})
+
+    assert with_late["variants"]["without_hce.late"]["test"] == without["test"]
+
+
+def test_fusion_of_two_has_no_variants(run_fuse, tmp_path):
+    """Without one of two components, the other is a system of its own."""
+    fused = run_fuse(tmp_path / "fused", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
+
+    assert "variants" not in fused
 
 
 def test_late_interaction_without_tokens_is_refused(run_fuse, tmp_path):
-    with pytest.raises(
-        FreshetError,
-        match=r"fusions.fused weighs bm25.late, but that component's index keeps no tokens",
-    ):
-        run_fuse(
-            tmp_path / "fused",
-            of=("hce", "bm25"),
-            weights={"hce": 1.0, "bm25": 1.0, "bm25.late": 1.0},
-        )
+    weights = {"hce": 1.0, "bm25": 1.0, "bm25.late": 1.0}
+    refusal = "fusions.fused weighs bm25.late, but that component's index keeps no tokens"
+
+    with pytest.raises(FreshetError, match=refusal):
+        run_fuse(tmp_path / "fused", of=("hce", "bm25"), weights=weights)
 
 
 def test_fusion_variants_leave_out_one_component(run_fuse, tmp_path):
     weights = {"hce": 1.0, "zero_shot": 0.0, "bm25": 0.5}
-    variants = run_fuse(tmp_path / "three", of=tuple(weights), weights=weights)["variants"]
-    assert list(variants) == ["without_hce", "without_zero_shot", "without_bm25"]
+
+    fused = run_fuse(tmp_path / "three", of=tuple(weights), weights=weights)
     pair = run_fuse(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.5})
+
+    variants = fused["variants"]
+    assert list(variants) == ["without_hce", "without_zero_shot", "without_bm25"]
     assert variants["without_zero_shot"]["test"] == pair["test"]
-    written = (tmp_path / "three" / "variants").rglob("metrics.json")
-    assert {read_json(path)["system"] for path in written} == {f"fused.{name}" for name in variants}
+    files = (tmp_path / "three" / "variants").rglob("metrics.json")
+    systems = {read_json(path)["system"] for path in files}
+    assert systems == {f"fused.{name}" for name in variants}
 
 
 def ask_about_others(folder, splits):
@@ -282,32 +362,46 @@ def test_queries_that_judge_are_no_words_whatever_their_id(inputs, tmp_path):
     assert report["bm25_known"]["test"]["hit@1"] == 0
 
 
-def test_fusion_takes_known_queries_only_if_they_are_used(inputs, made, tmp_path):
+def test_fusion_takes_known_queries_if_they_are_used(made):
     report, output = made
-    unused = run_stage(inputs, tmp_path / "unused", use=False)
 
-    assert "bm25" in unused["untrained"]["weights"]
-    assert "bm25_known" not in unused["untrained"]["weights"]
     assert "bm25_known" in report["untrained"]["weights"]
     assert "bm25" not in report["untrained"]["weights"]
     index = output / "untrained" / "build" / "index"
     assert (index / "bm25_known" / "known").is_dir()
 
 
-def test_plain_bm25_never_knows_queries(inputs, made):
+def test_fusion_takes_plain_bm25_if_known_queries_are_unused(inputs, tmp_path):
+    report = run_stage(inputs, tmp_path / "unused", use=False)
+
+    assert "bm25" in report["untrained"]["weights"]
+    assert "bm25_known" not in report["untrained"]["weights"]
+
+
+def open_baseline(output, name):
+    """Open the build of a baseline."""
+    build = output / name / "build"
+    return open_retriever(build / "encoder", build / "index")
+
+
+def test_plain_bm25_never_knows_queries(made):
     _, output = made
-    plain = open_retriever(
-        output / "bm25" / "build" / "encoder", output / "bm25" / "build" / "index"
-    )
-    known = open_retriever(
-        output / "bm25_known" / "build" / "encoder", output / "bm25_known" / "build" / "index"
-    )
+
+    plain = open_baseline(output, "bm25")
 
     assert plain.words is None
     assert plain.known_segment is None
-    assert len(known.known_segment.queries.ids) == 0, "each train query repeats a test query"
+
+
+def test_train_queries_that_repeat_test_queries_are_not_known(made):
+    _, output = made
+
+    retriever = open_baseline(output, "bm25_known")
+
+    assert len(retriever.known_segment.queries.ids) == 0
 
 
 def test_fusion_of_trained_retriever_takes_known_queries(run_fuse, tmp_path):
-    found = run_fuse(tmp_path / "fused", use=True, of=("hce", "bm25"))
-    assert found["weights"] == {"hce": 1.0, "bm25_known": 5.0, "hce.late": 1.0}
+    fused = run_fuse(tmp_path / "fused", use=True, of=("hce", "bm25"))
+
+    assert fused["weights"] == {"hce": 1.0, "bm25_known": 5.0, "hce.late": 1.0}
