@@ -65,6 +65,7 @@ def test_commands_are_understood(page):
 def test_settings_of_dvc_experiments_exist_in_new_project(page):
     """`dvc exp run -S KEY=VALUE` refuses a key that `params.yaml` does not have."""
     template = parse_yaml_mapping(PARAMS_TEMPLATE.read_text())
+
     for key in re.findall(r"dvc exp run [^\n]*?-S '?([\w.]+)=", page.read_text()):
         assert get_by_path(template, key) is not None, (
             f"{page.name} shows `-S {key}`, which the params.yaml of freshet init lacks"
@@ -108,6 +109,7 @@ def test_the_site_builds_and_names_no_foreign_address(tmp_path):
         capture_output=True,
     )
     pages = sorted((tmp_path / ".site" / "html").rglob("*.html"))
+
     assert len(pages) > 20
     for page in pages:
         assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', page.read_text()), (

@@ -78,6 +78,7 @@ def test_packages_import_downwards_only() -> None:
     modules = product()
     graph = {module: imported(path, module) for module, path in modules.items()}
     graph[REGISTRY] = imported(modules[REGISTRY], REGISTRY, typing=False)
+
     assert breaches(graph) == []
     assert {package(module) for module in modules} - {*TOPS, SUBPACKAGED} == set().union(*ORDER), (
         "the order names what is there"
@@ -149,6 +150,7 @@ def test_no_circles() -> None:
     }
     # A CycleError names the cycle.
     order = list(TopologicalSorter(graph).static_order())
+
     assert len(order) >= len(modules) > 200
 
 

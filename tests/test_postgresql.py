@@ -58,6 +58,7 @@ def test_ledger_view_is_stable_during_commits(postgresql):
 def test_unreachable_server_is_named_without_password():
     pytest.importorskip("psycopg")
     url = "postgresql+psycopg://me:secret@127.0.0.1:1/ledger"
+
     for opening in (open_database, open_database_if_exists):
         with pytest.raises(
             FreshetError, match=r"the ledger at .*me:\*\*\*@127.0.0.1:1/ledger cannot be opened: .+"
@@ -87,6 +88,7 @@ def test_mlflow_records_stages_and_finds_them(postgresql, tmp_path, monkeypatch)
     )
     tracker = run_store(Project(tmp_path))
     run_id = tracker.record_stage(record)
+
     assert tracker.find_run("k" * 64) == run_id
     assert tracker.client.get_run(run_id).data.metrics == {"nDCG_at_10": 0.5, "loss": 2.0}
     assert {path.name for path in (tmp_path / "far" / "away").rglob("*.json")} == {

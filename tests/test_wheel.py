@@ -53,6 +53,7 @@ def test_it_makes_a_project_of_a_folder(wheel, tmp_path):
     (tmp_path / "files").mkdir()
     (tmp_path / "files/moss.md").write_text("# Moss\n\nIt grows on stones.")
     told = installed(wheel, tmp_path, "init", "notes", "--from", "files")
+
     assert told.splitlines()[0] == "source: a folder, 1 documents"
     assert {"params.yaml", "dvc.yaml", "code.lock.json", "inbox"} <= {
         path.name for path in (tmp_path / "notes").iterdir()
@@ -70,16 +71,20 @@ def test_of_three_hundred_files_what_stands_deep_in_long_ones_is_found(wheel, tm
             f"Book {number}",
             long_text(number, fact),
         )
+
     assert installed(wheel, tmp_path, "init", "notes", "--from", "files").startswith(
         "source: a folder, 302 documents"
     )
+
     told = installed(wheel, tmp_path, "demo", folder="notes")
     assert "2 documents could not be read" in told
     assert "broken.pdf:1  unreadable file: " in told
     assert "zeros.md:1  binary file: " in told
+
     with Project.open(tmp_path / "notes") as project:
         results = project.search_many([question for _, question in DEEP], 3)
     found = [{hit.document_id.partition(".")[0] for hit in result.hits} for result in results]
+
     assert sum(f"long-{number}" in ids for number, ids in enumerate(found)) >= 18, found
 
 

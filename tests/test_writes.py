@@ -163,6 +163,7 @@ def test_writes_outside_files_module_state_reason():
         for place in places.split():
             name, _, function = place.partition(":")
             stated.setdefault(name, set()).add(function)
+
     assert found() == stated, "write through model_code/files.py, or say here why that need not be"
 
 
@@ -185,6 +186,7 @@ def test_a_write_that_goes_past_it_is_noticed():
     )
     for code in past:
         assert list(writes(ast.parse(f"def f():\n {code}"))) == ["f"], code
+
     harmless = (
         "open(p)",
         "p.open()",

@@ -15,9 +15,11 @@ def test_evaluation_page_has_rows_per_system_and_split(tmp_path):
     }.items():
         write_json(tmp_path / folder / "metrics.json", {**metrics, "system": name})
     rows = [row.data for row in preview_metrics(tmp_path / "zero_shot")["metrics"].records]
+
     assert rows[0] == {"system": "zero_shot", "split": "test", "queries": 4, "hit@1": 0.75}
     assert [row["split"] for row in rows] == ["test"] * 2 + ["gate"] * 2 + ["dev"] * 2
     assert rows[4] == {"system": "zero_shot", "split": "dev", "queries": 0, "hit@1": ""}
+
     shown = [
         (row.data["system"], row.data["split"])
         for row in preview_metrics(tmp_path)["metrics"].records
@@ -38,6 +40,7 @@ def test_comparison_page_lists_best_systems_first(tmp_path):
     write_json(tmp_path / "comparison.json", {**facts, "systems": systems})
     (tmp_path / "comparison.png").write_bytes(b"png")
     shown = preview_comparison(tmp_path)
+
     assert shown["results"].records[0].data == {
         "system": "hce",
         "nDCG@10": 0.7,
@@ -58,4 +61,5 @@ def test_where_nobody_judged_the_page_says_so(tmp_path):
         "systems": {},
     }
     write_json(tmp_path / "comparison.json", facts)
+
     assert preview_comparison(tmp_path)["best"].startswith("This corpus has no judged")

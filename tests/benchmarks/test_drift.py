@@ -74,6 +74,7 @@ def docstring_study(tmp_path_factory: pytest.TempPathFactory) -> StudyOutput:
 @pytest.mark.full
 def test_rows_follow_from_their_numbers(docstring_study: StudyOutput) -> None:
     assert len(docstring_study.rows) == 1 + 2 * 4
+
     for row in docstring_study.rows:
         met = None
         if row["goal"] != "-":

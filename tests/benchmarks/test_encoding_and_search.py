@@ -32,7 +32,9 @@ def test_encode(base: Path, bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> 
     pytest.importorskip("sentence_transformers")
     monkeypatch.setattr(encoding, "has_bfloat16", lambda device: bfloat16)
     found = encoding.rows(texts=20, base=base, max_tokens=32, rounds=1, device="cpu")
+
     check(found)
+
     goal = 2.5 if bfloat16 else 1.3
     assert found[0]["goal"] == goal
     assert (found[1]["ours"] is None) is not bfloat16
@@ -58,6 +60,7 @@ def test_operations_are_those_of_the_matrix_products(base: Path) -> None:
 def test_search(base: Path) -> None:
     pytest.importorskip("faiss")
     found = search.rows(passages=2000, dimension=16, queries=10, rounds=1, documents=200, base=base)
+
     assert [line["goal"] for line in found if "fused" in line["what"]] == ["<= 1.3"] * 2
     check(found)
     assert sum("HNSW" in line["what"] for line in found) == 2
@@ -73,8 +76,10 @@ def test_tuning_takes_no_more_effort_than_it_needs() -> None:
     index.add(vectors)
     true = np.argsort(-(asked @ vectors.T), axis=1)[:, :10]
     found = search._tune("nprobe", index, asked, true, 10)
+
     assert search.recall(found(asked), true) >= search.RECALL
     assert 1 < index.nprobe < 50
+
     index.nprobe -= 1
     assert search.recall(index.search(asked, 10)[1], true) < search.RECALL
 

@@ -17,6 +17,7 @@ from tests.tiny_encoder import make_tiny_encoder
 @pytest.mark.parametrize("power", [0.0, 0.5, 5 / 3])
 def test_the_exponent_of_a_power_is_found(power: float) -> None:
     sizes = [100, 1000, 10_000]
+
     assert growth.exponent(sizes, [0.03 * size**power for size in sizes]) == pytest.approx(
         power, abs=1e-9
     )
@@ -28,7 +29,9 @@ def test_more_than_promised_is_not_met() -> None:
         name: [size ** (promised + 0.09) for size in sizes]
         for name, promised in growth.PROMISED.items()
     }
+
     assert all(row["met"] for row in growth.exponent_rows(sizes, measured))
+
     measured = {
         name: [size ** (promised + 0.11) for size in sizes]
         for name, promised in growth.PROMISED.items()

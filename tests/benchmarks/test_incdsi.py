@@ -16,6 +16,7 @@ from tests.benchmarks.rows import check
 def test_rows() -> None:
     found = incdsi.rows(sizes=((120, 16),), added=5, published=2)
     kinds = ["one by one", "batches of 5", "reading V and Z", "median", "least", "proven", "equal"]
+
     assert [line["what"].split(":")[0] for line in found[::7]] == [
         "120 x 16, small margins",
         "120 x 16, large margins",
@@ -30,6 +31,7 @@ def test_rows() -> None:
 def test_the_goals_of_large_collections_are_higher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incdsi, "LARGE", 100)
     found = incdsi.rows(sizes=((100, 8),), added=2, published=1)
+
     assert [line["goal"] for line in found[:3]] == [15.0, 50.0, pytest.approx(1 / 1.7)]
 
 
@@ -41,6 +43,7 @@ def test_published_loop_reaches_closed_form_score() -> None:
     settings = IncDsiSettings(gamma1=1.0, gamma2=0.0, lambda2=0.01)
     far = np.array([[-10.0, 0.0, 0.0]], np.float32)
     vector, seconds = published_loop(Case(query, 2.0, far, far), settings, seed=0)
+
     assert query @ vector == pytest.approx(3.0 * 0.5 / (0.5 + 0.01), abs=1e-3)
     assert seconds > 0
 
@@ -51,6 +54,7 @@ def test_queries_belong_to_their_documents() -> None:
     assert data.queries.dtype == np.float32
     assert data.new.dtype == np.float32
     assert data.new.shape == (4, 3, 64)
+
     best = (data.queries @ data.vectors.T).argmax(axis=1)
     assert (best == np.arange(300)).mean() > 0.8
 
@@ -59,6 +63,7 @@ def test_queries_belong_to_their_documents() -> None:
 def test_spectrum_falls_like_sentence_embeddings(decay: float, least: float, most: float) -> None:
     vectors = collection(4000, 1, 384, decay).vectors
     energy = np.sort(np.linalg.eigvalsh(vectors.T @ vectors))[::-1]
+
     assert least < energy[:32].sum() / energy.sum() < most
     # No axis has a much larger share than the others.
     assert np.abs(vectors).max() < 0.4

@@ -55,5 +55,6 @@ def test_rates_follow_from_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "READ_BYTES", 2**20)
     monkeypatch.setitem(measurement.SIDE, "cpu", 8)
     monkeypatch.setattr(measurement, "seconds", lambda task: task() is None or 0.5)
+
     assert measurement.read_rate() == 2**21
     assert measurement.matrix_rate() == 2 * 8**3 / 0.5

@@ -46,6 +46,7 @@ def test_on_a_folder(tmp_path: Path) -> None:
         tmp_path / "data", "dev", texts, [" ".join(text.split()[:3]) for text in texts]
     )
     base = make_tiny_encoder(tmp_path / "encoder", WORDS)
+
     check_all(token_index.rows(folder, base, questions=10, repeats=1))
 
 
@@ -56,5 +57,6 @@ def test_on_docstrings_where_there_is_no_data(
     monkeypatch.setattr(token_index, "PACKAGES", ("logging", "email"))
     base = make_tiny_encoder(tmp_path / "encoder", ["log message handler the a of"])
     found = token_index.rows(base=base, questions=10, repeats=1)
+
     assert found[0]["what"].startswith("docstrings")
     check_all(found)

@@ -16,6 +16,7 @@ def test_rows_have_the_agreed_shape(tmp_path: Path):
         tmp_path / "tiny", ["alpha", "beta", "gamma"], layers=4, max_tokens=128
     )
     rows = training.rows(str(base), pairs=24, batch_size=4, steps=1)
+
     assert len(rows) == 4
     check(rows)
 

@@ -35,6 +35,7 @@ PROGRESS = ("Running stage", "  ", *MENDED)
 
 def test_training_improves_the_retriever(built_by_dvc):
     report = json.loads((built_by_dvc / "artifacts" / "train" / "hce" / "report.json").read_text())
+
     assert report["best_step"] > 0
 
 
@@ -204,6 +205,7 @@ def test_signal_ends_build_without_retry(copy_of_build, command, number):
     process = start_command(unbuilt(copy_of_build), command)
     wait_for(lambda: runs_a_stage(psutil.Process(process.pid)))
     ends_in_one_line(process, copy_of_build, number)
+
     assert process.returncode == 130
 
 
@@ -428,5 +430,6 @@ def test_killed_commands_do_not_change_the_outcome(copy_of_build, tmp_path):
     twin = shutil.copytree(copy_of_build, tmp_path / "twin")
     undisturbed = live_through(KilledLife(copy_of_build, 0, took))
     killed = live_through(KilledLife(twin, KILLS, took))
+
     for command, state in undisturbed.items():
         assert killed[command] == state, command

@@ -67,6 +67,7 @@ def test_topics_have_names_of_words(language, url):
     for hit in hits:
         for topic in hit.topics:
             names.update(topic.split(", "))
+
     assert len(names) >= 4
     assert all(len(name) > 1 for name in names)
     # Endings and particles, which are written in hiragana, name nothing.
@@ -79,10 +80,13 @@ def test_the_page_shows_them(language, visit, url):  # noqa: F811
     page = visit(f"/#q={question.replace(' ', '+')}")
     hit = page.locator(".hit").first
     hit.get_by_role("button", name=title, exact=True).wait_for()
+
     assert any(word in marked for marked in hit.locator("mark").all_text_contents())
+
     rest = page.evaluate(
         "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )
     assert rest <= 0, "nothing is wider than the page"
+
     hit.get_by_role("button", name=title, exact=True).click()
     page.locator(".whole").get_by_text(word).first.wait_for()

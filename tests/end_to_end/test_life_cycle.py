@@ -218,6 +218,7 @@ def _promote_another_retriever(life: ProjectLife) -> None:
 def test_answers_are_as_expected(copy_of_build):
     answers = live_through(copy_of_build)
     expected = json.loads(ANSWERS.read_text(encoding="utf-8"))
+
     assert [answer["step"] for answer in answers] == [answer["step"] for answer in expected]
     for answer, before in zip(answers, expected, strict=True):
         assert answer == before

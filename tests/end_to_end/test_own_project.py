@@ -60,6 +60,7 @@ def built(tmp_path_factory) -> Path:
 def test_build_reports_progress(built):
     told = (built / "progress.txt").read_text()
     answers = told.index("untrained: ")
+
     assert told.index("Running stage 'corpus'") < told.index("Running stage 'baselines'") < answers
     assert "is the champion" in told[answers:].splitlines()[0]
 
@@ -70,6 +71,7 @@ def test_folder_is_built_and_broken_files_named(built):
     assert "picture.png  it is a picture" in told
     assert "broken.pdf:1  unreadable file: " in told
     assert "zeros.md:1  binary file: " in told
+
     hits = json.loads(
         freshet(built / "search", "search", "wave tide harbour", "-k", "3", "--json").stdout
     )
@@ -89,6 +91,7 @@ def test_folder_is_built_and_broken_files_named(built):
 def test_other_scripts_are_found_and_marked(built, query, found, marked):
     hits = json.loads(freshet(built / "search", "search", query, "-k", "3", "--json").stdout)
     (hit,) = [hit for hit in hits if hit["document_id"] == found]
+
     assert marked in [hit["snippet"][start:end] for start, end in hit["marks"]]
 
 

@@ -171,8 +171,10 @@ def test_a_hostile_page_is_refused_at_every_port(ports, attempt):
 
 def test_what_the_page_itself_asks_is_answered(ports):
     assert _ask("{version}").json()["data"]["version"]
+
     own = {"origin": f"http://127.0.0.1:{SERVICE}", "sec-fetch-site": "same-origin"}
     asked = httpx.post(f"http://127.0.0.1:{SERVICE}/search", json={"text": "wave"}, headers=own)
+
     assert asked.status_code == 200
     assert "sea" in asked.text
 
@@ -222,6 +224,7 @@ def test_comparison_page_has_table_and_picture(page):
     page.get_by_text("[Show Markdown]").first.click()
     picture = page.locator("img[alt=comparison]")
     picture.wait_for()
+
     assert picture.evaluate("picture => picture.decode().then(() => picture.naturalWidth)") > 500
 
 
@@ -229,7 +232,9 @@ def test_mlflow_shows_the_stages_below_their_build(page):
     page.goto(f"{MLFLOW_PAGE}/#/experiments/1/runs?workflowType=machine_learning")
     build = page.get_by_role("gridcell").filter(has_text="build 20")
     build.wait_for()
+
     assert page.get_by_text("train@hce", exact=True).count() == 0
+
     build.get_by_role("button").first.click()
     for run in ("train@hce", "comparison", "register@hce"):
         page.get_by_text(run, exact=True).first.wait_for()
@@ -241,4 +246,5 @@ def test_registered_version_has_verdict_and_metrics(page):
         has_text=re.compile("^Gate (passed|refused): .*nDCG@10")
     ).wait_for()
     (row,) = page.get_by_role("row").filter(has_text="nDCG_at_10").all_inner_texts()
+
     assert re.fullmatch(r"nDCG_at_10\s+0?\.\d+\s+0?\.\d+", row.strip())

@@ -29,7 +29,9 @@ def test_demo_shows_results_and_searches(demo_output):
 
 def test_results_are_one_object_per_system_with_intervals(built_by_dagster):
     results = json.loads(freshet(built_by_dagster, "results", "--json").stdout)
+
     assert {"bm25", "zero_shot", "contrastive", "hce"} <= set(results)
+
     for metrics in results.values():
         cell = metrics["nDCG@10"]
         assert 0 <= cell["low"] <= cell["value"] <= cell["high"] <= 1
@@ -39,6 +41,7 @@ def test_results_are_one_object_per_system_with_intervals(built_by_dagster):
 def test_status_names_champion_and_live_generation(built_by_dagster):
     status = json.loads(freshet(built_by_dagster, "status", "--json").stdout)
     untrained = ("bm25", "untrained")
+
     assert status["champion"]["retriever"] in untrained, (
         "queries are words of their documents: training adds nothing"
     )
@@ -50,8 +53,10 @@ def test_refused_challenger_is_refused_again(built_by_dagster):
     champion = json.loads(freshet(built_by_dagster, "status", "--json").stdout)["champion"]
     freshet(built_by_dagster, "register", "contrastive")
     refused = freshet(built_by_dagster, "promote", check=False)
+
     assert refused.returncode == 1
     assert json.loads(freshet(built_by_dagster, "status", "--json").stdout)["champion"] == champion
+
     history = (built_by_dagster / ".freshet" / "promotions.jsonl").read_text().splitlines()
     assert [json.loads(line)["action"] for line in history] == ["promote", "refuse", "refuse"]
     assert not json.loads(history[-1])["verdict"]["passed"]
@@ -62,7 +67,9 @@ def test_search_works_after_garbage_collection(built_by_dagster):
     (built_by_dagster / ".freshet" / "checkpoints" / "abandoned" / "step.safetensors").write_bytes(
         b"0" * 200_000
     )
+
     assert "0.2 MB" in freshet(built_by_dagster, "tools", "gc").stdout
+
     freshet(built_by_dagster, "tools", "gc", "--delete")
     assert not (built_by_dagster / ".freshet" / "checkpoints" / "abandoned").exists()
     assert json.loads(freshet(built_by_dagster, "search", "violin melody", "--json").stdout)
@@ -80,6 +87,7 @@ def test_search_works_after_garbage_collection(built_by_dagster):
 )
 def test_error_has_one_line_and_exit_code(built_by_dagster, arguments, code, message):
     failed = freshet(built_by_dagster, *arguments, check=False, cold=arguments[0] == "run")
+
     assert failed.returncode == code
     assert message in failed.stderr
     assert len(failed.stderr.strip().splitlines()) == 1

@@ -105,17 +105,21 @@ def test_inbox_file_is_searchable_after_one_tick(live):
     lines = [json.dumps(row) for row in documents(12)]
     (live / "inbox" / "desert.jsonl").write_text("\n".join([*lines, "no JSON"]) + "\n")
     job, key, success = run(live, TICK).split()
+
     assert job == "add_documents"
     assert key.startswith("add-")
     assert key.endswith("-1")
     assert success == "True"
     assert any(name.startswith("desert") for name in found(live, "dune camel oasis"))
+
     old = [name for name in found(live, "wave tide harbour") if not name.startswith("desert")]
     # Old documents are found in their old order.
     assert old
     assert old == before[: len(old)]
+
     status = json.loads(freshet(live, "status", "--json").stdout)
     assert status["live"][0]["documents"] == 72
+
     newest = status["live"][0]["freshness"]["newest"]
     assert newest["document"] == "desert-0"
     assert newest["lag"] > 0
@@ -126,7 +130,9 @@ def test_inbox_file_is_searchable_after_one_tick(live):
 def test_same_file_again_changes_nothing(live):
     file = live / "again.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in documents(12)) + "\n")
+
     assert "12 unchanged" in freshet(live, "add", str(file)).stdout
+
     freshet(live, "delete", "desert-3")
     assert "desert-3" not in found(
         live, next(row["text"] for row in documents(12) if row["id"] == "desert-3")
@@ -157,13 +163,16 @@ def test_pilot_of_a_fusion_changes_nothing(fused):
     before = json.loads(freshet(fused, "status", "--json").stdout)
     parameters.write_overrides(fused / "params.yaml", SHARES)
     said = freshet(fused, "retrain", "--pilot", "40").stdout
+
     assert "pilot on 40 of 71 documents, 11 of them new" in said
     assert "stage train@hce ran" in said
     assert "stage fuse@fused ran" in said
     assert "stage train@contrastive ran" not in said, "the parts of what is searched, no other"
+
     answer = said.splitlines()[-1]
     assert "new documents: " in answer
     assert "old documents: nDCG@10" in answer
+
     after = json.loads(freshet(fused, "status", "--json").stdout)
     assert after["champion"] == before["champion"]
     assert after["live"][0]["generation"] == before["live"][0]["generation"]
@@ -177,6 +186,7 @@ def test_retrain_includes_documents_added_meanwhile(live):
     outputs_before = output_hashes(live)
     params_before = (live / "params.yaml").read_text()
     promoted, generation, new_queries, trained_on = run(live, RETRAIN).split()[-4:]
+
     assert promoted == "True"
     assert trained_on == "71"
     # Queries that arrived with documents are judged.
@@ -185,6 +195,7 @@ def test_retrain_includes_documents_added_meanwhile(live):
     assert output_hashes(live) == outputs_before
     assert (live / "params.yaml").read_text() == params_before
     assert "late" in found(live, "mirage nomad heat")
+
     status = json.loads(freshet(live, "status", "--json").stdout)
     assert status["live"][0]["documents"] == 72
     assert int(status["champion"]["version"]) > int(champion)

@@ -45,6 +45,7 @@ def test_after_dagster_there_is_nothing_left_for_dvc(built_by_dagster):
 def test_after_dvc_dagster_runs_nothing_and_knows_everything(copy_of_build):
     before = output_hashes(copy_of_build)
     done = freshet(copy_of_build, "demo")
+
     assert output_hashes(copy_of_build) == before
     assert "Running stage" not in done.stdout + done.stderr
 
@@ -53,6 +54,7 @@ def test_data_versions_are_dvc_hashes(built_by_dagster):
     hashes = output_hashes(built_by_dagster)
     recorded = json.loads(run(built_by_dagster, MATERIALIZED))
     by_output = {row["stage output"]: row for row in recorded.values() if "stage output" in row}
+
     assert {path: row["version"] for path, row in by_output.items()} == hashes
     assert all(len(row["MLflow run"]) == 32 for row in by_output.values())
     assert {
@@ -68,11 +70,13 @@ def test_plan_shows_effect_of_a_setting(built_by_dvc, copy_of_build):
     assert {line.split()[0] for line in freshet(built_by_dvc, "plan").stdout.splitlines()} == {
         "skip"
     }
+
     parameters.write_overrides(copy_of_build / "params.yaml", ["bm25.k1=0.9"])
     actions = {
         line.split()[1]: line.split()[0]
         for line in freshet(copy_of_build, "plan").stdout.splitlines()
     }
+
     assert actions["baselines"] == "run"
     assert actions["comparison"] == "maybe"
     assert actions["train@hce"] == "skip"

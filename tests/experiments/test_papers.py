@@ -140,12 +140,14 @@ def test_other_settings_are_another_row(tmp_path: Path):
 
 def test_minutes_count_the_rows_of_their_part():
     result = {"rows": {"hce/a/b/0": {"cpu_seconds": 50.0}, "svdr/a/b/0": {"cpu_seconds": 9.0}}}
+
     assert run.seconds_spent(result, "hce") == 50.0
 
 
 def test_seeds_come_one_after_the_other():
     part = {"seeds": [0, 1], "corpora": ["a", "b"], "retrievers": {"x": {}}}
     rows = [(row.seed, row.corpus) for row in run.rows_of("hce", part)]
+
     assert rows == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
 
 
@@ -204,6 +206,7 @@ def make_part() -> PartResults:
 
 def test_differences_are_paired_by_seed():
     part = make_part()
+
     assert part.differences("a", "slow") == pytest.approx([0.01, 0.02, 0.03])
     assert part.mean_differences("slow") == pytest.approx([0.01, 0.02, 0.03])
     assert part.preferred() == "slow"
@@ -212,6 +215,7 @@ def test_differences_are_paired_by_seed():
 def test_dev_prefers_nothing_before_all_rows_are_there():
     part = make_part()
     del part.rows["b/plain/2"]
+
     assert part.preferred() is None
     assert part.mean_differences("slow") == pytest.approx([0.01, 0.02])
 
@@ -225,6 +229,7 @@ def test_page_tables_match_saved_results():
     if not file.is_file():
         pytest.skip("no run has been recorded yet")
     settings = tomllib.loads(run.SETTINGS.read_text())
+
     assert result_tables(settings, read_json(file)) in (run.HERE / "README.md").read_text()
 
 

@@ -15,8 +15,10 @@ from model_code.files import read_json
 def test_the_shares_are_those_of_what_was_found():
     questions = dict(json.loads((HERE / "questions.json").read_text()))
     result = read_json(HERE / "result.json")
+
     assert len(questions) == 50
     assert result["questions"] == 50
+
     for shares in result["systems"].values():
         assert shares["found"].keys() == questions.keys()
         by_id = [

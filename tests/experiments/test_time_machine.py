@@ -177,6 +177,7 @@ NAMES = NameIndex(["pack.Frame", "pack.Frame.explode", "pack.io.read", "pack.sor
 )
 def test_entries_name_one_definition_and_lose_its_name(item, entry):
     expected = [entry] if entry else []
+
     assert read_entries(item, NAMES) == expected
 
 

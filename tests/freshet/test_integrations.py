@@ -132,6 +132,7 @@ def test_vector_store_refuses_text_for_list(opened, method):
 def test_llama_index_gets_passages_with_their_scores(opened):
     nodes = FreshetNodes(opened, 2, filters={"package": ["str", "re"]}).retrieve("split a string")
     hits = opened.search("split a string", 2, filters={"package": ["str", "re"]}).hits
+
     assert [(node.node.text, node.score) for node in nodes] == [
         (hit.text, hit.score) for hit in hits
     ]
@@ -180,5 +181,6 @@ def test_every_example_of_the_page_runs(project, url):
             '"path/to/project"', repr(str(project.root))
         )
         exec(own, names)
+
     assert len(examples) >= 6
     assert names["cited"] == ["linear.solve"]

@@ -27,6 +27,7 @@ NEW = {
 def test_page_is_small_and_runs_only_its_script(url):
     answer = httpx.get(url)
     assert len(answer.content) <= 50_000
+
     policy = dict(
         part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";")
     )
@@ -41,17 +42,23 @@ def test_typed_query_is_searched_and_kept_in_address(visit):
     page = visit()
     page.get_by_label("Search the documents").press_sequentially("split a string")
     page.get_by_role("button", name="str.split", exact=True).wait_for()
+
     assert page.locator("mark").first.text_content().lower() in ("split", "a", "string")
+
     told = re.search(r"in (\d+) ms$", page.locator("#summary").text_content())
     assert int(told[1]) < 2000, (
         "milliseconds; what a built project takes is measured in experiments/as_you_type"
     )
+
     page.get_by_label("Search the documents").press_sequentially(" by a regul")
     expect(page.locator(".hit").first).to_contain_text("re.split")
+
     page.get_by_label("strings").check()
+
     expect(page.locator(".hit")).to_have_count(2)
     again = visit("/" + page.evaluate("location.hash"))
     expect(again.locator(".hit")).to_have_count(2)
+
     assert again.get_by_label("strings").is_checked()
 
 
@@ -60,7 +67,9 @@ def test_filters_count_the_documents_of_the_query(visit):
     page = visit("/#q=split+a+string")
     count = page.locator("label", has_text="strings").locator(".soft")
     expect(count).to_have_attribute("title", "among the 100 best documents")
+
     page.get_by_label("strings").check()
+
     expect(page.locator(".hit")).to_have_count(2)
     expect(count).to_have_text("2")
     page.get_by_label("Search the documents").fill("")
@@ -92,6 +101,7 @@ def test_two_retrievers_stand_side_by_side(visit):
     page = visit("/#q=split+a+string")
     page.get_by_label("Compare with").select_option(label="contrastive")
     page.get_by_role("heading", name="contrastive").wait_for()
+
     assert page.locator("section").count() == 2
 
 
@@ -162,6 +172,7 @@ def test_page_works_with_token_as_password(browser, project):
         first.get_by_role("button", name="math.sqrt answers").click()
         first.locator(".up[aria-pressed=true]").wait_for()
         context.close()
+
     assert any(
         each.query == "square root" and each.verdict == "up" for each in read_feedback(project)
     )
@@ -184,6 +195,7 @@ def test_page_is_accessible_on_both_screen_sizes(visit, scheme):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         grounds.add(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
     expected = {"rgb(252, 251, 248)"} if scheme == "light" else {"rgb(19, 25, 27)"}
+
     assert grounds == expected
 
 

@@ -101,6 +101,7 @@ def test_operations_are_named_as_one_would_call_them(schema):
     named = {
         operation.ok().definition.raw["operationId"] for operation in schema.get_all_operations()
     }
+
     assert named == OPERATIONS
 
 

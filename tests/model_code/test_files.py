@@ -55,6 +55,7 @@ def test_writes_sync_file_and_folder_unless_deferred(tmp_path, synced):
         # The other thread asked for nothing.
         assert synced[2:] == ["b", "waiting"]
     write_text(waiting / "c", "1")
+
     assert synced[4:] == ["c", "waiting"]
 
 
@@ -82,6 +83,7 @@ def test_forked_process_syncs_with_own_threads(tmp_path):
         signal.alarm(20)
         fsync_tree(tmp_path)
         os._exit(0)
+
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -110,17 +112,21 @@ def test_manifest_additions_keep_facts_and_seal_files(sealed: Path) -> None:
     (sealed / "queries").write_bytes(b"d")
     with pytest.raises(FreshetError, match="queries was added"):
         verify_checksums(sealed, read_manifest(sealed, 3))
+
     add_to_manifest(sealed, {"kind": "dsi", "precision": "auto"})
     manifest = read_manifest(sealed, 3)
+
     assert manifest["kind"] == "dsi"
     assert manifest["precision"] == "auto"
     assert list(manifest["checksums"]) == ["below/vectors", "queries"]
+
     verify_checksums(sealed, manifest)
 
 
 def test_manifest_additions_do_not_seal_changed_files(sealed: Path) -> None:
     (sealed / "below" / "vectors").write_bytes(b"abd")
     add_to_manifest(sealed, {"precision": "auto"})
+
     with pytest.raises(FreshetError, match="vectors was changed"):
         verify_checksums(sealed, read_manifest(sealed, 3))
 

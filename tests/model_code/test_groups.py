@@ -100,6 +100,7 @@ def test_impossible_values_are_refused_by_name(
     group: tuple[str, type[Settings]], values: Any, message: str
 ) -> None:
     where, settings = group
+
     assert parse(settings, {}, where) == settings()
     with pytest.raises(SettingsError, match=message):
         parse(settings, values, where)

@@ -51,10 +51,13 @@ def start_holder(root: Path, name: str) -> subprocess.Popen[str]:
 def test_two_processes_never_hold_the_lock_at_once(tmp_path):
     first = start_holder(tmp_path, "first")
     assert first.stdout.readline() == "holding\n"
+
     second = start_holder(tmp_path, "second")
     # Without the lock, the second would have entered by now.
     time.sleep(0.3)
+
     assert (tmp_path / "log").read_text() == "first in\n"
+
     said = [process.communicate("let go\n", timeout=30)[1] for process in (first, second)]
     assert said == [
         "",
@@ -71,10 +74,12 @@ def test_two_processes_never_hold_the_lock_at_once(tmp_path):
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
     first = start_holder(tmp_path, "first")
     assert first.stdout.readline() == "holding\n"
+
     first.kill()
     first.communicate()
     second = start_holder(tmp_path, "second")
     second.communicate("let go\n", timeout=30)
+
     assert (tmp_path / "log").read_text().splitlines() == ["first in", "second in", "second out"]
 
 
@@ -82,6 +87,7 @@ def test_child_process_does_not_wait_for_lock(tmp_path):
     with Project(tmp_path).lock():
         child = start_holder(tmp_path, "child")
         child.communicate("let go\n", timeout=30)
+
     assert child.returncode == 0
     assert LOCK_HELD not in os.environ
 
@@ -91,10 +97,13 @@ def test_state_folder_is_in_project_by_default(tmp_path, monkeypatch):
     assert Project(tmp_path).state == tmp_path / ".freshet"
     assert Project(tmp_path / ".dvc" / "tmp" / "exps" / "tmp1").state == tmp_path / ".freshet"
     assert Project(tmp_path / ".dvc" / "tmp").state == tmp_path / ".dvc" / "tmp" / ".freshet"
+
     monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "elsewhere"))
     assert Project(tmp_path / "project").state == tmp_path / "elsewhere"
+
     monkeypatch.setenv("FRESHET_STATE", "state")
     monkeypatch.chdir("/")
+
     assert Project(tmp_path / "project").state == tmp_path / "project" / "state", (
         "wherever it is asked"
     )
@@ -104,6 +113,7 @@ def test_project_is_found_from_subfolder(tmp_path):
     (tmp_path / "data" / "raw").mkdir(parents=True)
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).touch()
+
     assert Project.find(tmp_path / "data" / "raw").root == tmp_path
 
 
@@ -145,12 +155,16 @@ def test_only_waiting_lock_user_prints_message(tmp_path, capsys):
 def test_lock_timeout_names_the_owner(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("model_code.project.PATIENCE", 0.05)
     first = start_holder(tmp_path, "first")
+
     assert first.stdout.readline() == "holding\n"
+
     lock = tmp_path / ".freshet" / "project.lock"
     told = rf"process {first.pid} \(.*\) has held .*project.lock for 0.1 s"
     with pytest.raises(FreshetError, match=told), file_lock(lock, limit=0.1):
         pass
+
     assert capsys.readouterr().err.startswith(f"waiting: process {first.pid} (")
+
     first.communicate("let go\n", timeout=30)
     with file_lock(lock, limit=0.1):
         assert not lock_is_free(lock)

@@ -64,6 +64,7 @@ def parsed(text: str, cls: type[Settings] = Parts) -> Any:
 )
 def test_what_yaml_means_is_understood(text: str, name: str, value: Any) -> None:
     found = getattr(parsed(text), name)
+
     assert found == value
     assert type(found) is type(value)
 
@@ -144,6 +145,7 @@ def test_settings_cannot_be_changed() -> None:
 def test_every_setting_is_described_with_its_default() -> None:
     rows = {row.key: row for row in describe_settings(Parts, "parts")}
     assert list(rows)[-2:] == ["parts.inner.share", "parts.inner.kind"]
+
     share = rows["parts.inner.share"]
     assert share.type == "float"
     assert share.default == "1"

@@ -25,10 +25,12 @@ def test_retriever_inherits_and_overrides_training(
     params,
 ):
     assert parameters.load(params).retrievers["contrastive"].training.hierarchy_weight == 0
+
     parameters.write_overrides(
         params, ["training.temperature=0.03", "retrievers.hce.temperature=0.07"]
     )
     loaded = parameters.load(params)
+
     assert loaded.retrievers["contrastive"].training.temperature == 0.03
     assert loaded.retrievers["hce"].training.temperature == 0.07
 
@@ -38,8 +40,10 @@ def test_group_parses_the_same_alone(params):
     assert (
         Project(params.parent).settings("corpus", CorpusSettings) == parameters.load(params).corpus
     )
+
     params.write_text(params.read_text().replace("\ntraining:", "\ntraining:\n  wrong: 1"))
     assert Project(params.parent).settings("corpus", CorpusSettings).max_characters == 7
+
     params.write_text(params.read_text().replace("max_characters", "max_charcters"))
     with pytest.raises(
         SettingsError, match="corpus.max_charcters is not a setting; did you mean 'max_characters'"
@@ -123,6 +127,7 @@ def test_group_parses_the_same_alone(params):
 )
 def test_invalid_override_is_refused_and_not_written(params, assignment, message):
     before = params.read_bytes()
+
     with pytest.raises(SettingsError, match=re.escape(message)):
         parameters.write_overrides(params, [assignment])
     assert params.read_bytes() == before
@@ -133,6 +138,7 @@ def test_an_edit_keeps_comments_and_everything_else(params):
     parameters.write_overrides(params, ["training.temperature=0.02"])
     after = params.read_text().splitlines()
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+
     assert len(changed) == 1
     assert "0.02" in changed[0][1]
     assert "# divides cosines" in changed[0][1]
@@ -143,6 +149,7 @@ def test_an_edit_keeps_comments_and_everything_else(params):
 )
 def test_date_is_written_as_text(params, assignment):
     parameters.write_overrides(params, [assignment])
+
     assert parameters.read_mapping(params)["corpus"]["hub"]["name"] == "2025-01-01"
     assert parameters.load(params).corpus.hub.name == "2025-01-01"
 
@@ -171,6 +178,7 @@ def test_date_is_written_as_text(params, assignment):
 )
 def test_a_broken_file_is_one_teaching_line(params, content, message, act):
     params.write_bytes(content)
+
     with pytest.raises(SettingsError, match=message) as raised:
         act(params)
     assert "\n" not in str(raised.value)
@@ -199,13 +207,16 @@ def test_saved_overrides_equal_applied_ones(params):
 def test_settings_page_is_up_to_date() -> None:
     """Renew it by: freshet settings --markdown > docs/settings.md"""
     page = SHIPPED.parent / "docs" / "settings.md"
+
     assert page.read_text("utf-8") == parameters.settings_page()
 
 
 def test_every_key_of_the_shipped_file_is_described() -> None:
     described = {row.key for row in parameters.settings_reference()}
+
     assert len(described) == len(parameters.settings_reference())
     assert all(row.description for row in parameters.settings_reference())
+
     shared = {key.removeprefix("training.") for key in described if key.startswith("training.")}
     for key in parameters.flatten(parameters.read_mapping(SHIPPED)):
         group, _, rest = key.partition(".")

@@ -123,6 +123,7 @@ def test_what_a_stage_leaves_passes(places, name):
 
 def test_a_tree_over_another_corpus_is_refused(places, tmp_path):
     pd.DataFrame({"document_id": ["d0"] * 61}).to_parquet(tmp_path / "passages.parquet")
+
     with pytest.raises(FreshetError, match="places 60 passages; the corpus has 61"):
         check_contract("hierarchy", replace(places["hierarchy"], inputs={"corpus": tmp_path}))
 
@@ -131,6 +132,7 @@ def test_untrained_generator_must_have_no_files(places, tmp_path):
     none = replace(
         places["generator"], settings={"pseudo_queries.training": SimpleNamespace(base=None)}
     )
+
     check_contract("query_generator", replace(none, output=tmp_path))
     with pytest.raises(FreshetError, match="no generator is trained, so model/ must not be there"):
         check_contract("query_generator", none)
@@ -161,6 +163,7 @@ def history_row_with(number, **changes):
 def test_perfect_dev_metric_may_round_above_one(places, tmp_path):
     place = copied(places["dense"], tmp_path)
     history_row_with(2, **{"nDCG@10": 1.0000000000000002})(place.output)
+
     check_contract("train", place)
 
 

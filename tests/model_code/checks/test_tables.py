@@ -76,6 +76,7 @@ def tables():
 )
 def test_broken_rules_are_reported_with_first_rows(tables, table, column, value, message):
     tables[table].loc[1, column] = value
+
     with pytest.raises(FreshetError, match=message):
         check_tables(tables)
 

@@ -68,13 +68,17 @@ def test_every_row_is_counted_and_contracts_hold(row_source, seed):
         limit=draw.choice([None, 40]),
     )
     built = build_corpus(row_source(**rows), settings, PassageSettings(words=2, stride=1))
+
     check_tables(built.tables)
+
     report = built.report
     assert report["documents_read"] == (settings.limit or len(rows["documents"]))
+
     kinds = ("documents", "documents_merged", "documents_quarantined")
     assert report["documents_read"] == sum(report[kind] for kind in kinds)
     assert report["queries_read"] == len(rows["queries"])
     assert report["queries_read"] == report["queries"] + report["queries_quarantined"]
+
     kinds = (
         "qrels",
         "qrels_repeated",
@@ -98,6 +102,7 @@ def test_query_split_comes_from_its_judgements(row_source):
     }
     settings = ALL.replace(splits=ALL.splits.replace(dev_share=0.0))
     tables = build_corpus(row_source(**rows), settings, NO_PASSAGES).tables
+
     check_tables(tables)
     assert tables["queries"]["split"].tolist() == ["train", "test", None]
     assert tables["qrels"]["split"].tolist() == ["train", "test"]
@@ -112,6 +117,7 @@ def test_duplicate_document_id_is_refused(
         {"id": "a", "text": "second"},
     ]
     built = build_corpus(row_source(documents=documents), ALL, NO_PASSAGES)
+
     check_tables(built.tables)
     assert built.tables["documents"]["text"].tolist() == ["first"]
     assert built.report["quarantine_reasons"] == {
@@ -162,6 +168,7 @@ def test_corpus_without_answers_has_no_column_for_them(row_source):
 
 def test_malformed_rows_or_no_documents_stop_build(row_source):
     documents = [{"id": 1, "text": ""}, {"id": 2, "text": "t"}]
+
     with pytest.raises(FreshetError, match=r"1 of 2 rows of documents .* documents:1 empty text"):
         build_corpus(row_source(documents=documents), CorpusSettings(), NO_PASSAGES)
     with pytest.raises(FreshetError, match="holds no document"):

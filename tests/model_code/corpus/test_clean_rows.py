@@ -19,8 +19,10 @@ def test_document_survives_conversion_to_row():
         }
     ]
     documents = clean_rows(rows, CorpusSettings(), "x").documents
+
     assert documents[0].queries == ("q",)
     assert documents[0].fields == {"fields": {"n": 1}, "queries": "text", "package": "p"}
+
     again = [document_to_row(document, ColumnSettings()) for document in documents]
     assert clean_rows(again, CorpusSettings(), "x").documents == documents
 
@@ -30,10 +32,12 @@ def test_default_column_names_are_always_accepted():
     ours = {"_id": "x", "title": "T", "text": "some text", "date": "2025-01-02", "kind": "k"}
     theirs = {"key": "x", "title": "T", "body": "some text", "opened": "2025-01-02", "kind": "k"}
     (document,) = clean_rows([ours], settings, "x").documents
+
     assert clean_rows([theirs, {**ours, "id": ours["_id"]}], settings, "x").documents[0] == document
     assert document.document_id == "x"
     assert document.text == "some text"
     assert document.fields == {"kind": "k"}
+
     (both,) = clean_rows([{**theirs, "text": "a column of its own"}], settings, "x").documents
     assert both.text == "some text"
     assert both.fields == {"kind": "k", "text": "a column of its own"}

@@ -102,6 +102,7 @@ def test_unusual_ids_and_title_only_documents_pass():
 def test_numbers_that_json_does_not_have_are_null():
     fields = {"score": math.nan, "deep": [{"x": math.inf, "y": 1.5}], "whole": 3}
     kept = {"score": None, "deep": [{"x": None, "y": 1.5}], "whole": 3}
+
     assert document(id=1, text="t", fields=fields).fields == kept
 
 
@@ -111,6 +112,7 @@ def test_the_content_hash_changes_exactly_with_the_content():
         document(id="9", title="T ", text="two words", fields={"a": 2, "b": 1}).content_hash
         == first.content_hash
     )
+
     others = [
         document(id="1", title="", text="T two words"),
         document(id="1", title="T", text="two words"),
@@ -125,6 +127,7 @@ def test_iso_dates_are_parsed_others_become_fields():
     assert parse_date(noon.astimezone(timezone(timedelta(hours=5)))) == noon
     assert parse_date(date(2025, 1, 31)) == parse_date("2025-01-31")
     assert document(id="1", text="t", date="2025-01-31").date == "2025-01-31T00:00:00+00:00"
+
     unread = document(id="1", text="t", date="spring")
     assert unread.date is None
     assert unread.fields == {"date": "spring"}
@@ -198,6 +201,7 @@ DOCUMENTS = [
 )
 def test_merging_duplicates_is_idempotent(by, merged):
     kept, found = merge_duplicates(DOCUMENTS, by)
+
     assert found == merged
     assert [document.document_id for document in kept] == [
         name for name in "abcdef" if name not in merged
@@ -242,6 +246,7 @@ def test_fields_are_kept_as_json_has_them(value, kept):
 )
 def test_ids_texts_and_dates_of_tables_are_read(values, document_id, text, day):
     cleaned = document(**values)
+
     assert cleaned.document_id == document_id
     assert cleaned.text == text
     assert cleaned.date == day
@@ -249,6 +254,7 @@ def test_ids_texts_and_dates_of_tables_are_read(values, document_id, text, day):
 
 def test_column_of_ids_with_a_missing_one_is_read():
     column = pd.Series([1, None, 12])
+
     assert document(id=column[0], text="x").document_id == "1"
     assert document(id=column[2], text="x").document_id == "12"
 

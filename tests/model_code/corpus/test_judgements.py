@@ -28,6 +28,7 @@ def take(*rows, known=KNOWN):
 def test_judgements_of_merged_documents_keep_highest_grade():
     grades = [("q1", "d1", 1, "test"), ("q1", "d1-copy", "3.0", "test"), ("q1", "d1", 2, "test")]
     qrels, _ = take(*grades, ("q1", "d2", 0, "test"), ("q2", "d2"))
+
     assert qrels.pairs == {("q1", "d1"): 3, ("q2", "d2"): 1}
     assert qrels.repeated == 2
     assert qrels.not_relevant == 1
@@ -42,6 +43,7 @@ def test_not_relevant_needs_a_relevant_document_and_no_better_grade():
         ("q3", "d1", 1, "test"),
         ("q3", "d2", -2, "test"),
     )
+
     assert qrels.judged_not_relevant == {"q3": ["d2"]}
 
 
@@ -64,6 +66,7 @@ for _reason, _rows in MALFORMED.items():
 @pytest.mark.parametrize(("row", "reason"), MALFORMED_ROWS)
 def test_malformed_judgements_are_refused(row, reason):
     qrels, quarantine = take(row, ("q2", "d2", 1, "test"))
+
     assert qrels.pairs == {("q2", "d2"): 1}
     assert quarantine.reasons() == {f"qrels: {reason}": 1}
 
@@ -71,6 +74,7 @@ def test_malformed_judgements_are_refused(row, reason):
 def test_a_limited_source_leaves_judgements_behind_without_blame():
     limited = QrelTargets(KNOWN.queries, KNOWN.documents, {}, limited=True)
     qrels, quarantine = take(("q1", "d9", 1, "test"), ("q1", "d1", 1, "test"), known=limited)
+
     assert qrels.outside_limit == 1
     assert quarantine.refused == []
 
@@ -82,6 +86,7 @@ def test_query_in_two_splits_stays_in_test():
         ("q2", "d1", 1, "train"),
         ("q2", "d2", 1, "dev"),
     )
+
     assert qrels.splits == {"q1": "test", "q2": "dev"}
     assert qrels.pairs == {("q1", "d2"): 1, ("q2", "d2"): 1}
     assert quarantine.reasons() == {"qrels: conflicting split": 2}
@@ -96,8 +101,10 @@ def test_positions_are_uniform_and_independent_between_purposes():
         [position(name, 0, purpose) for name in IDS] for purpose in ("parts", "queries")
     )
     deciles = Counter(int(place * 10) for place in first)
+
     # 4 sigma
     assert max(abs(count - 2_000) for count in deciles.values()) < 4 * (20_000 * 0.1 * 0.9) ** 0.5
+
     both = sum(a < 0.5 and b < 0.5 for a, b in zip(first, second, strict=True))
     assert abs(both - 5_000) < 4 * (20_000 * 0.25 * 0.75) ** 0.5
 
@@ -105,9 +112,11 @@ def test_positions_are_uniform_and_independent_between_purposes():
 def test_given_splits_are_kept_others_drawn():
     given = {**dict.fromkeys(IDS), "a": "test", "b": "train", "c": "dev"}
     splits = split_queries(given, QuerySplitSettings())
+
     assert splits["a"] == "test"
     assert splits["b"] == "train"
     assert splits["c"] == "dev"
+
     counts = Counter(splits.values())
     for split, share, error in (("test", 0.3, 0.02), ("dev", 0.1, 0.01), ("gate", 0.2, 0.02)):
         assert abs(counts[split] / 20_000 - share) < error
@@ -119,15 +128,18 @@ def test_missing_dev_and_gate_come_from_train(name, other, share):
     alone = QuerySplitSettings().replace(**{f"{other}_share": 0.0})
     splits = split_queries(given, alone)
     carved = {query for query, split in splits.items() if split == name}
+
     assert abs(len(carved) / 5_000 - share) < 0.02
     assert carved < set(IDS[:5_000])
     assert split_queries({**given, "d": name}, alone) == {**given, "d": name}
+
     both = split_queries(given, QuerySplitSettings())
     assert {query for query, split in both.items() if split == "test"} == set(IDS[5_000:6_000])
     assert {split for query, split in both.items() if query in carved} <= {name, "dev"}, (
         "no other draw moves it"
     )
     assert split_queries({"q": "test"}, QuerySplitSettings()) == {"q": "test"}
+
     drawn = split_queries(given | dict.fromkeys(IDS[6_000:9_000]), QuerySplitSettings())
     assert {query: drawn[query] for query in given} == both, (
         "also beside queries that are drawn, as in a retrain"
@@ -141,6 +153,7 @@ def test_adding_gate_split_moves_only_training_queries():
         split_queries(given, QuerySplitSettings(gate_share=share)) for share in (0.0, 0.2)
     )
     moved = {query for query in given if before[query] != after[query]}
+
     assert {(before[query], after[query]) for query in moved} == {("train", "gate")}
 
 

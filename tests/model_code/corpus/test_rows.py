@@ -35,8 +35,10 @@ def test_every_row_is_admitted_or_quarantined():
             [RefusedRow("queries", "file:1", "bad JSON", "no object", "[]")], refuse_odd
         )
     )
+
     assert quarantine.read == {"documents": 10, "queries": 1}
     assert quarantine.reasons() == {"documents: empty text": 5, "queries: bad JSON": 1}
+
     table = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     assert list(table.columns) == list(COLUMNS["quarantine"])
     assert table.iloc[0].to_dict() == {
@@ -59,7 +61,9 @@ def test_deeply_nested_values_are_refused():
         Row("documents", "file:1", {"id": deep}),
         Row("documents", "file:2", {"id": 2, "fields": {"a": [{}]}}),
     ]
+
     assert list(quarantine.admit(rows, refuse_odd)) == [2]
+
     (refused,) = quarantine.refused
     assert refused.location == "file:1"
     assert refused.reason == "bad JSON"
@@ -72,8 +76,10 @@ def test_the_limit_is_a_share_of_each_table():
         FreshetError, match=r"5 of 10 rows of documents .* file:1 empty text \(1 is odd\); file:3"
     ):
         filled(10).enforce(0.49)
+
     diluted = filled(10)
     diluted.read["queries"] += 1_000_000
+
     with pytest.raises(FreshetError):
         diluted.enforce(0.49)
 

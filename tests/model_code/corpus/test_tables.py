@@ -74,6 +74,7 @@ def test_saved_tables_keep_values_and_types(tmp_path):
     written = corpus([("q1", "d1", "test")])
     for name in TABLES:
         write_table(tmp_path, name, getattr(written, name))
+
     for name in TABLES:
         pd.testing.assert_frame_equal(
             getattr(load_corpus(tmp_path), name), getattr(written, name), check_dtype=False
@@ -106,7 +107,9 @@ def test_leading_query_line_is_stripped_for_evaluation():
         queries,
         qrels,
     )
+
     assert find_query_lines(whole) == {"d1": "Sort a\ncopy of it.\n\n"}
+
     seen = strip_query_lines(whole)
     assert seen.documents["text"].tolist() == ["Stable.", texts["d2"], texts["d3"]]
     assert seen.passages["text"].tolist() == ["Stable.", texts["d2"], texts["d3"], "Stable."]

@@ -481,6 +481,7 @@ def test_even_batches_are_not_padded() -> None:
 
 def test_padding_is_masked() -> None:
     features = pad([[3, 4, 5], [], [6]], padding=9)
+
     assert features["input_ids"].tolist() == [[3, 4, 5], [9, 9, 9], [6, 9, 9]]
     assert features["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 0], [1, 0, 0]]
 

@@ -68,6 +68,7 @@ def test_layers_are_pooled_and_normalised_separately(
         for column, number in enumerate(numbers):
             expected = normalize(loop_pooled(encoder, text, number), dim=0)
             torch.testing.assert_close(vectors[row, column], expected, rtol=1e-4, atol=2e-6)
+
     # 3 is the last, wherever
     np.testing.assert_allclose(vectors[:, 0].numpy(), encoder.encode(texts), atol=2e-6)
 
@@ -98,8 +99,10 @@ def test_layer_rows_do_not_depend_on_batch(deep, texts):
         assert deep.layers == (1, 2, 3)
         assert deep.vectors_per_passage == 3
     rows = deep.encode_documents(texts)
+
     assert rows.shape == (3 * len(texts), 32)
     np.testing.assert_allclose(rows[2::3], deep.encode(texts), atol=2e-6)
+
     alone = np.concatenate([deep.encode_documents([text]) for text in texts])
     np.testing.assert_allclose(rows, alone, atol=2e-6)
 
@@ -127,7 +130,9 @@ def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> 
 def test_last_layer_alone_is_an_ordinary_encoder(deep, texts, settings):
     before = deep.fingerprint()
     set_indexed_layers(deep, TWO)
+
     assert deep.fingerprint() != before
+
     set_indexed_layers(deep, settings)
     assert deep.layers == ()
     assert deep.fingerprint() == before

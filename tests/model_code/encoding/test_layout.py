@@ -41,14 +41,18 @@ def test_saved_encoder_reloads_here_and_in_sentence_transformers(kind, texts, tm
     vectors = encoder.encode_documents(texts)
     encoder.save(tmp_path / "a")
     loaded = Encoder.load(tmp_path / "a", 24, precision="float32", device="cpu")
+
     assert loaded.fingerprint() == encoder.fingerprint()
     np.testing.assert_array_equal(loaded.encode_documents(texts), vectors)
+
     loaded.save(tmp_path / "b")
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
     assert not loaded.backbone.config.output_hidden_states
+
     searching = Encoder.load(tmp_path / "a", 24, precision="float32", device="cpu", for_search=True)
     assert searching.fingerprint() == encoder.fingerprint()
     np.testing.assert_allclose(searching.encode_documents(texts), vectors, atol=2e-6)
+
     peer = sentence_transformers.SentenceTransformer(str(tmp_path / "a"), device="cpu")
     np.testing.assert_allclose(peer.encode_document(texts), vectors[1::2], atol=2e-6)
 
@@ -65,6 +69,7 @@ def test_our_folder_loads_there(
 ) -> None:
     encoder = Encoder.load(tiny_folder, 32, pooling, precision="float32", device="cpu")  # type: ignore[arg-type]
     encoder.save(tmp_path)
+
     np.testing.assert_allclose(peer_vectors(tmp_path, texts), encoder.encode(texts), atol=2e-6)
     assert (
         sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").max_seq_length == 32
@@ -138,10 +143,13 @@ def test_settings_provide_prompts_missing_in_base(tiny_folder: Path, tmp_path: P
         base=str(tiny_folder), max_tokens=32, prompts=prompts, precision="float32", device="cpu"
     )
     base = Encoder.from_settings(settings)
+
     assert base.prompts.query == "query: "
     assert base.prompts.document == ""
+
     base.save(tmp_path)
     other = settings.replace(prompts=PromptSettings(query="other: "))
+
     assert Encoder.from_settings(other, tmp_path).fingerprint() == base.fingerprint(), (
         "the folder tells its own"
     )
@@ -153,6 +161,7 @@ def test_a_default_prompt_without_a_text_is_refused(tiny_folder: Path, tmp_path:
         tmp_path / "config_sentence_transformers.json",
         {"prompts": {}, "default_prompt_name": "query"},
     )
+
     with pytest.raises(FreshetError, match="'query' is not among the prompts"):
         Encoder.load(tmp_path)
 
@@ -195,7 +204,9 @@ def test_minilm_is_the_official_model_and_survives_saving(texts: list[str], tmp_
         "sentence-transformers/all-MiniLM-L6-v2", 256, precision="float32", device="cpu"
     )
     expected = peer_vectors(package.get_model_path(), texts)
+
     np.testing.assert_allclose(encoder.encode(texts), expected, atol=2e-6)
+
     encoder.save(tmp_path)
     np.testing.assert_allclose(peer_vectors(tmp_path, texts), expected, atol=2e-6)
 
@@ -210,7 +221,9 @@ def test_plain_transformers_folders_match_sentence_transformers(texts, tmp_path,
     searching = Encoder.load(
         tmp_path / "base", 20, precision="float32", device="cpu", for_search=True
     )
+
     assert searching.fingerprint() == encoder.fingerprint()
+
     encoder.save(tmp_path / "ours")
     for own in (encoder, searching):
         np.testing.assert_allclose(

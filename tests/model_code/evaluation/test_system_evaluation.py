@@ -64,19 +64,23 @@ def test_own_document_is_left_out_unless_judged():
 def test_evaluation_folder_is_complete(tmp_path):
     summary = evaluate(tmp_path / "dense")
     names = sorted(path.name for path in (tmp_path / "dense").iterdir())
+
     assert names == ["metrics.json", "run.dev.trec", "run.test.trec", "scores.parquet"]
     assert summary == read_json(tmp_path / "dense" / "metrics.json")
     assert summary["system"] == "dense"
     assert summary["dev"]["queries"] == 2
+
     test = {"queries": 4, "nDCG@10": 0.657732, "hit@1": 0.5, "R@2": 0.75}
     assert summary["test"] == pytest.approx(test, abs=1e-6)
     assert [document for document, _ in read_run(tmp_path / "dense" / "run.test.trec")["q003"]] == [
         "a",
         "b",
     ]
+
     table = pd.read_parquet(tmp_path / "dense" / "scores.parquet")
     assert list(table.columns) == ["query_id", "split", "metric", "value", "asked_in_training"]
     assert len(table) == (2 + 4) * 3
+
     means = table[table["split"] == "test"].groupby("metric")["value"].mean()
     assert means["nDCG@10"] == pytest.approx(
         load_scores(tmp_path / "dense", "test").values["nDCG@10"].mean()
@@ -85,6 +89,7 @@ def test_evaluation_folder_is_complete(tmp_path):
 
 def test_split_without_queries_is_no_error(tmp_path):
     summary = evaluate(tmp_path / "dense", dev="")
+
     assert summary["dev"] == {"queries": 0}
     assert (tmp_path / "dense" / "run.dev.trec").read_text() == ""
     assert load_scores(tmp_path / "dense", "dev").queries == 0
@@ -139,6 +144,7 @@ def test_query_sample_limits_all_splits(tmp_path):
         metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1, variants=False
     )
     summary = evaluate(tmp_path / "dense", settings=settings)
+
     assert summary["dev"]["queries"] == 1
     assert summary["test"]["queries"] == 1
 

@@ -410,6 +410,7 @@ def test_index_stores_embeddings_and_tokens(build: Build) -> None:
         "manifest.json",
         "tokens",
     ]
+
     manifest = read_json(build.index / "manifest.json")
     assert manifest["kind"] == "lexical"
     assert manifest["documents"] == 24

@@ -43,6 +43,7 @@ def make_corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
 def test_every_training_judgement_is_a_pair():
     rows = [("q1", "d01", "train"), ("q1", "d02", "train"), ("q3", "d03", "test")]
     pairs, held_out = generator_pairs(make_corpus(rows), 0.0, seed=0)
+
     assert pairs == [GeneratorPair(i, f"text of {i}", "what is q1") for i in ("d01", "d02")]
     assert held_out == []
 
@@ -50,6 +51,7 @@ def test_every_training_judgement_is_a_pair():
 def test_documents_are_held_out_with_their_queries():
     rows = [(f"q{i}", f"d{i % 39:02}", "train") for i in range(78)] + [("t", "d03", "test")]
     pairs, held_out = generator_pairs(make_corpus(rows), 0.3, seed=0)
+
     assert len(pairs) + len(held_out) == 78
     assert 8 <= len(held_out) <= 40
     assert not {pair.document_id for pair in pairs} & {pair.document_id for pair in held_out}
@@ -121,6 +123,7 @@ def found_first(loaded: Loaded, folder: Path) -> float:
 def test_overfitted_model_writes_fitting_queries(tmp_path: Path):
     loaded = load(tmp_path)
     assert found_first(loaded, tmp_path / "before") < 0.2
+
     result = make_trainer(loaded, steps=60, batch_size=16, evaluate_every=30).fit()
     assert result.best_metric > result.history[0][METRIC] + 2
     assert found_first(loaded, tmp_path / "after") > 0.8
@@ -132,8 +135,10 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path: Path):
     kill_at(make_trainer(load(tmp_path), tmp_path / "checkpoints"), 6)
     loaded = load(tmp_path)
     resumed = make_trainer(loaded, tmp_path / "checkpoints")
+
     assert resumed.state.step == 4
     assert resumed.fit().to_json() == expected
+
     for model, name in ((whole.trained, "whole"), (resumed.trained, "resumed")):
         save_sequence_model(model, loaded[1], tmp_path / name, SECTION_TOKENS)
     assert hash_path(tmp_path / "whole") == hash_path(tmp_path / "resumed")
@@ -180,6 +185,7 @@ def test_best_step_is_kept_and_patience_ends(tmp_path: Path):
 
 def test_last_step_is_kept_without_held_out_pairs(tmp_path: Path):
     result = make_trainer(load(tmp_path), tmp_path / "checkpoints", held_out=[]).fit()
+
     assert result.best_step == 12
     assert result.best_metric is None
     assert result.step == 12

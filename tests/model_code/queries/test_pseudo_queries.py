@@ -25,6 +25,7 @@ def cloze(**settings: float) -> InverseCloze:
 def test_spans_are_consecutive_words():
     spans = [query.text.split() for query in cloze(per_document=50).generate({"d": TEXT}, seed=1)]
     starts = [WORDS.index(span[0]) for span in spans]
+
     assert spans == [WORDS[start : start + 64] for start in starts]
     assert min(starts) < 30
     # Spans reach the end of the document: 136 is the last start.
@@ -33,6 +34,7 @@ def test_spans_are_consecutive_words():
 
 def test_lengths_cover_their_range():
     spans = cloze(per_document=200, min_words=8, max_words=12).generate({"d": TEXT}, seed=1)
+
     assert {len(span.text.split()) for span in spans} == {8, 9, 10, 11, 12}
 
 
@@ -40,12 +42,14 @@ def test_lengths_cover_their_range():
 def test_short_documents_give_short_spans(words, length):
     spans = cloze(per_document=1).generate({"d": " ".join(WORDS[:words])}, seed=1)
     expected = [] if length is None else [length]
+
     assert [len(span.text.split()) for span in spans] == expected
 
 
 def test_spans_do_not_depend_on_other_documents():
     documents = {"b": TEXT, "a": TEXT.upper(), "c": TEXT[::-1]}
     together = cloze().generate(documents, seed=3)
+
     assert together == cloze().generate(dict(reversed(documents.items())), seed=3)
     assert [q for q in together if q.document_id == "b"] == cloze().generate({"b": TEXT}, seed=3)
     assert [q.document_id for q in together] == ["a"] * 3 + ["b"] * 3 + ["c"] * 3

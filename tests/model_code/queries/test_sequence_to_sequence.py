@@ -121,6 +121,7 @@ def test_killed_generation_resumes(generator, tmp_path, monkeypatch):
 
 def test_all_sections_of_a_document_are_read(generator):
     sections, drafts = generator._sections({"long": " ".join(WORDS[:20]), "short": "w1 w2"})
+
     # 7, 7, 6 and 2 words, and </s> each
     assert [len(section) for section in sections] == [8, 8, 7, 3]
     assert [(draft.document_id, draft.section) for draft in drafts] == [
@@ -140,6 +141,7 @@ def test_gumbel_noise_samples_the_softmax():
     expected = torch.zeros(5)
     expected[[1, 3, 4]] = torch.softmax(logits[[1, 3, 4]] / 0.5, dim=0)
     observed = torch.bincount(sample, minlength=5) / 20000
+
     # The tolerance is 3.5 standard errors.
     assert torch.allclose(observed, expected, atol=0.012)
     assert observed[0] == 0
@@ -149,6 +151,7 @@ def test_gumbel_noise_samples_the_softmax():
 def test_trained_names_the_trained_model(folder, generator, tmp_path):
     settings = TINY.replace(model="trained")
     made = SequenceToSequence.load(settings, folder)
+
     assert made.generate(DOCUMENTS, 1, tmp_path / "a") == generator.generate(
         DOCUMENTS, 1, tmp_path / "b"
     )
@@ -163,6 +166,7 @@ def test_trained_names_the_trained_model(folder, generator, tmp_path):
 def test_generator_uses_the_encoders_device(folder, monkeypatch, device: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model = SequenceToSequence.load(TINY.replace(model=str(folder)), device=device).model
+
     assert model.device.type == device
     assert model.dtype == torch.float32
 
@@ -202,6 +206,7 @@ def test_texts_beyond_the_positions_are_refused(tmp_path):
 def test_saved_models_name_no_machine(folder, tmp_path):
     for name in ("one", "two"):
         save_sequence_model(*load_sequence_model(folder), tmp_path / name, 16)
+
     assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
     assert {path.suffix for path in (tmp_path / "one").iterdir()} == {".json", ".safetensors"}
     for path in (tmp_path / "one").glob("*.json"):
@@ -212,6 +217,7 @@ def test_saved_models_name_no_machine(folder, tmp_path):
 
 def test_unloadable_models_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
     with pytest.raises(
         FreshetError, match="'someone/some-t5' is no sequence-to.*hub model$"
     ) as caught:

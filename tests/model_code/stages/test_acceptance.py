@@ -60,13 +60,17 @@ def context(root: Path, queries: bool = True, same: int = 0, **settings) -> Stag
 def test_valid_corpus_passes_with_data_docs(tmp_path):
     places = [tmp_path / "one", tmp_path / "two"]
     reports = [acceptance.run(context(place)) for place in places]
+
     assert reports[0] == {"passed": True, "expectations": 6}
     assert reports[1] == {"passed": True, "expectations": 6}
+
     first, second = ((place / "output" / "verdict.json").read_bytes() for place in places)
     assert first == second
     assert [path.name for path in (places[0] / "output").iterdir()] == ["verdict.json"]
+
     docs = places[0] / ".freshet" / "data_docs"
     assert "documents" in (docs / "index.html").read_text()
+
     acceptance.run(context(places[0]))
     # Only the pages of the last run are kept.
     assert len(list((docs / "validations").rglob("*.html"))) == 3
@@ -80,6 +84,7 @@ def test_every_broken_bound_is_named_and_stays_readable(tmp_path):
         "queries: equal to another: 58.3",
     ):
         assert message in str(refusal.value)
+
     verdict = read_json(tmp_path / ".freshet" / "data_docs" / "verdict.json")
     assert [row["passed"] for row in verdict["expectations"]].count(False) == 2
     assert verdict["passed"] is False
@@ -93,6 +98,7 @@ def test_a_judgement_of_no_document_stops_the_stage(tmp_path):
     place = context(tmp_path)
     path = tmp_path / "corpus" / "qrels.parquet"
     pd.read_parquet(path).replace({"document_id": {"3": "absent"}}).to_parquet(path)
+
     with pytest.raises(
         FreshetError, match="judgements: of an unknown document: .* %, must be at most 0 %"
     ):

@@ -95,6 +95,7 @@ def result(inputs, tmp_path_factory):
 def test_what_is_written_and_the_same_bytes_again(inputs, result, tmp_path):
     names = {path.name for path in result[1].iterdir()}
     assert names == {"comparison.json", "comparison.png", "metrics.json"}
+
     run_stage(inputs, tmp_path / "again")
     assert hash_path(tmp_path / "again") == hash_path(result[1])
 
@@ -104,6 +105,7 @@ def test_comparison_without_judgements_reports_skipped_systems(tmp_path):
     mark_left_out(tmp_path / "evaluations" / "hce", "hce is not trained")
     report = run_stage(inputs, tmp_path / "output")
     content = read_json(tmp_path / "output" / "comparison.json")
+
     assert report["values"] == {}
     assert report["best"] is None
     assert content["systems"] == {}
@@ -131,6 +133,7 @@ def test_intervals_of_few_queries_are_wide():
 def test_the_json_is_the_contract_of_results(result):
     report, output = result
     content = read_json(output / "comparison.json")
+
     assert list(content["systems"]) == sorted(
         ["bm25", "zero_shot", "contrastive", "hce", "hce.rrf"]
     )
@@ -141,6 +144,7 @@ def test_the_json_is_the_contract_of_results(result):
             assert cell["low"] <= cell["value"] <= cell["high"]
             assert cell["queries"] == 48
     assert content["systems"]["hce"]["hit@1"]["value"] == pytest.approx(1 - 10 / 48, abs=1e-6)
+
     pairs = {(row["system"], row["reference"]) for row in content["differences"]}
     assert ("hce", "contrastive") in pairs
     assert len(pairs) == 6
@@ -148,6 +152,7 @@ def test_the_json_is_the_contract_of_results(result):
     assert content["queries"] == 48
     assert report["best"] == "hce.rrf"
     assert report["values"]["hce"] == content["systems"]["hce"]["nDCG@10"]["value"]
+
     groups = {name: part["queries"] for name, part in content["groups"].items()}
     assert groups == {"seen": 24, "unseen": 24}, "unseen queries stand apart"
 
@@ -196,16 +201,20 @@ def test_trainings_with_other_seeds_share_a_row(tmp_path):
     retrievers = dict.fromkeys(("contrastive", "hce", "hce_seed1"))
     seeded = replace(seeded, settings={**seeded.settings, "retrievers": retrievers})
     comparison.run(seeded)
+
     check_contract("comparison", seeded)
+
     content = read_json(seeded.output / "comparison.json")
     assert content["seeds"] == {"hce": 2, "hce.rrf": 2}
     assert list(content["systems"]) == ["bm25", "contrastive", "hce", "hce.rrf", "zero_shot"]
+
     means = [1 - 10 / 48, 1 - 12 / 48]
     assert content["systems"]["hce"]["hit@1"]["value"] == pytest.approx(sum(means) / 2, abs=1e-6)
 
 
 def test_without_test_queries_dev_is_reported(tmp_path):
     content = compare(context(write_inputs(tmp_path, splits=("dev",)), tmp_path))
+
     assert content["split"] == "dev"
     assert content["queries"] == 6
 
@@ -214,6 +223,7 @@ def test_dvc_metrics_are_complete_for_best_system(result):
     shown = read_json(result[1] / "metrics.json")
     systems = read_json(result[1] / "comparison.json")["systems"]
     best = max(shown, key=lambda name: shown[name]["nDCG@10"])
+
     assert list(shown) == ["bm25", "contrastive", "hce", "zero_shot"]
     assert {name: len(values) for name, values in shown.items()} == {
         **dict.fromkeys(shown, 1),

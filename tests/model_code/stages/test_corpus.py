@@ -75,10 +75,13 @@ def test_malformed_rows_are_quarantined_with_their_reasons(project):
     }
     assert report["documents_read"] == 45
     assert report["documents"] + report["documents_quarantined"] == 45
+
     tables = ("documents", "passages", "qrels", "quarantine", "queries")
     expected = [f"{name}.parquet" for name in tables]
     expected.extend(["known_queries.json", "reading_notes.json"])
+
     assert sorted(path.name for path in output.iterdir()) == sorted(expected)
+
     built = load_corpus(output)
     # Each text gives a passage of "some text number" and one of the number.
     assert len(built.passages) == 80
@@ -87,6 +90,7 @@ def test_malformed_rows_are_quarantined_with_their_reasons(project):
 
 def test_past_the_limit_the_first_offenders_are_named(project):
     offenders = "5 of 45 rows of documents .*corpus.jsonl:41 bad JSON.*corpus.jsonl:42 missing id"
+
     with pytest.raises(FreshetError, match=offenders):
         run(project)
 
@@ -95,6 +99,7 @@ def test_equal_sources_give_equal_bytes_in_any_folder(project, tmp_path):
     report, first = run(project, quarantine_limit=0.2)
     shutil.copytree(project, tmp_path / "elsewhere")
     again, second = run(tmp_path / "elsewhere", quarantine_limit=0.2)
+
     assert report == again
     assert hash_path(first) == hash_path(second)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
@@ -104,6 +109,7 @@ def test_source_changed_since_lock_is_refused(project):
     lock = make_source_lock(CorpusSettings(source="beir", path="data"), project)
     with (project / "data" / "corpus.jsonl").open("a") as stream:
         stream.write('{"_id": "late", "text": "came after the lock"}\n')
+
     with pytest.raises(FreshetError, match="changed since `freshet ingest`"):
         run(project, lock, quarantine_limit=0.2)
 
@@ -138,6 +144,7 @@ def test_the_real_data_sets_have_their_published_counts(tmp_path, name, settings
     if not (DATA / name).is_dir():
         pytest.skip(f"{DATA / name} is absent; FRESHET_DATA names the folder of the data sets")
     report, _ = run(tmp_path, words=0, path=str((DATA / name).resolve()), **settings)
+
     assert {key: report[key] for key in ("documents", "queries", "qrels")} == {
         key: value for key, value in expected.items() if key != "splits"
     }

@@ -35,6 +35,7 @@ def context(folder: Path, passages: int, vectors: int, **settings: object) -> St
 def test_output_is_complete_and_pure(tmp_path: Path) -> None:
     reports = [run(context(tmp_path / name, 120, 120)) for name in ("a", "b")]
     files = {path.name for path in (tmp_path / "a" / "output").iterdir()}
+
     assert files == {
         "hierarchy.safetensors",
         "hierarchy.json",
@@ -48,8 +49,10 @@ def test_output_is_complete_and_pure(tmp_path: Path) -> None:
     assert reports[0]["passages"] == 120
     assert reports[0]["level_2_nodes"] == 15
     assert read_json(tmp_path / "a" / "output" / "document_ids.json")[:2] == ["d0", "d1"]
+
     tree = Hierarchy.load(tmp_path / "a" / "output")
     statistics = read_json(tmp_path / "a" / "output" / "statistics.json")
+
     assert [row["nodes"] for row in statistics["levels"]] == [2, 15]
     assert [len(parents) for parents in tree.parents] == [2, 15]
 

@@ -76,9 +76,11 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     texts = [
         f"{title} {text}" for title, text in zip(PASSAGES["title"], PASSAGES["text"], strict=True)
     ]
+
     np.testing.assert_allclose(built.vectors, encoder.encode(texts), atol=2e-6)
     assert built.document_ids == PASSAGES["document_id"].tolist()
     assert (built.tokens.bits == encoder.encode_passages_with_tokens(texts)[1].bits).all()
+
     facts = {"passages": 3, "documents": 2, "dimension": 32, "factory": "Flat"}
     assert report == {**facts, "fingerprint": encoder.fingerprint()}
 
@@ -89,6 +91,7 @@ def test_index_can_omit_titles_and_tokens(tmp_path: Path, corpus: Path) -> None:
     base_index.run(stage)
     built = DenseIndex.load(stage.output / "index")
     encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
+
     np.testing.assert_allclose(built.vectors, encoder.encode(PASSAGES["text"].tolist()), atol=2e-6)
     assert built.tokens is None
 
@@ -101,13 +104,16 @@ def test_queries_use_encoder_and_precision_of_index(
     stage = context(tmp_path, "index", {"corpus": corpus, "trained": trained.parent})
     stage.settings["encoder"] = stage.settings["encoder"].replace(precision=precision)
     fingerprint = index.run(stage)["fingerprint"]
+
     assert (
         fingerprint
         == Encoder.load(trained, 16).fingerprint()
         != Encoder.load(tmp_path / "base", 16).fingerprint()
     )
+
     opened = open_retriever(trained, stage.output / "index")
     alike = Encoder.load(trained, 16, precision=precision, device="cpu", for_search=True)
+
     np.testing.assert_array_equal(
         opened.encode_queries(["sort a list"]), alike.encode(["sort a list"])
     )
@@ -141,6 +147,7 @@ def test_missing_faiss_is_reported_before_encoding(
     monkeypatch.setitem(sys.modules, "faiss", None)
     stage = context(tmp_path, "base_index", {"corpus": corpus})
     stage.settings["index"] = IndexSettings(flat_below=1)
+
     with pytest.raises(FreshetError, match="needs faiss"):
         base_index.run(stage)
     assert not list(stage.checkpoints.iterdir())

@@ -98,6 +98,7 @@ def test_default_is_kept_if_its_loss_may_be_chance() -> None:
 
 def test_default_is_used_without_judgements() -> None:
     values = {0.0: (10, 20), 0.25: (0, 0), 0.5: (29, 20), 1.0: (25, 20)}
+
     assert choose(values, source="titles") == 0.25
 
 

@@ -62,6 +62,7 @@ def test_pseudo_queries_have_unique_ids(
     run_stage,
 ):
     _, table, report = run_stage()
+
     assert list(table.columns) == ["query_id", "document_id", "text", "kind"]
     assert table["query_id"].is_unique
     assert set(table["kind"]) == {"inverse_cloze"}
@@ -93,6 +94,7 @@ def test_empty_pseudo_query_table_keeps_columns(run_stage):
     _, table, report = run_stage(
         settings=PseudoQuerySettings(inverse_cloze=ClozeSettings(max_share=0.01))
     )
+
     assert len(table) == 0
     assert report["kept"] == 0
     assert list(table.columns) == ["query_id", "document_id", "text", "kind"]

@@ -106,23 +106,27 @@ def test_disabled_generator_avoids_slow_imports():
     printed = subprocess.run(
         [sys.executable, "-c", NO_TRAINING_CODE], capture_output=True, text=True, check=True
     ).stdout
+
     assert printed.strip() == "[]"
 
 
 def test_report_and_outputs_and_the_same_bytes_again(trained: tuple[Path, dict]):
     root, report = trained
     output = root / "trained" / "output"
+
     assert sorted(path.name for path in output.iterdir()) == ["history.json", "model"]
     assert report["trained"] is True
     assert report["base"] == str(root / "base")
     assert report["steps"] == 6
     assert report["pairs"] + report["held_out_pairs"] == 15
+
     history = read_json(output / "history.json")
     assert history[0] == {"step": 0, "log_likelihood": report["start_log_likelihood"]}
     assert report["best_log_likelihood"] == max(
         row["log_likelihood"] for row in history if "log_likelihood" in row
     )
     assert load_sequence_model(output / "model")[0].config.model_type == "t5"
+
     context = make_context(root, "again")
     assert query_generator.run(context) == report
     assert hash_path(context.output) == hash_path(output)
@@ -130,6 +134,7 @@ def test_report_and_outputs_and_the_same_bytes_again(trained: tuple[Path, dict])
 
 def test_a_base_without_a_hub_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
     with pytest.raises(FreshetError, match="'someone/some-t5' is no sequence-to-sequence model"):
         query_generator.run(
             make_context(tmp_path, "a", training=GeneratorTrainingSettings(base="someone/some-t5"))
@@ -139,5 +144,6 @@ def test_a_base_without_a_hub_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_trained_model_writes_the_pseudo_queries(trained: tuple[Path, dict]):
     context = make_context(trained[0], "written", generators=("sequence_to_sequence",))
     report = pseudo_queries.run(context)
+
     assert report["generated"] == 32
     assert set(report["by_kind"]) == {"sequence_to_sequence"}

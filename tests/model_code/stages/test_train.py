@@ -152,6 +152,7 @@ def test_training_writes_report_encoder_and_model_card(
     )
     report = train.run(context)
     history = read_json(context.output / "history.json")
+
     assert {
         key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs")
     } == {"supervision": "joint", "supervised_pairs": 10, "unsupervised_pairs": 16}
@@ -161,13 +162,17 @@ def test_training_writes_report_encoder_and_model_card(
     assert [row["step"] for row in history] == [0, 2, 4]
     assert report["start_dev"] == history[0]["nDCG@10"]
     assert report["best_dev"] == max(row["nDCG@10"] for row in history)
+
     saved = Encoder.load(context.output / "encoder", 16, precision="float32", device="cpu")
     assert saved.fingerprint() == report["fingerprint"]
+
     card = (context.output / "encoder" / "README.md").read_text()
     head = yaml.safe_load(card.split("---\n")[1])
+
     assert head["base_model"] == "base"
     assert head["license"] == "apache-2.0"
     assert "16 documents in 22 passages; 10 pairs that people judged and" in card
+
     low, high = report["best_dev_interval"]
     assert low <= report["best_dev"] <= high
     assert low < high, "four queries say little"
@@ -175,10 +180,12 @@ def test_training_writes_report_encoder_and_model_card(
         f"nDCG@10 {report['best_dev']:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on 4 dev "
         "queries" in card
     )
+
     settings = json.loads(card.split("```")[1].removeprefix("json"))
     assert settings["retriever"]["training"]["steps"] == 4
     assert settings["encoder"]["max_tokens"] == 16
     assert str(tmp_path) not in card
+
     outside = pytest.importorskip("sentence_transformers").SentenceTransformer(
         str(context.output / "encoder")
     )
@@ -190,17 +197,21 @@ def test_corpus_without_qrels_trains_on_pseudo_queries(
 ):
     context = make_context(tmp_path, qrels=False)
     report = train.run(context)
+
     assert report["supervision"] == "unsupervised"
     assert report["dev_queries"] == 0
     assert report["best_dev"] is None
     assert report["supervised_pairs"] == 0
     assert report["unsupervised_pairs"] == 16
+
     card = (context.output / "encoder" / "README.md").read_text()
     assert "**Results**: none" in card
     assert "license: unknown" in card
+
     of_another_kind = {"documents": 0, "anything": 1}
     write_model_card(context, of_another_kind)
     card = (context.output / "encoder" / "README.md").read_text()
+
     assert "16 documents in 22 passages.\n- **Results**: none on dev queries.\n" in card
     with pytest.raises(FreshetError, match="no training qrels; set supervision"):
         train.run(make_context(tmp_path, supervision="supervised"))
@@ -210,9 +221,11 @@ def test_corpus_without_qrels_trains_on_pseudo_queries(
 def test_too_few_judgements_skip_training_and_later_stages(tmp_path: Path, qrels: bool, known: int):
     context = make_context(tmp_path, qrels, min_judged_queries=11)
     report = train.run(context)
+
     assert f"hce is not trained: {known} training queries" in report["left_out"]
     assert left_out_reason(context.output) == report["left_out"]
     assert left_out_reason(tmp_path) is None
+
     (tmp_path / "all").mkdir()
     context.output.rename(tmp_path / "all" / "hce")
     settings = {"fusion": FusionSettings(of=("bm25", "hce")), "known_queries.use": True}
@@ -223,7 +236,9 @@ def test_too_few_judgements_skip_training_and_later_stages(tmp_path: Path, qrels
         )
         assert stage.run(after) == report
         assert left_out_reason(output) == report["left_out"]
+
     assert (tmp_path / index.__name__ / "index").is_dir(), "a dependency of the next stage"
+
     expected = set() if qrels else {"left_out"}
     assert (
         train.run(make_context(tmp_path, qrels, min_judged_queries=10)).keys() & {"left_out"}
@@ -237,6 +252,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path):
         context = make_context(tmp_path, cotraining=True)
         train.run(context)
         outputs.append(hash_path(context.output))
+
     assert outputs[0] == outputs[1]
 
 
@@ -258,6 +274,7 @@ def test_training_judgements_become_pairs_with_best_passage(tmp_path: Path):
         assert relevant == {tables.number[row["document_id"]]}
     dev = tables.dev_evaluator(SETTINGS, seed=0)
     both = {str(tables.number["d05"]): 1, str(tables.number["d06"]): 1}
+
     # The query of d05 is a dev query with two answers.
     assert both in dev.qrels.values()
 
@@ -314,6 +331,7 @@ def test_training_goes_on_from_a_trained_encoder(tmp_path: Path):
     trained = train.run(first)
     (first.output / "encoder").rename(tmp_path / "trained")
     still = train.run(make_context(tmp_path, start="trained", learning_rate=0.0))
+
     assert still["fingerprint"] == trained["fingerprint"]
     assert still["start_dev"] == pytest.approx(trained["best_dev"])
 
@@ -321,6 +339,7 @@ def test_training_goes_on_from_a_trained_encoder(tmp_path: Path):
 def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
     context = make_context(tmp_path, hierarchy_weight=0.0, negatives="bm25")
     (tmp_path / "hierarchy").rename(tmp_path / "gone")
+
     assert train.run(context)["steps"] == 4
 
 
@@ -356,5 +375,6 @@ def test_self_judged_training_starts_without_query_lines(
     evaluator = tables.dev_evaluator(SETTINGS, 3)
     asked_for = encoder.encode(evaluator.queries)
     judged = evaluator.score(asked_for, encoder.encode_documents(evaluator.texts))
+
     assert report["start_dev"] == pytest.approx(judged)
     assert judged < evaluator.score(asked_for, vectors[evaluator.rows]), "or the test shows nothing"

@@ -147,6 +147,7 @@ def test_later_page_names_its_place(run, searcher):
 
 def test_facets_are_printed(run):
     assert run("--facet", "package").splitlines()[-1] == "package: numpy 12, scipy 3"
+
     answer = json.loads(run("--facet", "package", "--json"))
     assert answer["total"] == 34
     assert answer["facets"] == {"package": {"numpy": 12, "scipy": 3}}

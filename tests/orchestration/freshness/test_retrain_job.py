@@ -213,8 +213,10 @@ def test_passed_challenger_becomes_live_champion(loop, set_training):
     )
     (request,) = page.look().run_requests
     done = page.run(request.job_name, request.partition_key)
+
     assert done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [True]
+
     champion = versions.version_with_alias(project)
     assert champion.key == "c" * 64
     assert len(Searcher.open(project.live).base.rows.document_ids) == 174

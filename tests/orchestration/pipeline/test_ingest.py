@@ -42,8 +42,10 @@ def project(tmp_path) -> Project:
 
 def test_unchanged_source_keeps_its_lock(project):
     assert read_lock(project) is None
+
     lock = ingest(project)
     written = project.corpus_lock.stat().st_mtime_ns
+
     assert ingest(project) == lock
     assert read_lock(project) == lock
     assert project.corpus_lock.stat().st_mtime_ns == written
@@ -57,6 +59,7 @@ def test_broken_source_lock_is_reported_with_remedy(project, content):
             FreshetError, match="^corpus.lock.json is damaged: run `freshet ingest`"
         ):
             act(project)
+
     lock = ingest(project)
     assert read_json(project.corpus_lock) == lock
     assert read_lock(project) == lock
@@ -64,6 +67,7 @@ def test_broken_source_lock_is_reported_with_remedy(project, content):
 
 def test_misspelt_column_is_refused_before_locking(project):
     parameters.write_overrides(project.params_file, ["corpus.columns.title=subjct"])
+
     with pytest.raises(
         FreshetError, match=r"no column 'subjct' \(corpus.columns.title\); it has: _id, text"
     ):

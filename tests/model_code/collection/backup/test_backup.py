@@ -202,10 +202,12 @@ def test_remaining_copies_of_erased_text_are_named(live):
     """In what was set aside, and in a build until it is built again."""
     (live.live / "ledger.sqlite.damaged").write_text("word1")
     collection = LiveIndex(live)
+
     with pytest.raises(
         FreshetError, match=r"ledger\.sqlite\.damaged, which was set aside: delete it"
     ):
         erase_documents(collection, ["n1"])
+
     (live.live / "ledger.sqlite.damaged").unlink()
     assert erase_documents(collection, ["n1"]).erased == ["n1"]
     with pytest.raises(
@@ -282,10 +284,12 @@ def test_revert_to_erased_text_is_refused(live):
     collection = LiveIndex(live)
     reader = Searcher.open(live.live)
     holding = reader.generation.number
+
     with pytest.raises(
         FreshetError, match=f"texts remain: generation {holding} of r, which is read just now"
     ):
         erase_documents(collection, ["n1"])
+
     del reader
     with pytest.raises(
         FreshetError, match=f"generation {holding} still holds n1, which was erased"

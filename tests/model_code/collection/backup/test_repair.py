@@ -254,6 +254,7 @@ def test_repair_without_intact_generation_names_promote(live):
     cut(next((live.live / "r/generations/000000/encoder").glob("*.safetensors")))
     with pytest.raises(Damaged, match="freshet repair"):
         Searcher.open(live.live)
+
     said = repair(live)
     assert any("make it live again by freshet promote" in line for line in said)
     assert retrievers(live.live) == []
@@ -363,8 +364,10 @@ def test_older_ledger_copy_receives_newer_documents(two, tmp_path):
         path.unlink()
     shutil.copyfile(tmp_path / "copy", two.live / "ledger.sqlite")
     identity = with_hce.ledger.id
+
     with pytest.raises(FreshetError, match="an older copy of it: .*freshet repair, which"):
         with_hce.apply()
+
     repair(two, open_index=collection_of)
     assert collection_of(two).ledger.id == identity
     for name in ("hce", "other"):
@@ -378,6 +381,7 @@ def test_pending_changes_are_not_repaired_as_lost(two):
     first.remove(["b"], "api")
     elsewhere = LedgerCursor(Position("elsewhere", 3, "m"))
     open_build(two, {**BASE, "b": "old", "a": "old"}, elsewhere, "other")
+
     assert repair(two, open_index=collection_of)
     for name in ("hce", "other"):
         assert texts(two, ["a", "b", "waiting"], name) == {"a": "newest", "waiting": "some text"}

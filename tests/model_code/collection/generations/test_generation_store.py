@@ -38,6 +38,7 @@ def snapshot(root: Path) -> dict[str, str]:
 def test_reopening_first_build_changes_nothing(build: Build, tmp_path: Path) -> None:
     generation = build.open(tmp_path, model_version=3)
     assert generation.folder == tmp_path / "live" / "hce" / "generations" / "000000"
+
     manifest = generation.manifest
     assert manifest["fingerprint"] == read_json(build.index / "manifest.json")["fingerprint"]
     assert manifest["parent"] is None
@@ -49,6 +50,7 @@ def test_reopening_first_build_changes_nothing(build: Build, tmp_path: Path) -> 
     assert set(
         DocumentFile(generation.folder / DOCUMENTS).read(["csv.reader", "later.document"])
     ) == {"csv.reader"}
+
     before = snapshot(tmp_path)
     assert build.open(tmp_path, model_version=4) == generation
     assert snapshot(tmp_path) == before
@@ -61,6 +63,7 @@ def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
     for path in copies.values():
         shutil.rmtree(path)
     generation.verify()
+
     assert (
         Searcher.open(tmp_path / "live").search("split a string", 1)[0].document_id == "str.split"
     )
@@ -144,8 +147,10 @@ def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_
     build.open(tmp_path, "hce")
     other_build.open(tmp_path, "contrastive")
     live = tmp_path / "live"
+
     assert retrievers(live) == ["contrastive", "hce"]
     assert default_retriever(live) == "contrastive"
+
     set_default_retriever(live, "hce")
     assert Searcher.open(live).generation.retriever == "hce"
     assert Searcher.open(live, "contrastive").generation.retriever == "contrastive"
@@ -185,16 +190,20 @@ def test_parts_that_do_not_belong_together_are_refused(
 ) -> None:
     with pytest.raises(FingerprintMismatch, match="run the stage index again"):
         replace(build, encoder=other_build.encoder).open(tmp_path)
+
     frame = pd.read_parquet(build.documents)
     frame[frame["document_id"] != "re.split"].to_parquet(tmp_path / "short.parquet", index=False)
+
     with pytest.raises(
         FreshetError, match="lacks 1 documents that the index holds, first 're.split'"
     ):
         replace(build, documents=tmp_path / "short.parquet").open(tmp_path)
+
     tree = Hierarchy.load(build.hierarchy)
     (tmp_path / "tree").mkdir()
     Hierarchy(tree.centroids, tree.parents, tree.leaves[:8]).save(tmp_path / "tree")
     write_json(tmp_path / "tree" / DOCUMENT_IDS, read_json(build.hierarchy / DOCUMENT_IDS)[:8])
+
     with pytest.raises(
         FreshetError, match="places 8 passages of 8 documents, but the index holds 9"
     ):
@@ -215,6 +224,7 @@ def test_a_damaged_generation_is_never_switched_to(
         file.unlink()
     else:
         file.write_bytes(b"nonsense")
+
     with pytest.raises(FreshetError, match=f"documents.safetensors (is|was) {damage}"):
         live.publish_again(live.read(0), LedgerCursor(), {})
     assert live.current() == second
@@ -229,8 +239,10 @@ def test_swapped_encoder_and_newer_format_are_refused(
     generation = build.open(tmp_path)
     shutil.rmtree(generation.folder / "encoder")
     shutil.copytree(other_build.encoder, generation.folder / "encoder")
+
     with pytest.raises(FingerprintMismatch, match="its encoder has fingerprint"):
         Searcher.open(tmp_path / "live")
+
     write_json(generation.folder / "manifest.json", {**generation.manifest, "format": 99})
     with pytest.raises(FreshetError, match="has format 99"):
         Generation.read(generation.folder)

@@ -121,7 +121,9 @@ def test_generations_share_overrides_until_they_change(builder: GenerationBuilde
     learn(builder, thumbs("wc", "how long is it"))
     for event in (1, 2):
         builder.apply([page(f"p{event}", "Some page.")], up_to(event), {})
+
     assert builder.searcher.generation.known == 1
+
     builder.apply([Remove("wc")], up_to(3), {})
     assert builder.searcher.generation.known is None
     assert found(builder.searcher, "long") == []
@@ -186,12 +188,14 @@ def test_known_query_that_judges_later_is_left_out_then(builder: GenerationBuild
 def test_plain_search_knows_no_query(builder: GenerationBuilder) -> None:
     """Drift checks ask new documents for their own queries."""
     plain = builder.searcher.plain_retriever
+
     assert plain.search(["some space"], 9) == [[]]
     assert plain.search(["delete files"], 9) != [[]]
 
 
 def test_hit_that_only_known_queries_raised(builder: GenerationBuilder) -> None:
     searcher = builder.searcher
+
     assert searcher.is_raised_by_known_queries("free some space", "rm", rank=1)
     assert not searcher.is_raised_by_known_queries("delete files", "rm", rank=1)
     assert not searcher.is_raised_by_known_queries("delete some files", "rm", rank=1)
@@ -250,4 +254,5 @@ def test_clicks_are_no_evidence() -> None:
         Feedback("list names", "wc", Opinion.CLICK, who=str(i), rank=9, received=float(i))
         for i in range(50)
     ]
+
     assert evidence_of_feedback(clicks) == ()

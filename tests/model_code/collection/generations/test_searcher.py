@@ -43,6 +43,7 @@ def test_hits_are_complete_and_one_per_document(
     assert hits[0].title == "str.split"
     assert hits[0].snippet == DOCUMENTS["str.split"]
     assert hits[0].text == DOCUMENTS["str.split"]
+
     marked = [hits[0].snippet[start:end] for start, end in hits[0].marks]
     assert marked == ["Split", "string", "words"]
     assert hits[0].fields["package"] == "str"
@@ -69,6 +70,7 @@ def test_hit_is_best_passage_with_its_position(searcher: Searcher) -> None:
 
 def test_documents_are_read_by_id_and_listed(searcher: Searcher) -> None:
     assert searcher.ids_after("csv.reader", 3) == sorted(DOCUMENTS)[2:5]
+
     found = searcher.documents(["str.split", "later.document"])
     assert [(one.document_id, one.text) for one in found.values()] == [
         ("str.split", DOCUMENTS["str.split"])
@@ -82,6 +84,7 @@ def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> N
         assert hit.path in {tree.path(row) for row in passages}
         assert hit.topics == (NAMES[hit.path[0]],)
     first = searcher.search("csv.reader " + DOCUMENTS["csv.reader"], 1)[0]
+
     assert first.document_id == "csv.reader"
     assert first.path == tree.path(1)
 
@@ -106,6 +109,7 @@ def test_empty_batch_has_no_rankings(searcher: Searcher) -> None:
 
 def test_ready_searcher_has_built_its_retriever(searcher: Searcher) -> None:
     anew = Searcher(searcher.live, searcher.generation, searcher.parts)
+
     assert "retriever" not in vars(anew)
     assert "retriever" in vars(anew.ready())
 
@@ -300,6 +304,7 @@ def test_wrong_vector_is_refused(searcher: Searcher, vector: Any, message: str) 
 @pytest.mark.parametrize("option", ["sort", "facets", "boost", "group_by"])
 def test_unknown_field_of_an_option_is_refused(searcher: Searcher, option: str) -> None:
     value: Any = "color" if option == "group_by" else ["color"]
+
     with pytest.raises(FreshetError, match="no document has a field 'color'; fields: package"):
         page(searcher, **{option: value})
 
@@ -331,6 +336,7 @@ def test_cold_search_avoids_slow_imports(searcher: Searcher) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4]
     )
+
     assert done.stdout.strip() == "[]"
     assert done.stderr == ""
 
@@ -339,6 +345,7 @@ def test_snippet_prefers_rare_words_close_together() -> None:
     text = (
         "the " * 30 + "sorted copy " + "of the " * 30 + "sorted copy of an array " + "the end " * 20
     )
+
     assert "array" in make_snippet(text, "the sorted array", width=12)
     assert make_snippet(text, "nothing here", width=4) == "the the the the ..."
     assert make_snippet("", "query") == ""
@@ -361,8 +368,10 @@ def test_snippet_has_requested_width_around_match() -> None:
 def test_snippet_keeps_sentences_and_marks_words() -> None:
     text = "It was late. Nobody sorts a list! " + "And so on and on. " * 20
     assert make_snippet(text, "sorts", width=9) == "Nobody sorts a list! And so on and on."
+
     chinese = "排序算法很重要。它把列表中的元素排列好。" * 9
     shown = make_snippet(chinese, "列表", width=12)
+
     assert "列表" in shown
     assert {shown[start:end] for start, end in find_marks(shown, "列表")} == {"列表"}
     assert {shown[start:end] for start, end in find_marks(shown, "列")} == {"列"}

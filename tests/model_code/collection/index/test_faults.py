@@ -149,6 +149,7 @@ def test_a_fault_is_told_at_the_next_look(page, own, monkeypatch, fault):
 
 def test_normal_operation_reports_no_problem(page, own):
     assert page.run("sync").success
+
     for minute in range(1, 11, 3):
         with at(START + timedelta(minutes=minute)):
             receive(own, f"{minute}a", f"{minute}b")

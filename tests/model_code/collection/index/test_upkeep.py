@@ -58,8 +58,10 @@ def generations(project, name="hce"):
 
 def test_maintenance_updates_all_live_retrievers(project):
     assert live_retrievers(project) == ["hce", "other"]
+
     receive(project, "a", "b")
     upkeep = BackgroundMaintenance(project)
+
     assert upkeep.run_once()
     assert texts(project, ["a"]) == {"a": "about a"}
     assert texts(project, ["a"], "other") == {}
@@ -67,6 +69,7 @@ def test_maintenance_updates_all_live_retrievers(project):
     assert texts(project, ["a", "b"], "other") == {"a": "about a", "b": "about b"}
     assert pending(project, "hce") == 0
     assert pending(project, "other") == 0
+
     receive(project, "c")
     assert BackgroundMaintenance(project).run_all(except_retriever="hce") == {}, (
         "who has just taken in what there was is left out"
@@ -78,9 +81,11 @@ def test_maintenance_updates_all_live_retrievers(project):
 def test_maintenance_continues_in_batches(project):
     receive(project, "a", "b", "c")
     LiveIndex(project).apply()
+
     assert [
         live_status(project, name)["ledger"]["lag"]["pending"] for name in live_retrievers(project)
     ] == [0, 3]
+
     upkeep = BackgroundMaintenance(project)
     assert [upkeep.run_once(2) for _ in range(3)] == [True, True, False]
     assert pending(project, "other") == 0
@@ -148,6 +153,7 @@ def test_without_a_number_nothing_is_deleted(project, monkeypatch):
     for number in range(4):
         receive(project, f"d{number}")
         BackgroundMaintenance(project).run_all()
+
     assert generations(project) == [0, 1, 2, 3, 4]
 
 
@@ -165,11 +171,14 @@ def test_maintenance_keeps_builds_and_retrain_inputs(project, monkeypatch):
     for number in range(3, 6):
         receive(project, f"d{number}")
         upkeep.run_all()
+
     assert {0, 1} <= set(generations(project)), "the plan's generation and its base"
     assert not {2, 3} & set(generations(project))
+
     retrain_workspace(project, "k").root.mkdir()
     receive(project, "last")
     upkeep.run_all()
+
     assert not {0, 1} & set(generations(project))
 
 
@@ -178,4 +187,5 @@ def test_a_deleted_retriever_is_behind_no_more(project):
     upkeep = BackgroundMaintenance(project)
     upkeep.failures["other"] = "no space left"
     shutil.rmtree(project.live / "other")
+
     assert upkeep.run_all() == {}

@@ -62,6 +62,7 @@ def test_a_filter_leaves_what_a_plain_reading_leaves(documents, filters, removed
     gone = {str(i) for i in removed if i < len(documents)}
     left = {name: fields for name, fields in rows if name not in gone}
     fitting = {name for name, fields in left.items() if fits(fields, filters)}
+
     assert filter_rows([rows[::2], rows[1::2]], filters, gone) == fitting
 
 
@@ -226,6 +227,7 @@ def test_too_deeply_nested_filter_is_refused():
     nested: dict[str, Any] = {"year": 2023}
     for _ in range(20):
         nested = {"not": nested}
+
     with pytest.raises(FreshetError, match="nested more than 16 deep"):
         filter_rows([ROWS], nested)
 
@@ -293,4 +295,5 @@ def test_any_typed_text_is_read_or_refused(texts):
         condition = parse_filters(texts)
     except FreshetError:
         return
+
     assert matches_fields(condition, {}) in (True, False)

@@ -55,6 +55,7 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     drop(collection, "growing.jsonl.part", "{")
     drop(collection, ".hidden.jsonl", "{")
     fern, old, new = inbox.receive_inbox(collection)
+
     assert old.file == "old.csv"
     assert len(old.receipt.events) == 1
     assert len(old.receipt.rejected) == 1
@@ -64,6 +65,7 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     assert fern.file == "fern.md"
     assert len(fern.receipt.events) == 1
     assert fern.reason is None
+
     done = ["done/fern.md", "done/new.jsonl", "done/old.csv"]
     assert listing(collection) == [".hidden.jsonl", ".lock", *done, "growing.jsonl.part"]
     assert collection.apply().added == ("a", "fern.md")
@@ -97,6 +99,7 @@ def test_unreadable_file_stays_in_inbox(collection, monkeypatch):
 
 def test_empty_or_missing_inbox_creates_no_ledger(collection):
     assert inbox.receive_inbox(collection) == []
+
     (collection.project.root / "inbox").rmdir()
     assert inbox.receive_inbox(collection) == []
     assert not (collection.project.live / "ledger.sqlite").exists()
@@ -119,6 +122,7 @@ def test_inbox_file_taken_by_other_process_is_skipped(collection, monkeypatch):
 def test_same_content_is_received_once(collection):
     take(collection, "one.jsonl", LINE.format("a", "1"))
     collection.receive([row("a", "2")], "api")
+
     assert take(collection, "two.jsonl", LINE.format("a", "1")).receipt.events == ()
     assert collection.ledger_view.life("a")[-1].payload["text"] == "2"
     assert listing(collection) == [".lock", "done/one.jsonl", "done/two.jsonl"]
@@ -131,6 +135,7 @@ def test_reverted_file_is_received_again(collection):
     for _ in range(2):
         again = take(collection, "one.jsonl", LINE.format("a", "1"))
         collection.apply()
+
     assert [event.state for event in collection.ledger_view.life("a")] == [
         "rolled_back",
         None,
@@ -162,6 +167,7 @@ def test_file_without_accepted_rows_fails_with_reason(collection):
     assert len(taken.receipt.rejected) == 25
     assert taken.receipt.events == ()
     assert listing(collection) == [".lock", "failed/bad.jsonl", "failed/bad.jsonl.reason"]
+
     lines = (collection.project.root / "inbox/failed/bad.jsonl.reason").read_text().splitlines()
     assert lines[0] == "no row was accepted, 25 were refused:"
     assert lines[1].startswith("row 1  a  empty text")
@@ -173,8 +179,10 @@ def test_unchanged_file_is_received_again_after_revert(collection):
     add(collection, row("a", "1"))
     for _ in range(2):
         assert take(collection, "one.jsonl", LINE.format("a", "1")).receipt.events == ()
+
     collection.revert(0)
     take(collection, "one.jsonl", LINE.format("a", "1"))
+
     assert collection.apply().added == ("a",)
 
 
@@ -194,8 +202,10 @@ def test_files_with_same_name_are_all_kept(
         take(collection, "x.jsonl", LINE.format("a", number))
         take(collection, "x.pdf", f"%PDF {number}")
     assert len(collection.ledger_view.life("a")) == 3
+
     folder = collection.project.root / "inbox"
     assert len(list((folder / "done").iterdir())) == 3
+
     failed = {path.name for path in (folder / "failed").iterdir()}
     assert len(failed) == 6
     assert {f"{name}.reason" for name in failed if not name.endswith(".reason")} <= failed
@@ -213,6 +223,7 @@ def test_an_unreadable_file_fails_alone_and_says_why(collection, name, content, 
     drop(collection, name, content, age=9)
     drop(collection, "good.jsonl", LINE.format("a", "1"))
     bad, good = inbox.receive_inbox(collection)
+
     assert bad.receipt is None
     assert reason in bad.reason
     assert len(good.receipt.events) == 1
@@ -282,6 +293,7 @@ def test_inbox_file_with_non_utf8_name_is_received(collection):
     for name, content in ((b"caf\xe9.jsonl", LINE.format("a", "1")), (b"caf\xe9.xls", "?")):
         Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_text(content)
     found = {taken.file: taken.reason for taken in inbox.receive_inbox(collection)}
+
     assert found.keys() == {"caf?.jsonl", "caf?.xls"}
     assert "an old Office format" in found["caf?.xls"]
     assert collection.ledger_view.life("a")[-1].source == "inbox/caf?.jsonl"
@@ -301,6 +313,7 @@ def test_only_too_deeply_nested_rows_are_refused(collection):
         for n in (900, 970, 101)
     ]
     taken = take(collection, "deep.jsonl", "\n".join([*rows, LINE.format("a", "1")]))
+
     assert len(taken.receipt.events) == 1
     assert [one.row for one in taken.receipt.rejected] == [1, 2, 3]
     assert taken.receipt.rejected[-1].reason == "bad JSON: values are nested more than 100 deep"
@@ -312,6 +325,7 @@ def test_long_names_of_archived_files_are_cut(collection):
         drop(collection, "é" * 125 + ".pdf", f"%PDF {text}", age=1)
         assert [taken.reason is None for taken in inbox.receive_inbox(collection)] == [True, False]
     names = [name.rpartition("/")[2] for name in listing(collection)]
+
     assert sum(name.endswith("x.jsonl") for name in names) == 2
     assert sum(name.endswith("é.pdf") for name in names) == 2
     assert sum(name.endswith("é.pdf.reason") for name in names) == 2

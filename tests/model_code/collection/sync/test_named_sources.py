@@ -81,12 +81,15 @@ def test_sync_of_one_source_never_deletes_of_another(live):
 
 def test_path_alone_means_its_source(live, tmp_path):
     assert sync(live, "wiki", cwd=tmp_path).source == "wiki"
+
     follow_wiki(live)
     assert read_sources(live.project) == {"wiki": str(tmp_path / "wiki")}
     assert sync(live, "notes", cwd=live.project.root).source == "default"
     assert sync(live, name="default").source == "default"
+
     (tmp_path / "team").mkdir()
     write(tmp_path / "team/wiki", {"a.md": "other"})
+
     with pytest.raises(FreshetError, match=r"'wiki' is the name .*--source NAME"):
         sync(live, "team/wiki", cwd=tmp_path)
     assert sync(live, "team/wiki", cwd=tmp_path, name="team").added == ["team:a.md"]
@@ -111,6 +114,7 @@ def test_bad_names_and_places_change_nothing(live, tmp_path, path, name, reason)
 def test_path_that_is_no_utf8_is_refused(live, tmp_path):
     folder = os.fsdecode(b"caf\xe9")
     write(tmp_path / folder, {"a.md": "text"})
+
     for name in (None, "cafe"):
         with pytest.raises(FreshetError, match=r"caf\\xe9 holds bytes that are no UTF-8"):
             sync(live, folder, cwd=tmp_path, name=name)
@@ -147,6 +151,7 @@ def test_name_in_source_follows_from_the_id(live, name):
 def test_new_source_may_not_take_prefix_of_others(live):
     write(live.project.root / "notes", {"wiki:a.md": "an own document"})
     sync(live)
+
     with pytest.raises(FreshetError, match="'wiki:a.md' is of another source"):
         follow_wiki(live)
     assert "wiki:a.md" in ids(live)
@@ -156,6 +161,7 @@ def test_own_document_with_prefix_of_source_is_refused(live):
     follow_wiki(live)
     write(live.project.root / "notes", {"wiki:a.md": "an own document"})
     outcome = sync(live)
+
     assert [row["document_id"] for row in outcome.rejected] == ["wiki:a.md"]
     assert live.present_documents(["wiki:a.md"])["wiki:a.md"].text == "wiki a"
 
@@ -165,6 +171,7 @@ def test_field_source_of_document_is_kept(live, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     sync(live, "rows.jsonl", cwd=tmp_path)
     fields = live.present_documents(["rows:1"])["rows:1"].fields
+
     assert fields == {"source": "rows", "original_source": "x", "original_source_": "a book"}
 
 
@@ -172,6 +179,7 @@ def test_refused_file_of_source_keeps_its_document(live, tmp_path):
     follow_wiki(live)
     (tmp_path / "wiki/a.md").write_bytes(b"\0")
     outcome = sync(live, name="wiki")
+
     assert [row["document_id"] for row in outcome.rejected] == ["wiki:a.md"]
     assert outcome.deleted == []
     assert "wiki:a.md" in ids(live)
@@ -181,6 +189,7 @@ def test_lost_source_deletes_nothing_and_names_its_command(live, tmp_path):
     follow_wiki(live)
     for path in (tmp_path / "wiki").rglob("*.md"):
         path.unlink()
+
     with pytest.raises(FreshetError, match="freshet sync --source wiki --force"):
         sync(live, name="wiki")
 
@@ -189,6 +198,7 @@ def test_source_that_moves_keeps_its_documents(live, tmp_path):
     follow_wiki(live)
     (tmp_path / "wiki").rename(tmp_path / "moved")
     outcome = sync(live, "moved", cwd=tmp_path, name="wiki")
+
     assert outcome.unchanged == 2
     assert read_sources(live.project) == {"wiki": str(tmp_path / "moved")}
 
@@ -241,6 +251,7 @@ def test_status_lists_sources(live, monkeypatch):
 def test_damaged_list_of_sources_hides_no_other_status(live, content):
     live.project.sources.write_text(content)
     lines = status_text(project_status(live.project)).splitlines()
+
     assert [line for line in lines if line.startswith("source ")][0].startswith(
         "source      unknown: "
     )
@@ -249,6 +260,7 @@ def test_damaged_list_of_sources_hides_no_other_status(live, content):
 
 def test_removal_deletes_only_documents_of_source(live):
     follow_wiki(live)
+
     assert remove_source(live, "wiki", dry_run=True).deleted == ["wiki:a.md", "wiki:deep/c.md"]
     assert len(ids(live)) == 4
     assert remove_source(live, "wiki").deleted == ["wiki:a.md", "wiki:deep/c.md"]
@@ -292,6 +304,7 @@ def test_interrupted_rename_goes_on(live, monkeypatch):
             rename_source(live, "wiki", "handbook")
     rename_source(live, "wiki", "handbook")
     live.apply()
+
     assert ids(live) == ["a.md", "b.md", "handbook:a.md", "handbook:deep/c.md"]
     assert list(read_sources(live.project)) == ["handbook"]
     assert sync(live, name="handbook").unchanged == 2
@@ -306,6 +319,7 @@ def test_rename_takes_no_name_in_use(live, tmp_path):
     row = {"_id": "doi:1", "text": "one"}
     (tmp_path / "more.jsonl").write_text(json.dumps(row) + "\n")
     add_files(live, [tmp_path / "more.jsonl"])
+
     for name in ("doi", "wiki", "default", "a b"):
         with pytest.raises(FreshetError, match="choose another name|cannot be the name"):
             rename_source(live, "wiki", name)
@@ -317,8 +331,10 @@ def test_document_changed_during_rename_stops_it(live, monkeypatch):
     documents = source_changes._renamed_documents(live, ["wiki:a.md"], "wiki", "handbook")
     stale = dict.fromkeys(live.content_hashes(), "another version")
     monkeypatch.setattr(LiveIndex, "content_hashes", lambda self: stale)
+
     with pytest.raises(FreshetError, match="'wiki:a.md' was changed meanwhile"):
         live.rename_documents(documents, "sync --source handbook")
+
     monkeypatch.undo()
     assert "wiki:a.md" in ids(live)
 
@@ -386,4 +402,5 @@ def test_missing_folder_is_not_blamed_on_the_settings(live):
 def test_all_sources_are_an_option_of_their_own(live, monkeypatch):
     monkeypatch.chdir(live.project.root)
     answer = CliRunner().invoke(app, ["sync", "--all", "--source", "wiki"])
+
     assert "leave out the path and --source" in str(answer.exception)

@@ -153,6 +153,7 @@ def test_merging_later_keeps_copied_documents(live):
 def test_equal_texts_are_kept_in_sync_build_and_add(live):
     write(live, a="# A\n\nmoss", b="# B\n\nmoss", c="# C\n\nmoss")
     notes = live.project.root / "notes"
+
     assert add_files(live, [notes], dry_run=True).added == ["a.md", "b.md", "c.md"]
     assert sync(live, dry_run=True).added == ["a.md", "b.md", "c.md"]
     assert len(build_hashes(live)) == 3

@@ -30,12 +30,14 @@ def test_inserted_text_is_read_and_deleted_text_is_not():
         + "<w:del><w:r><w:delText>nine</w:delText></w:r></w:del>"
         + f"<w:moveFrom>{run('gone')}</w:moveFrom><w:moveTo>{run(' sharp')}</w:moveTo>"
     )
+
     assert text_of(body) == "The ferry leaves at seven sharp"
 
 
 def test_content_controls_are_read_around_blocks_and_inside_lines():
     inline = f"<w:sdt><w:sdtContent>{run('Ada')}</w:sdtContent></w:sdt>"
     block = f"<w:sdt><w:sdtContent>{paragraph('A bound clause.')}</w:sdtContent></w:sdt>"
+
     assert text_of(block + paragraph(run("Name: ") + inline)) == "A bound clause.\nName: Ada"
 
 
@@ -43,6 +45,7 @@ def test_text_box_is_read_once():
     box = f"<w:txbxContent>{paragraph('boxed words')}</w:txbxContent>"
     choice = f"<mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback>"
     body = paragraph(f"<w:r><mc:AlternateContent>{choice}</mc:AlternateContent></w:r>")
+
     assert text_of(body) == "boxed words"
 
 
@@ -50,6 +53,7 @@ def test_tables_in_tables_and_merged_cells():
     inner = table(cell(paragraph("x")) + cell(paragraph("y")))
     merged = cell(paragraph("wide"), '<w:gridSpan w:val="2"/>')
     rows = [merged, cell(paragraph("left")) + cell(paragraph("right") + inner)]
+
     assert text_of(table(*rows)) == "wide\nleft right x y"
 
 
@@ -63,14 +67,17 @@ def test_headers_notes_and_comments_follow_the_body():
         endnotes=paragraph("An endnote."),
         comments=paragraph("A remark."),
     )
+
     assert text == "Body.\nHead line\nFoot line\nA footnote.\nAn endnote.\nA remark."
 
 
 def test_alt_text_and_link_text_are_read():
     picture = '<w:r><wp:docPr id="1" descr="a map of the delta"/></w:r>'
     link = f"<w:hyperlink>{run('the survey')}</w:hyperlink>"
+
     assert "a map of the delta" in text_of(paragraph(picture + link))
     assert "the survey" in text_of(paragraph(picture + link))
+
     twice = picture + '<w:r><wp:cNvPr id="1" descr="a map of the delta"/></w:r>'
     assert text_of(paragraph(twice)) == "a map of the delta"
 
@@ -93,6 +100,7 @@ def test_headings_follow_the_names_of_styles():
         + paragraph("Clay", "Mine")
         + paragraph("Plain")
     )
+
     assert text_of(body) == "# Delta\n\n\n# Silt\n\n\n# Clay\n\nPlain"
 
 
@@ -120,6 +128,7 @@ def test_embedded_files_are_named():
 
 def test_damaged_header_or_style_costs_only_itself():
     extraction = read_docx(docx(paragraph("Body.", "Titel"), header1="<w:p>"))
+
     assert extraction.text == "# Body."
     assert [remark.detail for remark in extraction.remarks] == [
         "the part word/header1.xml is damaged"
@@ -132,6 +141,7 @@ def test_damaged_properties_are_left_out_and_named():
         "docProps/core.xml": "<p:core>",
     }
     extraction = read_docx(archive(parts))
+
     assert extraction.text == "x"
     assert [remark.detail for remark in extraction.remarks] == ["its properties cannot be read"]
 
@@ -139,5 +149,6 @@ def test_damaged_properties_are_left_out_and_named():
 def test_hyphen_that_never_breaks_costs_no_word():
     body = paragraph("<w:r><w:t>sea</w:t><w:noBreakHyphen/><w:t>level</w:t></w:r>")
     extraction = read_docx(docx(body))
+
     assert extraction.text == "sea-level"
     assert measure_completeness(extraction) == []

@@ -119,6 +119,7 @@ def test_markdown_keeps_everything_behind_a_tag(source, text):
 
 def test_deeply_nested_markdown_is_kept_as_its_source():
     extraction = read_markdown(("> " * 300 + "deep words").encode())
+
     assert extraction.text.endswith("deep words")
     assert measure_completeness(extraction) == []
 
@@ -149,6 +150,7 @@ def test_deeply_nested_markdown_is_kept_as_its_source():
 )
 def test_front_matter_is_never_text(block, title, date):
     extraction = read_markdown(f"{block}\nThe sea rises.\n".encode())
+
     assert extraction.text == "The sea rises."
     assert extraction.title == title
     assert str(extraction.date or "") == date
@@ -168,6 +170,7 @@ def test_front_matter_is_never_text(block, title, date):
 )
 def test_rules_around_text_are_text(source):
     extraction = read_markdown(source.encode())
+
     assert measure_completeness(extraction) == []
     assert extraction.fields == {}
     assert extraction.title == ""
@@ -175,12 +178,14 @@ def test_rules_around_text_are_text(source):
 
 def test_cells_beyond_the_columns_of_a_table_are_appended():
     text = markdown_text("| a | b |\n|---|---|\n| c | d | e extra |\n\nend")
+
     assert "end" in text
     assert "extra" in text
 
 
 def test_alt_text_in_navigation_is_left_out():
     page = read_html(b"<nav><img alt='the logo'>std<b>1</b></nav><p>words</p>")
+
     assert page.text == "words"
     assert [remark.kind for remark in measure_completeness(page)] == ["left out"]
 
@@ -189,6 +194,7 @@ def test_alt_text_in_navigation_is_left_out():
 def test_source_that_takes_long_to_render_is_kept(source):
     started = time.process_time()
     extraction = read_markdown(source.encode())
+
     assert extraction.text == source.strip()
     assert [remark.kind for remark in extraction.remarks] == ["unreadable value"]
     assert time.process_time() - started < 5
@@ -202,4 +208,5 @@ def test_hostile_markup_is_read_in_bounded_time(unit):
     started = time.process_time()
     measure_completeness(read_html(markup))
     measure_completeness(read_markdown(markup))
+
     assert time.process_time() - started < 20

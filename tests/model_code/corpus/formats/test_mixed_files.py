@@ -219,6 +219,7 @@ def test_every_word_of_a_file_by_pandoc_is_found(tmp_path, suffix):
     (tmp_path / "a.md").write_text(markdown(blocks))
     path = tmp_path / f"a{suffix}"
     run(["pandoc", "-s", "--metadata=title:x", "-o", path, tmp_path / "a.md"])
+
     assert missing_words(path, blocks) == []
 
 
@@ -233,6 +234,7 @@ def test_every_word_of_a_file_by_libreoffice_is_found(tmp_path, suffix):
     kind = f"{suffix[1:]}:writer_pdf_Export" if suffix == ".pdf" else suffix[1:]
     command = ["soffice", home, "--headless", "--writer", "--convert-to", kind]
     run([*command, "--outdir", target, tmp_path / "a.html"])
+
     assert missing_words(target / f"a{suffix}", blocks) == []
 
 

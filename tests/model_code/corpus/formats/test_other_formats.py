@@ -95,6 +95,7 @@ def test_sheet_with_a_far_cell_is_refused_in_bounded_time():
         workbook.active.cell(row, 16_384, "x")
     stream = io.BytesIO()
     workbook.save(stream)
+
     with pytest.raises(RowError, match="more than 5,000,000 cells"):
         read_xlsx(stream.getvalue())
 
@@ -102,7 +103,9 @@ def test_sheet_with_a_far_cell_is_refused_in_bounded_time():
 def test_open_document_text_is_read_once():
     parts = {"content.xml": ODT, "meta.xml": '<m xmlns:dc="d"><dc:title>Docks</dc:title></m>'}
     extraction = require_complete(read_odt(archive(parts)))
+
     assert extraction.title == "Docks"
+
     lines = [" ".join(line.split()) for line in extraction.text.splitlines() if line.strip()]
     assert lines == ["# Docks", "A note.", "A dry dock holds.", "boxed", "a crane", "left right"]
 
@@ -111,6 +114,7 @@ def test_formula_of_an_open_document_is_read():
     formula = '<math xmlns="m"><mi>gauge</mi><mo>+</mo><annotation>hidden</annotation></math>'
     parts = {"content.xml": ODT, "Formula-1/content.xml": formula}
     extraction = require_complete(read_odt(archive(parts)))
+
     assert extraction.text.endswith("gauge+")
 
 
@@ -161,6 +165,7 @@ def test_chapter_that_the_spine_lacks_follows():
         "OPS/one.xhtml": "<html><body><p>Wood.</p></body></html>",
         "OPS/two b.xhtml": "<html><body><p>Stone.</p></body></html>",
     }
+
     assert sorted(read_epub(archive(parts)).text.split()) == ["Stone.", "Wood."]
 
 
@@ -193,6 +198,7 @@ def test_forwarded_mail_is_read_with_its_subject():
     mail.set_content("See below.")
     mail.add_attachment(inner)
     lines = require_complete(read_mail(mail.as_bytes())).text.split("\n\n")
+
     assert lines == ["See below.", "Low tide", "Bring boots."]
 
 
@@ -200,6 +206,7 @@ def test_unreadable_part_of_a_mail_costs_only_itself():
     mail = b"Subject: x\nContent-Type: multipart/mixed; boundary=b\n\n"
     parts = b"--b\nContent-Type: text/plain\n\na\0b\n--b\nContent-Type: text/plain\n\nwords\n--b--"
     extraction = read_mail(mail + parts)
+
     assert extraction.text.strip() == "words"
     assert [remark.kind for remark in extraction.remarks] == ["unread part"]
 
@@ -235,12 +242,14 @@ def test_notebook_keeps_texts_code_and_outputs():
     ]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
     extraction = require_complete(read_notebook(json.dumps(notebook).encode()))
+
     assert extraction.text == "# Catch\n\nUse <net> here.\n\nprint(catch)\n\ntons: 4\n"
 
 
 def test_notebook_that_breaks_its_format_is_read():
     cells = [{"cell_type": "markdown", "source": "Words."}]
     content = json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5, "metadata": {}})
+
     assert read_notebook(content.encode()).text == "Words."
 
 
@@ -294,11 +303,13 @@ def test_workbook_that_the_library_cannot_open_keeps_its_texts():
 
 def test_header_of_a_mail_may_have_any_encoding():
     mail = "Subject: Über die Brücke\nFrom: x@y.org\n\nGeöffnet.".encode("cp1252")
+
     assert read_mail(mail).title == "Über die Brücke"
 
 
 def test_mail_that_states_no_mark_between_its_parts_is_read():
     mail = b"Subject: Ferry\nContent-Type: multipart/mixed\n\nThe ferry leaves at noon."
+
     assert read_mail(mail).text == "The ferry leaves at noon."
 
 
@@ -309,4 +320,5 @@ def test_comment_in_the_code_of_a_notebook_is_no_heading():
     ]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
     extraction = read_notebook(json.dumps(notebook).encode())
+
     assert extraction.text == "\\# load\n\nrun()\n\n# Tides"

@@ -54,6 +54,7 @@ def values(tmp_path, name, content):
 
 def test_markdown_keeps_front_matter_headings_and_words(tmp_path):
     found = values(tmp_path, "notes/moss.md", MARKDOWN)
+
     assert found["id"] == "notes/moss.md"
     assert found["title"] == "On moss"
     assert str(found["date"]) == "2024-03-05"
@@ -68,6 +69,7 @@ def test_rules_around_text_are_no_front_matter(tmp_path):
 
 def test_html_keeps_what_a_browser_shows(tmp_path):
     found = values(tmp_path, "ferns.html", HTML)
+
     assert found["title"] == "On ferns"
     assert found["date"] == "2023-01-02"
     assert found["text"] == "They unroll\nslowly.\n\n## Use them\n\n- as food"
@@ -75,6 +77,7 @@ def test_html_keeps_what_a_browser_shows(tmp_path):
 
 def test_declared_text_encodings_are_read(tmp_path):
     latin = '<meta charset="iso-8859-1"><p>caf\u00e9'.encode("latin-1")
+
     assert values(tmp_path, "a.html", latin)["text"] == "caf\u00e9"
     assert values(tmp_path, "b.txt", "\u6392\u5e8f".encode("utf-16"))["text"] == "\u6392\u5e8f"
     assert values(tmp_path, "c.txt", b"\xef\xbb\xbfx")["text"] == "x"
@@ -85,6 +88,7 @@ def test_restructured_text_titles_become_headings(tmp_path):
         "=====\nMoss\n=====\n\nIntro.\n\nKinds\n-----\n\n.. unknown:: kept\n\nPeat\n~~~~\nSoft.\n"
     )
     found = values(tmp_path, "moss.rst", text)
+
     assert found["title"] == "Moss"
     assert found["text"] == "Intro.\n\n\n## Kinds\n\n\n.. unknown:: kept\n\n\n### Peat\n\nSoft."
 
@@ -93,6 +97,7 @@ def test_the_pages_of_a_pdf_are_sections(tmp_path):
     found = values(tmp_path, "book.pdf", pdf(["one moss", "", "two ferns"], "A book"))
     assert found["title"] == "A book"
     assert found["date"] == "2024-03-05T12:00:00+00:00"
+
     passages = passage_spans(found["text"], 50, 40, "sections")
     assert [section_at(found["text"], one.start) for one in passages] == ["Page 1", "Page 3"]
 
@@ -132,6 +137,7 @@ def test_first_heading_is_the_title_of_a_docx_without_title(tmp_path):
 )
 def test_unreadable_document_is_refused_with_reason(tmp_path, name, content, reason):
     found = read(tmp_path, name, content)
+
     assert isinstance(found, RefusedRow)
     assert found.reason == reason
     assert found.record_id == name
@@ -140,6 +146,7 @@ def test_unreadable_document_is_refused_with_reason(tmp_path, name, content, rea
 
 def test_a_huge_file_is_not_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(document_files, "MAX_FILE_BYTES", 3)
+
     assert read(tmp_path, "a.txt", "four").reason == "huge file"
 
 
@@ -149,8 +156,10 @@ def test_a_huge_file_is_not_opened(tmp_path, monkeypatch):
 )
 def test_unreadable_date_is_left_out_and_named(tmp_path, date, expected):
     row = read(tmp_path, "a.html", f'<meta name="date" content="{date}"><p>words</p>')
+
     assert row.values["date"] == expected
     assert "date" not in row.values["fields"]
+
     kinds = [note.kind for note in row.notes]
     if expected:
         assert kinds == []
@@ -162,9 +171,11 @@ def test_fields_that_no_document_can_hold_are_left_out_and_named(tmp_path):
     deep = "[" * 60 + "]" * 60
     source = f"---\ntitle: [x]\nkept: 1\ndeep: {deep}\nlong: {'x' * 90_000}\n---\nwords"
     row = read(tmp_path, "a.md", source)
+
     assert row.values["title"] == "a"
     assert row.values["fields"] == {}
     assert {note.kind for note in row.notes} == {"unreadable value"}
+
     row = read(
         tmp_path, "a.md", f"---\ntitle: [x]\nkept: 1\nlist: {deep[:40]}{deep[-40:]}\n---\nwords"
     )
@@ -189,6 +200,7 @@ def test_comment_in_code_is_no_title(tmp_path, source):
     path = tmp_path / "setup.md"
     path.write_text(source)
     row = read_document(path, "setup.md", "setup.md")
+
     assert row.values["title"] == "setup"
 
 
@@ -204,5 +216,6 @@ def test_file_without_text_says_why(tmp_path, name, content, reason):
     path = tmp_path / name
     path.write_bytes(content)
     refused = read_document(path, name, name)
+
     assert isinstance(refused, RefusedRow)
     assert reason in refused.detail

@@ -51,6 +51,7 @@ def test_mapped_columns_of_three_formats(tmp_path):
         table: [dict(row.values) for row in source.rows(table)]
         for table in ("documents", "queries", "qrels")
     }
+
     assert rows == {
         "documents": [
             {
@@ -85,6 +86,7 @@ def test_answers_are_read_in_every_format(tmp_path, suffix):
     queries = build_corpus(FilesSource(settings, tmp_path), settings, PassageSettings()).tables[
         "queries"
     ]
+
     assert queries["answers"].tolist() == ['["in 2008", "2008"]', None]
 
 
@@ -133,6 +135,7 @@ def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, spl
     write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, qrels, compress)
     beir = beir_source(tmp_path)
     documents = [row.values for row in beir.rows("documents")]
+
     assert documents[0] == {
         "id": "d1",
         "title": "Moss",
@@ -141,11 +144,13 @@ def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, spl
     }
     assert documents[1]["id"] == "d2"
     assert [row.values for row in beir.rows("queries")] == [{"id": "q1", "text": "what is soft"}]
+
     judged = [
         {"query_id": "q1", "document_id": "d1", "relevance": "1", "split": split}
         for split in splits
     ]
     assert [row.values for row in beir.rows("qrels")] == judged
+
     end = ".gz" if compress else ""
     assert [row.location for row in beir.rows("qrels")] == [
         f"qrels/{split}.tsv{end}:2" for split in splits
@@ -192,6 +197,7 @@ def test_judgements_of_another_folder(tmp_path, write_beir):
         qrels_folder="qrels-seen",
     )
     chosen = beir_source(tmp_path, qrels="qrels-seen")
+
     assert [(row.values["document_id"], row.values["split"]) for row in chosen.rows("qrels")] == [
         ("d2", "dev")
     ]
@@ -203,6 +209,7 @@ def test_judgements_of_another_folder(tmp_path, write_beir):
 def test_documents_alone_are_enough_but_not_less(tmp_path, write_beir):
     write_beir(tmp_path / "data", BEIR_DOCUMENTS)
     assert [list(beir_source(tmp_path).rows(table)) for table in ("queries", "qrels")] == [[], []]
+
     (tmp_path / "data/corpus.jsonl").unlink()
     with pytest.raises(FreshetError, match="must name a BEIR folder"):
         beir_source(tmp_path)
@@ -212,6 +219,7 @@ def test_misspelt_relevance_column_is_refused(tmp_path, write_beir):
     write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {"test": [("q1", "d1", 1)]})
     named = beir_source(tmp_path, columns=ColumnSettings(split="fold"))
     named.describe()
+
     assert [row.values["split"] for row in named.rows("qrels")] == ["test"]
     with pytest.raises(
         FreshetError, match=r"^qrels/test.tsv has no column 'grade' \(corpus.columns.relevance\)"

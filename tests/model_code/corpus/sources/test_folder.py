@@ -49,6 +49,7 @@ def opened(notes):
 
 def test_folder_source_skips_hidden_and_ignored_files(notes):
     source = opened(notes)
+
     assert [row.values["id"] for row in source.rows("documents")] == [
         "a/c.txt",
         "a/d.TXT",
@@ -100,6 +101,7 @@ def test_rules_of_git_count_that_are_in_no_gitignore(notes, tmp_path, monkeypatc
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     source = opened(notes)
     monkeypatch.undo()
+
     assert set(source.files) == {"a/kept.md", "b.md"}
     assert documents_for_git(notes) == {"a/kept.md", "b.md"}
     assert source.ignored_files == 3
@@ -110,6 +112,7 @@ def test_tracked_file_is_never_ignored(notes):
     git(notes, "init", "-q")
     git(notes, "add", "-f", "build/x.md")
     source = opened(notes)
+
     assert "build/x.md" in source.files
     assert set(source.files) == documents_for_git(notes)
 
@@ -121,10 +124,13 @@ def test_names_that_git_could_misread_are_asked_for(notes):
     for name in names:
         (notes / name).write_text("text")
     source = opened(notes)
+
     assert set(names[:1] + names[2:5]) < set(source.files)
     assert source.ignored_files == 1
+
     (notes / ".gitignore").write_text("*.txt\n!/:*.txt\nbuild/\n")
     source = opened(notes)
+
     assert [name for name in source.files if not name.startswith("a/")] == [":(top)x.txt", "b.md"]
 
 
@@ -132,6 +138,7 @@ def test_named_folder_is_read_even_if_git_ignores_it(notes, tmp_path):
     shutil.rmtree(notes / ".git")
     git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("/notes/\n")
+
     assert set(opened(notes).files) == {"a/c.txt", "a/d.TXT", "a/kept.md", "b.md"}
 
 
@@ -164,6 +171,7 @@ def test_broken_files_are_quarantined(notes):
     (notes / "broken.pdf").write_bytes(b"%PDF")
     settings = CorpusSettings(path="notes", quarantine_limit=0.5)
     built = build_corpus(opened(notes), settings, PassageSettings(cut="sections"))
+
     assert built.tables["documents"]["document_id"].tolist() == [
         "a/c.txt",
         "a/d.TXT",
@@ -180,6 +188,7 @@ def test_files_without_reader_are_named(notes):
     (notes / "a/old.doc").write_bytes(b"\xd0\xcf\x11\xe0")
     built = build_corpus(opened(notes), CorpusSettings(path="notes"), PassageSettings())
     found = [(note.file, note.kind) for note in built.notes]
+
     assert found == [("a/old.doc", "unread file"), ("image.png", "unread file")]
     assert built.report["files_with_notes"] == {"unread file": 2}
     assert len(built.tables["quarantine"]) == 0
@@ -221,6 +230,7 @@ def test_file_whose_name_is_no_id_is_refused_alone(notes, name, printable_name):
 
 def test_empty_or_absent_folder_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
+
     with pytest.raises(FreshetError, match=r"holds no document.*\.pdf"):
         open_source(CorpusSettings(path="empty"), tmp_path).describe()
     with pytest.raises(FreshetError, match="does not exist"):
@@ -235,6 +245,7 @@ def test_a_source_is_recognised_by_its_path(tmp_path, write_beir):
         path: resolve_source_kind(CorpusSettings(path=path), tmp_path)
         for path in ("beir", "docs", "rows.csv", "BeIR/nq")
     }
+
     assert {path: one.source for path, one in found.items()} == {
         "beir": "beir",
         "docs": "folder",

@@ -60,15 +60,18 @@ def settings(**more) -> CorpusSettings:
 def test_three_tables_of_a_data_set(tmp_path, data, streaming):
     source = hub.HubSource(settings(streaming=streaming), tmp_path)
     documents = list(source.rows("documents"))
+
     assert [row.values["id"] for row in documents] == ["d0", "d1", "d2"]
     assert documents[1].values["fields"] == {"shade": 1}
     assert documents[1].location == "corpus/corpus:1"
     assert [row.values for row in source.rows("queries")][0] == {"id": "1", "text": "query 1"}
+
     qrels = {
         (row.values["query_id"], row.values["document_id"], row.values["split"])
         for row in source.rows("qrels")
     }
     assert qrels == {(1, "d0", "train"), (2, "d1", "dev"), (3, "d2", "test")}
+
     alone = hub.HubSource(settings(queries=None, streaming=streaming), tmp_path)
     assert [list(alone.rows(table)) for table in ("queries", "qrels")] == [[], []]
 
@@ -81,6 +84,7 @@ def test_an_unknown_configuration_is_one_clear_error(tmp_path, data):
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_broken_file_is_one_clear_error(tmp_path, data, streaming):
     (data / "corpus.jsonl").write_bytes(b"\x88 no JSON")
+
     with pytest.raises(FreshetError, match="does not load"):
         list(hub.HubSource(settings(streaming=streaming), tmp_path).rows("documents"))
 
@@ -88,6 +92,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path, data, streaming):
 def test_local_hub_lock_follows_content(tmp_path, data):
     lock = make_source_lock(settings(), tmp_path)
     assert make_source_lock(settings(name=str(data), qrels=str(data)), tmp_path) == lock
+
     (data / "corpus.jsonl").write_text('{"_id": "d9", "text": "other"}\n')
     assert make_source_lock(settings(), tmp_path)["content_hash"] != lock["content_hash"]
 
@@ -156,6 +161,7 @@ def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
     )
     lock = make_source_lock(settings(name="BeIR/nq"), tmp_path)
     open_locked_source(settings(name="BeIR/nq"), tmp_path, lock)
+
     with pytest.raises(
         FreshetError, match=r"\(corpus.hub.revision: absent -> v2\).*run `freshet ingest` again"
     ):
@@ -174,7 +180,9 @@ def test_lock_without_requested_revision_is_accepted(tmp_path, monkeypatch):
     }
     open_locked_source(chosen, tmp_path, lock)
     made = make_source_lock(chosen, tmp_path)
+
     assert made == {**lock, "settings": {"corpus.hub.revision": "main"}}
+
     other = settings(name="BeIR/nq", qrels="BeIR/nq", revision="v2")
     with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: main -> v2\)"):
         open_locked_source(other, tmp_path, made)

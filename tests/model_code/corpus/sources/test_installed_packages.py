@@ -51,6 +51,7 @@ def blank(): "  "
 
 def test_public_definitions_with_summary_and_body():
     found = read_docstrings(SOURCE, ("sea", "tides"))
+
     assert [(item.name, item.kind, item.summary, item.text) for item in found] == [
         ("sea.tides", "module", "A module about tides.", "A module about tides.\n\nIt has a body."),
         ("sea.tides.Tide", "class", "The tide of a sea.", "The tide\nof a sea.\n\nHigh or low."),
@@ -61,6 +62,7 @@ def test_public_definitions_with_summary_and_body():
 
 def test_a_private_module_speaks_for_its_public_package():
     names = [item.name for item in read_docstrings(SOURCE, ("sea", "_core", "tides"))]
+
     assert names == ["sea.Tide", "sea.Tide.rise", "sea.Tide.fall"]
     assert read_docstrings(SOURCE, ("_sea", "tides")) == []
 
@@ -110,6 +112,7 @@ def source(*packages: str) -> InstalledPackagesSource:
 def test_documents_queries_and_qrels_of_a_package(package):
     tidal = source("tidal")
     documents = {row.values["id"]: row.values for row in tidal.rows("documents")}
+
     # the second crest is an overload of the first; "short" says next to nothing
     assert sorted(documents) == [
         "tidal.flow",
@@ -223,6 +226,7 @@ def test_popular_definitions_have_their_public_names(offered, name, said):
 def test_only_public_documented_definitions_are_read(offered):
     assert 6000 < len(offered) < 10_000
     assert not [name for name in offered if any(part.startswith("_") for part in name.split("."))]
+
     tops = {name.split(".")[0] for name in offered}
     assert not tops & {"antigravity", "this", "idlelib", "turtle", "tkinter", "test"}
     assert not {"math.pi", "os.sep", "posixpath.join"} & set(offered)
@@ -243,6 +247,7 @@ def test_an_import_cannot_write_connect_or_start_anything(code, tmp_path):
     guarded = f"import runpy, sys; guard = runpy.run_path({definitions.__file__!r}); sys.addaudithook(guard['refuse'])"
     command = [sys.executable, "-B", "-c", f"{guarded}\n{child}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
     assert "an import wanted" in done.stderr
     assert not (tmp_path / "written").exists()
 
@@ -252,6 +257,7 @@ def test_definitions_are_read_without_matplotlib_cache(monkeypatch, tmp_path):
     is installed.
     """
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
+
     assert len(installed_packages.read_definitions(["pandas"])) > 1000
 
 
@@ -259,6 +265,7 @@ def test_what_cannot_be_imported_is_said(monkeypatch, tmp_path):
     broken = tmp_path / "definitions.py"
     broken.write_text("raise RuntimeError('an import wanted socket.connect')")
     monkeypatch.setattr(definitions, "__file__", str(broken))
+
     with pytest.raises(
         FreshetError, match="docstrings of stdlib cannot be read: RuntimeError: an import wanted"
     ):
@@ -269,7 +276,9 @@ def test_the_lock_follows_the_sources_that_are_read(package, tmp_path):
     settings = CorpusSettings(packages=("tidal",))
     lock = make_source_lock(settings, tmp_path)
     (package / "tests" / "test_it.py").write_text("changed = True\n")
+
     assert make_source_lock(settings, tmp_path) == lock
+
     (package / "waves.py").write_text("changed = True\n")
     assert make_source_lock(settings, tmp_path)["content_hash"] != lock["content_hash"]
     assert str(tmp_path) not in str(lock)
@@ -284,6 +293,7 @@ def test_an_absent_package_is_named():
 def test_standard_library_excludes_tests_and_site_packages():
     names = {".".join(module) for module, _ in list_modules("stdlib")}
     assert {"json", "json.decoder", "asyncio.tasks", "concurrent.futures._base"} <= names
+
     tops = {name.split(".")[0] for name in names}
     assert not tops & {"test", "site-packages", "idlelib", "_pydecimal", "numpy", "sitecustomize"}
     assert not any("tests" in name.split(".") for name in names)

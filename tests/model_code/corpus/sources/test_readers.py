@@ -50,6 +50,7 @@ def test_a_bad_json_line_costs_that_line_alone(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"id": 1}\n\n{"id": \n[1]\n{"id": "\xff"}\r\n{"id": 2}')
     rows = list(read_rows(path, "documents", "a"))
+
     assert [row.location for row in rows] == ["a:1", "a:3", "a:4", "a:5", "a:6"]
     assert [row.reason for row in rows if isinstance(row, RefusedRow)] == ["bad JSON", "bad JSON"]
     assert [row.values["id"] for row in rows if not isinstance(row, RefusedRow)] == [1, "\udcff", 2]
@@ -59,6 +60,7 @@ def test_a_bad_csv_line_costs_that_line_alone(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('id,text\n1,"a\nb"\n2\n3,c,d\n\n4,e\n')
     rows = list(read_rows(path, "documents", "a"))
+
     assert [(row.location, isinstance(row, RefusedRow)) for row in rows] == [
         ("a:3", False),
         ("a:4", True),
@@ -71,6 +73,7 @@ def test_a_bad_csv_line_costs_that_line_alone(tmp_path):
 def test_lines_swallowed_by_stray_quote_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text('id,text\n1,a\n2,"b\n3,c\n4,"d"\n5,e\n6,"f" f\n7,"g"\n')
     rows = list(read_rows(tmp_path / "a.csv", "documents", "a"))
+
     assert [row.location for row in rows if isinstance(row, RefusedRow)] == [
         "a:3",
         "a:4",
@@ -95,12 +98,14 @@ def test_lines_swallowed_by_stray_quote_are_refused(tmp_path):
 )
 def test_unusable_csv_files_are_refused(tmp_path, content, message):
     (tmp_path / "a.csv").write_bytes(content.encode())
+
     with pytest.raises(FreshetError, match=message):
         list(read_rows(tmp_path / "a.csv", "documents", "a"))
 
 
 def test_parquet_with_duplicate_column_is_refused(tmp_path):
     pq.write_table(pa.table([["1"], ["2"]], names=["id", "id"]), tmp_path / "a.parquet")
+
     with pytest.raises(FreshetError, match="more than one column named 'id'"):
         list(read_rows(tmp_path / "a.parquet", "documents", "a"))
 
@@ -123,6 +128,7 @@ def no_utf8() -> pa.Array:
 def test_unreadable_parquet_value_refuses_only_its_row(tmp_path, column, reason):
     pq.write_table(pa.table({"id": ["1", "2"], "value": column}), tmp_path / "a.parquet")
     first, second = read_rows(tmp_path / "a.parquet", "documents", "a")
+
     assert first.values["id"] == "1"
     assert second.location == "a:2"
     assert second.reason == reason
@@ -143,6 +149,7 @@ def test_damaged_parquet_page_is_reported(tmp_path):
 
 def test_quotes_in_a_tsv_are_letters(tmp_path):
     (tmp_path / "a.tsv").write_text('query-id\tscore\n"q\t1\n')
+
     assert [row.values for row in read_rows(tmp_path / "a.tsv", "qrels", "a")] == [
         {"query-id": '"q', "score": "1"}
     ]
@@ -164,6 +171,7 @@ def test_unreadable_file_is_reported(tmp_path):
 def test_columns_without_a_name_may_be_many(tmp_path):
     (tmp_path / "a.csv").write_text("_id,text,,\n1,hello,,\n")
     (row,) = read_rows(tmp_path / "a.csv", "documents", "a.csv")
+
     assert row.values["_id"] == "1"
     assert row.values["text"] == "hello"
 
@@ -181,6 +189,7 @@ def test_rows_in_any_unicode_are_read(tmp_path, encoding, suffix):
         content = gzip.compress(content)
     path.write_bytes(content)
     (row,) = read_rows(path, "documents", "a")
+
     assert row.values == {"id": "1", "text": "caf\u00e9 \u6392"}
     assert row.notes == ()
 
@@ -209,6 +218,7 @@ def test_old_encoding_is_noted_once(tmp_path):
 
 def test_file_that_changes_its_encoding_is_refused_in_one_line(tmp_path):
     (tmp_path / "a.csv").write_bytes("id,text\n1,a\n".encode("utf-16") + b"\xd8")
+
     with pytest.raises(FreshetError, match="a.csv is not whole in the encoding utf-16"):
         list(read_rows(tmp_path / "a.csv", "documents", "a.csv"))
 
@@ -231,6 +241,7 @@ def test_json_array_gives_a_row_per_object(tmp_path, content):
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"id": 1}\n{"id": 2}\n', "", "3"])
 def test_json_that_is_no_array_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
+
     with pytest.raises(FreshetError, match="array of objects"):
         list(read_rows(tmp_path / "a.json", "documents", "a"))
 
@@ -238,6 +249,7 @@ def test_json_that_is_no_array_is_refused(tmp_path, content):
 def test_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "MAX_LINE_CHARACTERS", 1000)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"a" * 5000))
+
     with pytest.raises(FreshetError, match="a line of more than 1,000 characters"):
         list(read_rows(tmp_path / "a.jsonl.gz", "documents", "a"))
 
