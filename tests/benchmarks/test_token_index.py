@@ -30,7 +30,8 @@ def check_all(found: list[dict[str, Any]]) -> None:
     ]
     kinds += ["documents/s built", "queries/s in a batch", "one at a time"]
     assert all(kind in line["what"] for kind, line in zip(kinds, found, strict=True))
-    assert [line["ours"] for line in found[4:6]] == [1.0, 1.0], "recalls"
+    # The fifth and sixth rows are recalls.
+    assert [line["ours"] for line in found[4:6]] == [1.0, 1.0]
     # Of a size, less is better.
     size = found.pop(7)
     assert size["ratio"] == pytest.approx(size["peer"] / size["ours"])

@@ -86,7 +86,8 @@ def test_the_page_shows_them(language, visit, url):  # noqa: F811
     rest = page.evaluate(
         "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )
-    assert rest <= 0, "nothing is wider than the page"
+    # Nothing is wider than the page.
+    assert rest <= 0
 
     hit.get_by_role("button", name=title, exact=True).click()
     page.locator(".whole").get_by_text(word).first.wait_for()

@@ -97,7 +97,8 @@ def serve(address: str, program: str) -> None:
     sys.executable = program
     gc.collect()
     gc.freeze()
-    assert threading.active_count() == 1, "a fork takes none of the other threads with it"
+    # A fork does not copy the other threads.
+    assert threading.active_count() == 1
     listener = socket.socket(socket.AF_UNIX)
     selector = selectors.DefaultSelector()
     listener.bind(address)

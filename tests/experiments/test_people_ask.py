@@ -25,6 +25,5 @@ def test_the_shares_are_those_of_what_was_found():
             bool(set(answers) & set(shares["found"][text][:1]))
             for text, answers in questions.items()
         ]
-        assert sum(by_id) / 50 == pytest.approx(shares["first 1"]), (
-            "no first answer is known by an alias alone"
-        )
+        # No first answer is known by an alias alone.
+        assert sum(by_id) / 50 == pytest.approx(shares["first 1"])

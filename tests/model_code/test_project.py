@@ -104,9 +104,8 @@ def test_state_folder_is_in_project_by_default(tmp_path, monkeypatch):
     monkeypatch.setenv("FRESHET_STATE", "state")
     monkeypatch.chdir("/")
 
-    assert Project(tmp_path / "project").state == tmp_path / "project" / "state", (
-        "wherever it is asked"
-    )
+    # The answer does not depend on the working directory.
+    assert Project(tmp_path / "project").state == tmp_path / "project" / "state"
 
 
 def test_project_is_found_from_subfolder(tmp_path):

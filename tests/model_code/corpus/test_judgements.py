@@ -135,15 +135,13 @@ def test_missing_dev_and_gate_come_from_train(name, other, share):
 
     both = split_queries(given, QuerySplitSettings())
     assert {query for query, split in both.items() if split == "test"} == set(IDS[5_000:6_000])
-    assert {split for query, split in both.items() if query in carved} <= {name, "dev"}, (
-        "no other draw moves it"
-    )
+    # No other draw moves a query.
+    assert {split for query, split in both.items() if query in carved} <= {name, "dev"}
     assert split_queries({"q": "test"}, QuerySplitSettings()) == {"q": "test"}
 
     drawn = split_queries(given | dict.fromkeys(IDS[6_000:9_000]), QuerySplitSettings())
-    assert {query: drawn[query] for query in given} == both, (
-        "also beside queries that are drawn, as in a retrain"
-    )
+    # The split is also the same beside queries that are drawn, as in a retrain.
+    assert {query: drawn[query] for query in given} == both
 
 
 def test_adding_gate_split_moves_only_training_queries():

@@ -113,9 +113,8 @@ def test_leading_query_line_is_stripped_for_evaluation():
     seen = strip_query_lines(whole)
     assert seen.documents["text"].tolist() == ["Stable.", texts["d2"], texts["d3"]]
     assert seen.passages["text"].tolist() == ["Stable.", texts["d2"], texts["d3"], "Stable."]
-    assert whole.documents["text"].tolist() == list(texts.values()), (
-        "what is built and goes live is whole"
-    )
+    # The texts that are built and searched are whole.
+    assert whole.documents["text"].tolist() == list(texts.values())
 
 
 def test_queries_of_training_documents_are_named():

@@ -150,9 +150,8 @@ def test_settings_provide_prompts_missing_in_base(tiny_folder: Path, tmp_path: P
     base.save(tmp_path)
     other = settings.replace(prompts=PromptSettings(query="other: "))
 
-    assert Encoder.from_settings(other, tmp_path).fingerprint() == base.fingerprint(), (
-        "the folder tells its own"
-    )
+    # The folder has its own settings.
+    assert Encoder.from_settings(other, tmp_path).fingerprint() == base.fingerprint()
 
 
 def test_a_default_prompt_without_a_text_is_refused(tiny_folder: Path, tmp_path: Path) -> None:

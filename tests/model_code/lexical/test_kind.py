@@ -355,7 +355,8 @@ def test_embeddings_are_made_once(token_build: Build, monkeypatch) -> None:
     first, _, third = passages._embeddings([1, 2, 3])
 
     def refuse_texts(texts: list[str]) -> list[Sparse]:
-        assert not texts, "encoded again"
+        # Nothing is encoded again.
+        assert not texts
         return []
 
     monkeypatch.setattr(passages.encoder, "encode", refuse_texts)

@@ -175,7 +175,8 @@ def test_training_writes_report_encoder_and_model_card(
 
     low, high = report["best_dev_interval"]
     assert low <= report["best_dev"] <= high
-    assert low < high, "four queries say little"
+    # Four queries say little.
+    assert low < high
     assert (
         f"nDCG@10 {report['best_dev']:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on 4 dev "
         "queries" in card
@@ -237,7 +238,8 @@ def test_too_few_judgements_skip_training_and_later_stages(tmp_path: Path, qrels
         assert stage.run(after) == report
         assert left_out_reason(output) == report["left_out"]
 
-    assert (tmp_path / index.__name__ / "index").is_dir(), "a dependency of the next stage"
+    # The next stage depends on the folder.
+    assert (tmp_path / index.__name__ / "index").is_dir()
 
     expected = set() if qrels else {"left_out"}
     assert (
@@ -377,4 +379,5 @@ def test_self_judged_training_starts_without_query_lines(
     judged = evaluator.score(asked_for, encoder.encode_documents(evaluator.texts))
 
     assert report["start_dev"] == pytest.approx(judged)
-    assert judged < evaluator.score(asked_for, vectors[evaluator.rows]), "or the test shows nothing"
+    # Otherwise the test shows nothing.
+    assert judged < evaluator.score(asked_for, vectors[evaluator.rows])

@@ -296,4 +296,5 @@ def test_revert_to_erased_text_is_refused(live):
     ):
         collection.revert(holding)
     assert "n1" not in {hit.document_id for hit in Searcher.open(live.live).search("word1", 99)}
-    assert erase_documents(collection, ["n1"]).erased == ["n1"], "what was left over is gone now"
+    # What was left over is gone now.
+    assert erase_documents(collection, ["n1"]).erased == ["n1"]

@@ -258,7 +258,8 @@ def test_repair_without_intact_generation_names_promote(live):
     said = repair(live)
     assert any("make it live again by freshet promote" in line for line in said)
     assert retrievers(live.live) == []
-    assert len(list((live.live / "r" / "damaged").glob("0*"))) == 3, "nothing was deleted"
+    # Nothing was deleted.
+    assert len(list((live.live / "r" / "damaged").glob("0*"))) == 3
 
 
 @pytest.fixture

@@ -113,7 +113,8 @@ def test_feedback_adds_to_what_a_document_knows(builder: GenerationBuilder) -> N
     learn(builder, thumbs("rm", "make room"), thumbs("rm", "free some space", -2))
     builder.apply([page("df", "Show it.", "see room")], up_to(1), {})
 
-    assert found(builder.searcher, "some") == [], "thumbs down outweigh the judgement"
+    # Negative feedback outweighs the judgement.
+    assert found(builder.searcher, "some") == []
     assert set(found(builder.searcher, "room")) == {"rm", "df"}
 
 
@@ -217,7 +218,8 @@ def test_a_thousand_thumbs_of_one_person_are_bounded(builder: GenerationBuilder)
     ((known, rows),) = list(index.known_queries_of("wc"))
     assert len(rows) <= WORDS.limits.max_queries
     assert known.queries.lengths[rows].sum() <= WORDS.limits.max_words + len(rows)
-    assert found(builder.searcher, "list names of files")[0] == "ls", "its own words still win"
+    # The words of the document itself still win.
+    assert found(builder.searcher, "list names of files")[0] == "ls"
     for old, new in zip(before, rankings(builder.searcher), strict=True):
         others = [document_id for document_id, _ in new if document_id != "wc"]
         assert others == [document_id for document_id, _ in old if document_id != "wc"]

@@ -155,7 +155,8 @@ def replay_bulk_files(folder: Path) -> dict[str, dict]:
     first = sorted(folder.glob("documents-*.ndjson"))
     for path in [*first, *sorted(folder.glob("changes-*.ndjson"))]:
         content = path.read_text()
-        assert content.endswith("\n"), "the bulk API refuses a request without a final newline"
+        # The bulk API refuses a request without a final newline.
+        assert content.endswith("\n")
         lines = iter(content.splitlines())
         for line in lines:
             ((action, target),) = json.loads(line).items()

@@ -87,9 +87,8 @@ def test_vectors_do_not_depend_on_crashes_or_batches(
         pass
     assert vectors(own) == vectors(once)
     assert {"z", "aaa", "mmmm", "b"} <= vectors(own).keys()
-    assert len(GenerationStore(own.live, "r").current().segments) == 3, (
-        "one for each group that adds"
-    )
+    # Each group that adds documents has one.
+    assert len(GenerationStore(own.live, "r").current().segments) == 3
 
 
 def test_additions_can_keep_their_encodings(own: Project) -> None:

@@ -71,9 +71,8 @@ def test_maintenance_updates_all_live_retrievers(project):
     assert pending(project, "other") == 0
 
     receive(project, "c")
-    assert BackgroundMaintenance(project).run_all(except_retriever="hce") == {}, (
-        "who has just taken in what there was is left out"
-    )
+    # The retriever that has just applied the changes is left out.
+    assert BackgroundMaintenance(project).run_all(except_retriever="hce") == {}
     assert pending(project, "hce") == 1
     assert pending(project, "other") == 0
 
@@ -116,7 +115,8 @@ def test_failing_retriever_does_not_stop_others(project, monkeypatch, tmp_path):
     upkeep = BackgroundMaintenance(project)
     assert upkeep.run_all() == outcome.behind
     monkeypatch.setattr(StandInBuilder, "apply", real)
-    assert upkeep.run_all() == {}, "the next addition is another attempt"
+    # The next maintenance tries again.
+    assert upkeep.run_all() == {}
     assert request_due_tasks(project) == []
 
 
@@ -172,7 +172,8 @@ def test_maintenance_keeps_builds_and_retrain_inputs(project, monkeypatch):
         receive(project, f"d{number}")
         upkeep.run_all()
 
-    assert {0, 1} <= set(generations(project)), "the plan's generation and its base"
+    # The generation of the plan and its base are kept.
+    assert {0, 1} <= set(generations(project))
     assert not {2, 3} & set(generations(project))
 
     retrain_workspace(project, "k").root.mkdir()
