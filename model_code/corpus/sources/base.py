@@ -78,7 +78,8 @@ def resolve_source_kind(
         remedy: End of the error message: what names the path, or what to name in its place.
 
     Raises:
-        FreshetError: If the path does not exist and is not the name of a data set.
+        FreshetError: If the path does not exist and is not the name of a data set, or if it is a
+            file that holds no rows.
     """
     if settings.source != "auto":
         return settings
@@ -90,6 +91,10 @@ def resolve_source_kind(
         is_beir = any((path / name).is_file() for name in _BEIR_FILES)
         return settings.replace(source="beir" if is_beir else "folder")
     if path.is_file():
+        # This module is imported at every start, and most starts read no file.
+        from model_code.corpus.sources.readers import require_row_format
+
+        require_row_format(path, str(path))
         return settings.replace(source="files")
     if _HUB_NAME.fullmatch(settings.path):
         return settings.replace(source="hub", hub=settings.hub.replace(name=settings.path))

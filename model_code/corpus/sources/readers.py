@@ -42,6 +42,31 @@ SAMPLE_BYTES = 4_000_000
 _UNCLOSED_QUOTE = "unexpected end of data"
 
 
+def require_row_format(path: Path, name: str) -> str:
+    """Return the suffix of a file of rows, without `.gz` and in lower case.
+
+    Args:
+        path: The file.
+        name: Name of the file in messages.
+
+    Raises:
+        FreshetError: If the suffix is that of no file of rows.
+    """
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if suffix in SUFFIXES:
+        return suffix
+    row_suffixes = ", ".join(SUFFIXES)
+    if suffix in DOCUMENT_SUFFIXES:
+        raise FreshetError(
+            f"{name} is one document, and a source is a folder of documents or a file of rows "
+            f"({row_suffixes}, also .gz); name the folder of the document"
+        )
+    raise FreshetError(
+        f"{name} has an unknown format; files that can be read end in {row_suffixes} (rows, also "
+        f".gz) or {', '.join(DOCUMENT_SUFFIXES)} (one document)"
+    )
+
+
 def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
     """Yield the rows of a file, with its column names.
 
@@ -53,12 +78,7 @@ def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]
     Raises:
         FreshetError: If the format is unknown, or the file cannot be read as a whole.
     """
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise FreshetError(
-            f"{name} has an unknown format; files that can be read end in {', '.join(SUFFIXES)} "
-            f"(rows, also .gz) or {', '.join(DOCUMENT_SUFFIXES)} (one document)"
-        )
+    suffix = require_row_format(path, name)
     try:
         if suffix == ".parquet":
             yield from _read_parquet(path, table, name)

@@ -237,6 +237,12 @@ def test_empty_or_absent_folder_is_refused(tmp_path):
         open_source(CorpusSettings(path="absent"), tmp_path)
 
 
+def test_one_document_is_no_source(tmp_path):
+    (tmp_path / "notes.txt").write_text("Bees fly in spring.")
+    with pytest.raises(FreshetError, match="is one document, and a source is a folder"):
+        resolve_source_kind(CorpusSettings(path="notes.txt"), tmp_path)
+
+
 def test_a_source_is_recognised_by_its_path(tmp_path, write_beir):
     write_beir(tmp_path / "beir", [{"_id": "1", "text": "x"}], compress=True)
     (tmp_path / "docs").mkdir()

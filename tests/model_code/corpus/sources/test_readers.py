@@ -161,7 +161,8 @@ def test_unreadable_file_is_reported(tmp_path):
         ("a.jsonl.gz", cut, "not a whole .gz"),
         ("b.jsonl.gz", b"plain", "not a whole .gz"),
         ("a.parquet", b"plain", "not a Parquet file"),
-        ("a.txt", b"plain", "unknown format"),
+        ("a.txt", b"plain", "is one document"),
+        ("a.xyz", b"plain", "unknown format"),
     ]:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FreshetError, match=message):
