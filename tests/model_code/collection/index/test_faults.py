@@ -119,7 +119,7 @@ FAULTS = {
     "one writer",
     wrong_encoder: "of add_documents failed: {root}/live/r/generations/000000: its encoder has "
     "fingerprint ",
-    failing_source: "of sync failed: {root}/rows.jsonl does not exist",
+    failing_source: "of sync failed: not synced: default: {root}/rows.jsonl does not exist",
     refused_gate: "gate: refuse version 2: worse: hit@1",
     growing_lag: "4 changes are waiting, the oldest for 12 min",
     empty_vectors: "of add_documents failed: the new generation is refused: document 'new' is of "
