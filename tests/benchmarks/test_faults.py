@@ -136,7 +136,7 @@ def test_retriever_with_missing_document_is_detected(trial, monkeypatch):
 
 
 def test_damaged_generation_is_noticed(trial):
-    file = trial.project.live / "hce" / "generations" / "000000" / "documents.parquet"
+    file = trial.project.live / "hce" / "generations" / "000000" / "documents.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
 
     with pytest.raises(FreshetError, match="was changed"):

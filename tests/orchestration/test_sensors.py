@@ -162,7 +162,7 @@ def test_schedule_syncs_source(project, instance, monkeypatch):
     page = Page(project, instance, "live.sync=0 * * * *")
     (schedule,) = page.repository.schedule_defs
 
-    def sync(live):
+    def sync(live, **options):
         return sync_module.SyncReport(added=["a"], unchanged=2)
 
     monkeypatch.setattr(sync_module, "sync", sync)
