@@ -6,6 +6,7 @@ every other file.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -160,10 +161,12 @@ def write_text(path: Path, text: str) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append a line of text to a file, and wait until it is on the disk.
 
-    A crash may have cut off the last line of the file. The new line does not continue it.
+    A crash may have cut off the last line of the file. The new line does not continue it. Lines of
+    other processes and threads are complete, because the file is locked meanwhile.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
         end = stream.seek(0, os.SEEK_END)
         start = b""
         if end:

@@ -129,7 +129,7 @@ def affordable_steps(seconds: float, runs: int, seconds_per_step: float, largest
     """Return the number of steps of each of several trainings that fit into the time.
 
     >>> affordable_steps(seconds=600, runs=6, seconds_per_step=0.2, largest=354)
-    325
+    350
     """
     for_steps = seconds * (1 - SPARE_SHARE) / runs - SECONDS_BESIDE_STEPS
     return int(min(largest, max(EVALUATIONS, for_steps / seconds_per_step)))

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json
-from model_code.retrieval.indexed import IndexedRetriever
 from model_code.settings import Settings
 
 if TYPE_CHECKING:
     from model_code.context import StageContext
+    from model_code.retrieval.indexed import IndexedRetriever
 
 TRAINED_KINDS: dict[str, str] = {
     "dense": "model_code.dense.kind",

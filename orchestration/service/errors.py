@@ -124,8 +124,12 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        # FastAPI answers so if the bytes of a body are not UTF-8.
-        return error_response(422, "the body cannot be read; send JSON in UTF-8; see /docs")
+        # FastAPI answers so if it cannot parse the bytes of a body.
+        return error_response(
+            422,
+            "the body cannot be read: it is not JSON in UTF-8, or its values are nested too "
+            "deeply; see /docs",
+        )
     message = f"{error.detail}: {request.method} {request.url.path}; see /docs"
     retry_after = (error.headers or {}).get("Retry-After")
     seconds = None if retry_after is None else int(retry_after)

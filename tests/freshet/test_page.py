@@ -323,6 +323,7 @@ def test_document_without_file_offers_its_id(visit):
 def test_file_of_document_is_linked(visit, monkeypatch, tmp_path):
     path = tmp_path / "split.html"
     path.write_text("<script>alert(1)</script>")
+    monkeypatch.setattr(routes, "has_source_file", lambda project, document_id: True)
     monkeypatch.setattr(routes, "find_source_file", lambda project, document_id: path)
     page = visit("/#q=split+a+string")
     page.locator(".title").first.click()
@@ -390,7 +391,8 @@ def test_empty_page_tells_the_freshness_loop(visit, added):
     steps.first.wait_for()
 
     names = page.locator("#loop b").all_text_contents()
-    assert names == ["Arrived", "Added", "Drift", "Trial", "Retrain", "Gate", "Judged"]
+    expected = ["Arrived", "Added", "Drift", "Retune", "Trial", "Retrain", "Gate", "Judged"]
+    assert names == expected
     assert "drift.minimum_batch" in page.locator("#loop").text_content()
     assert "judged questions" in page.locator("#loop").text_content()
 

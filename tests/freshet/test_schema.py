@@ -89,7 +89,7 @@ def test_body_that_is_not_utf8_is_refused(url):
     headers = {"Content-Type": "application/json"}
     answer = httpx.post(f"{url}/feedback", content=b"/h\x10\xff", headers=headers)
     assert answer.status_code == 422
-    assert "send JSON in UTF-8" in answer.json()["error"]
+    assert "it is not JSON in UTF-8" in answer.json()["error"]
 
 
 def test_recorded_deletion_is_in_the_schema(url):

@@ -130,5 +130,5 @@ def test_deeply_nested_json_is_refused(serve):
 
     answer = serve().post("/documents", content=body, headers=headers)
 
-    assert answer.status_code == 400
+    assert answer.status_code == 422
     assert "\n" not in answer.json()["error"]
