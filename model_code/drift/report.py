@@ -177,7 +177,8 @@ def _find_examples(
     examples = dict(newest.examples)
     examples[DOMAIN_AUC.name] = farthest_from_old(calibration.reference.vectors, newest)
     examples[CHANGED_DOCUMENTS] = largest_losses(newest.changed)
-    if protected is not None:
+    # Protected queries that are too few for a test are not searched, and have no scores now.
+    if protected is not None and len(protected.after):
         examples[PROTECTED_QUERIES] = largest_losses(protected)
     return {name: documents for name, documents in examples.items() if documents}
 

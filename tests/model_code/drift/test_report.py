@@ -183,6 +183,15 @@ def test_too_few_protected_queries_are_skipped(calibrated: Calibration) -> None:
     assert "19 protected queries" in reasons_to_skip(report)["protected_old"]
 
 
+# Too few protected queries are not searched, so they have no scores after the additions.
+def test_unsearched_protected_queries_are_skipped(calibrated: Calibration) -> None:
+    unsearched = PairedScores(np.ones(5), np.empty(0), np.empty(0))
+
+    report = make_report(calibrated, [arrivals(1)], 30, unsearched)
+
+    assert "5 protected queries" in reasons_to_skip(report)["protected_old"]
+
+
 def changed(before: np.ndarray, after: np.ndarray) -> Arrivals:
     """Return a batch of new documents and of changed ones."""
     scores = paired(before, after)
