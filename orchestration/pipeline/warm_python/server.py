@@ -190,6 +190,9 @@ def run(request: Request) -> None:
 
 def main(descriptor: int, libraries: list[str]) -> None:
     """Serve, and run a request in each forked process."""
+    # A build in the background may ignore SIGTERM, because Dagster handles it as SIGINT, which the
+    # shell ignores there. Commands have to end by SIGTERM.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with socket.socket(fileno=descriptor) as listener:
         import_libraries(libraries)
         request = serve(listener)

@@ -117,8 +117,16 @@ def test_an_unknown_module_is_an_error(warm_python):
     assert "No module named no_such_module" in done.stderr
 
 
+@pytest.fixture
+def ignoring_termination() -> Iterator[None]:
+    """Ignore SIGTERM in this process, as a build in the background may do."""
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGTERM, previous)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_command_ends_with_its_client(warm_python, folder, number):
+def test_a_command_ends_with_its_client(ignoring_termination, warm_python, folder, number):
     client = start(warm_python, folder, "sleeper")
     command = psutil.Process(int(client.stdout.readline()))
 
