@@ -20,7 +20,6 @@ from model_code.files import read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
-from model_code.training.batches import Collator
 from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
 from model_code.training.negatives import Bm25Negatives
 from model_code.training.settings import TrainingSettings
@@ -281,17 +280,12 @@ class SquadTrainer(Trainer):
         self.sampler = sampler
         super().__init__(*arguments, **options)
 
-    def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Collator:
-        return Collator(
-            self.data,
-            self.settings,
-            self.encoder.tokenize,
-            self.seed,
-            hierarchy,
-            batch_tokens,
-            self.sampler or self.negatives,
-            self.encoder.prompts,
-        )
+    def _make_collator(
+        self, hierarchy: Hierarchy | None, batch_tokens: int
+    ) -> Callable[[int, np.ndarray], Any]:
+        if self.sampler is not None:
+            self.negatives = self.sampler
+        return super()._make_collator(hierarchy, batch_tokens)
 
 
 def training_data(data: SquadInput, texts: int | None = None) -> TrainingData:

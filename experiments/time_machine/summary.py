@@ -148,22 +148,29 @@ def stream_table(name: str, result: Mapping[str, Any]) -> str:
         f"**{name}**: {documents[0]:,} documents become {documents[result['steps']]:,} in "
         f"{result['steps']} steps; {result['queries']:,} queries in all; {seeds}",
         "",
-        "| policy | nDCG@10 | arrived documents | changelog entries | less retraining | stale hits "
-        "| processor s | of retraining | lag, s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| policy | trainings | nDCG@10 | arrived documents | changelog entries | less retraining "
+        "| stale hits | processor s | of retraining | lag, s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for policy, row in result["summary"].items():
         difference = row.get("less retrain", {}).get("everything")
+        share = ""
+        if "share of its seconds" in row:
+            share = f"{row['share of its seconds']:.0%}"
+        lag = "never"
+        if row["lag seconds"] is not None:
+            lag = f"{row['lag seconds']:.1f}"
         cells = [
             result["labels"][policy],
+            str(row["trainings"]),
             _number(row["everything"]),
             _number(row["arrived"]),
             _number(row["changelog"]),
             _difference(difference),
             f"{row['stale hits']:,.0f}",
             f"{row['seconds']:,.0f}",
-            f"{row['share of its seconds']:.0%}" if "share of its seconds" in row else "",
-            "never" if row["lag seconds"] is None else f"{row['lag seconds']:.1f}",
+            share,
+            lag,
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -452,6 +452,6 @@ def test_tables_and_picture(stream, tmp_path):
     table = result_tables({"docstrings": result})
     draw(result, tmp_path / "picture.png")
 
-    assert "| frozen index | 0.2" in table
+    assert "| frozen index | 1 | 0.2" in table
     assert "| never |" in table
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

@@ -177,12 +177,13 @@ def _find_deciding_report(ledger: Ledger, retriever: str) -> DecidingReport | No
                 if (events.first, events.last) == (row["first_event"], row["last_event"]):
                     task = candidate
                     break
+        task_state = None
+        run_id = None
+        if task is not None:
+            task_state = str(task.state)
+            run_id = task.run_id
         return DecidingReport(
-            row["recorded"],
-            decision["action"],
-            tuple(decision["reasons"]),
-            None if task is None else str(task.state),
-            None if task is None else task.run_id,
+            row["recorded"], decision["action"], tuple(decision["reasons"]), task_state, run_id
         )
     return None
 

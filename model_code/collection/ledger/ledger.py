@@ -510,10 +510,13 @@ class Ledger:
             pending = _pending_ids(connection, to, target.current_cursor.position.event)
             compensations = _compensations(connection, to, target)
             ids = insert_events(connection, [{**row, **arrival} for row in compensations])
+            first_compensation = None
+            if ids:
+                first_compensation = ids[0]
             revert = {
                 "to": to,
                 "files": not is_known,
-                "first": ids[0] if ids else None,
+                "first": first_compensation,
                 "retriever": target.retriever,
                 "generation": target.generation,
                 "current": target.current,
