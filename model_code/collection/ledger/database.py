@@ -161,6 +161,7 @@ class Database:
         """
         self._file = sqlite_file(url)
         self._engine = _make_engine(_readable_url(url, self._file))
+        # The identity of the file when it was opened. `is_replaced` compares it later.
         self._opened_file = None
         if self._file is not None and self._file.exists():
             self._opened_file = self._file.stat()
@@ -172,6 +173,7 @@ class Database:
             # All statements of a transaction read the same state. SQLite does this by default.
             read_options["isolation_level"] = "REPEATABLE READ"
         self._reading_engine = self._engine.execution_options(**read_options)
+        # `_begin_sqlite` takes the write lock for a transaction with this option.
         self._writing_engine = self._engine.execution_options(ledger_writes=True)
 
     def format(self) -> int | None:
@@ -213,6 +215,7 @@ class Database:
             FreshetError: If another connection reads the SQLite file. Old pages then remain in its
                 write-ahead log.
         """
+        # VACUUM fails in a transaction, so neither branch uses `write`.
         if self._engine.dialect.name != "sqlite":
             autocommit = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             with autocommit as connection:
@@ -220,11 +223,12 @@ class Database:
             return
 
         with closing(self._engine.raw_connection()) as pooled:
-            # The cursor of the driver is used because SQLAlchemy would begin a transaction, and
-            # VACUUM fails in a transaction.
+            # The cursor of the driver is used because SQLAlchemy would begin a transaction.
             cursor = pooled.cursor()
             cursor.execute("VACUUM")
-            is_busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            # The write-ahead log still holds old pages. This moves it into the file and empties it.
+            checkpoint = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        is_busy = checkpoint[0]
         if is_busy:
             raise FreshetError(
                 "the ledger is being read, so that its former pages are still there: try again"
@@ -264,6 +268,7 @@ def open_database(url: str) -> Database:
     if database is not None:
         return database
     _create_tables(url)
+    # Opening it again checks the format, because another process may have created the tables.
     return open_database(url)
 
 
@@ -338,6 +343,14 @@ def _readable_url(url: str, file: Path | None) -> str:
 
 
 def _make_engine(url: str) -> sa.Engine:
+    """Create SQLAlchemy's engine for a database, without connecting to it.
+
+    On SQLite, functions of this module prepare each connection, begin transactions and explain
+    errors.
+
+    Raises:
+        FreshetError: If the URL is malformed, or needs a driver that is not installed.
+    """
     try:
         engine = sa.create_engine(url)
     except ModuleNotFoundError as error:
@@ -386,15 +399,15 @@ def _describe_writer(file: str) -> str:
     with suppress(OSError):
         inode = Path(f"{file}-shm").stat().st_ino
         lock_ending = f":{inode} {SQLITE_WRITER_BYTE} {SQLITE_WRITER_BYTE}"
-        pid = "of no name"
         for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
-            # Lines with an arrow are processes that wait for the lock.
-            if line.endswith(lock_ending) and "->" not in line:
-                pid = line.split()[-4]
-                break
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-        command = " ".join(arguments).strip()
-        return f"process {pid} ({command[:100]})"
+            is_waiting = "->" in line
+            if is_waiting or not line.endswith(lock_ending):
+                continue
+            # The last four words are the process id, the file, and the first and last locked byte.
+            pid = line.split()[-4]
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+            command = command_line.replace("\0", " ").strip()
+            return f"process {pid} ({command[:100]})"
     return "another process"
 
 
@@ -464,6 +477,7 @@ def upsert(
         insert = postgresql.insert(table)
     else:
         insert = sqlite.insert(table)
+    # `excluded` is SQL's name for the row that could not be inserted.
     overwritten = {name: insert.excluded[name] for name in rows[0].keys() - set(key)}
     statement = insert.on_conflict_do_update(index_elements=key, set_=overwritten, where=where)
     connection.execute(statement, rows)

@@ -203,7 +203,7 @@ class Ledger:
         Returns:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
-        rows = [put_row(document) for document in documents]
+        rows = [_put_row(document) for document in documents]
         receipt = self._append(rows, source, rejected, batch, conditions)
         self._record_action(AuditAction.PUT, len(receipt.events), receipt.events)
         return receipt
@@ -230,7 +230,7 @@ class Ledger:
         Returns:
             The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
-        rows = [removal_row(document_id) for document_id in document_ids]
+        rows = [_removal_row(document_id) for document_id in document_ids]
         receipt = self._append(rows, source, rejected, None, conditions)
         self._record_action(AuditAction.REMOVE, len(receipt.events), receipt.events)
         return receipt
@@ -250,40 +250,45 @@ class Ledger:
         batch: str | None,
         conditions: Mapping[str, VersionCondition],
     ) -> Receipt:
-        """Append the events that change a document, and record refused rows; see `receive`."""
-        arrival = {"source": source, "received": time.time()}
+        """Append an event for each row that changes its document, and record refused rows.
+
+        Args:
+            rows: Rows of events that put or remove documents.
+            source: Origin of the rows.
+            rejected: Rows that were refused before this call.
+            batch: Name of the batch, or None; see `receive`.
+            conditions: Versions that documents must have, by document id.
+        """
+        received = time.time()
+        # If a document occurs several times, only its last row counts.
         last_rows = {row["document_id"]: row for row in rows}
-        new = [row for row in rows if row is last_rows[row["document_id"]]]
+        new_rows = [row for row in rows if row is last_rows[row["document_id"]]]
         with self._database.write() as connection:
             if batch is not None:
-                new = _unreceived_rows(connection, batch, new)
-                upsert(connection, batches, [{"batch": batch, **arrival}], "batch")
+                new_rows = _unreceived_rows(connection, batch, new_rows)
+                batch_row = {"batch": batch, "source": source, "received": received}
+                upsert(connection, batches, [batch_row], "batch")
 
             contents = _last_contents(connection, last_rows)
-            changed: list[Row] = []
+            changed_rows: list[Row] = []
             conflicts: list[Rejection] = []
-            for row in new:
+            for row in new_rows:
                 content = (row["kind"], row["content_hash"])
-                if contents.get(row["document_id"]) == content:
+                is_unchanged = contents.get(row["document_id"]) == content
+                if is_unchanged:
                     continue
                 conflict = _version_conflict(row, contents, conditions)
                 if conflict is None:
-                    changed.append({**row, **arrival})
+                    changed_rows.append(row)
                 else:
                     conflicts.append(conflict)
-            rejected = (*rejected, *conflicts)
-            event_ids = insert_events(connection, changed)
-
-            if rejected:
-                refused_rows: list[Row] = []
-                for rejection in rejected:
-                    identity = {"hash": _rejection_hash(rejection, source)}
-                    refused_rows.append({**identity, **vars(rejection), **arrival})
-                upsert(connection, rejections, refused_rows, "hash")
+            event_ids = _insert_events(connection, changed_rows, source, received)
+            all_rejected = (*rejected, *conflicts)
+            _insert_rejections(connection, all_rejected, source, received)
         return Receipt(
-            received=len(rows) + len(rejected) - len(conflicts),
+            received=len(rows) + len(rejected),
             unchanged=len(rows) - len(event_ids) - len(conflicts),
-            rejected=tuple(rejected),
+            rejected=all_rejected,
             events=event_ids,
         )
 
@@ -304,19 +309,19 @@ class Ledger:
             FreshetError: If a document has another content hash, because it was changed meanwhile.
                 Nothing is changed then.
         """
-        arrival = {"source": source, "received": time.time()}
         rows: list[Row] = []
+        new_ids: dict[str, str] = {}
         for old_id, document in documents.items():
-            rows.append({**put_row(document), **arrival})
-            rows.append({**removal_row(old_id), **arrival})
+            rows.append(_put_row(document))
+            rows.append(_removal_row(old_id))
+            new_ids[old_id] = document.document_id
 
         with self._database.write() as connection:
             contents = _last_contents(connection, documents)
             for old_id, content in contents.items():
                 if content != (EventKind.PUT, versions[old_id]):
                     raise FreshetError(f"{old_id!r} was changed meanwhile; run the command again")
-            event_ids = insert_events(connection, rows)
-            new_ids = {old_id: document.document_id for old_id, document in documents.items()}
+            event_ids = _insert_events(connection, rows, source, time.time())
             _move_feedback(connection, new_ids)
         self._record_action(AuditAction.RENAME, len(documents), event_ids)
         return Receipt(received=len(documents), unchanged=0, rejected=(), events=event_ids)
@@ -345,6 +350,7 @@ class Ledger:
                 connection.execute(sa.delete(feedback).where(feedback.c.document_id.in_(ids)))
             removal_ids = _last_event_ids(connection, document_ids)
         self._record_action(AuditAction.ERASE, len(document_ids), removal_ids)
+        # Deleted contents stay in the file of the database until it is rewritten.
         self._database.vacuum()
 
     def record_solves(self, queries: Mapping[str, Collection[str]], source: str) -> None:
@@ -358,7 +364,6 @@ class Ledger:
             queries: Hashes of the queries to solve for, by document id; see `query_hash`.
             source: Reason for solving the vectors again.
         """
-        arrival = {"source": source, "received": time.time()}
         rows: list[Row] = []
         for document_id, hashes in sorted(queries.items()):
             row = {
@@ -367,9 +372,9 @@ class Ledger:
                 "content_hash": "",
                 "payload": {"queries": sorted(hashes)},
             }
-            rows.append({**row, **arrival})
+            rows.append(row)
         with self._database.write() as connection:
-            event_ids = insert_events(connection, rows)
+            event_ids = _insert_events(connection, rows, source, time.time())
         self._record_action(AuditAction.SOLVE, len(event_ids), event_ids)
 
     def record_feedback(self, verdict: Feedback, now: float | None = None) -> str:
@@ -386,10 +391,10 @@ class Ledger:
             The recorded verdict after this call: one of the values of `Opinion`.
         """
         received = time.time() if now is None else now
-        row = {**vars(verdict), "hash": verdict.key, "received": received}
-        may_replace = sa.or_(
-            sa.literal(verdict.verdict) != Opinion.CLICK, feedback.c.verdict == Opinion.CLICK
-        )
+        row = _feedback_row(replace(verdict, received=received))
+        is_thumb = sa.literal(verdict.verdict) != Opinion.CLICK
+        replaces_click = feedback.c.verdict == Opinion.CLICK
+        may_replace = sa.or_(is_thumb, replaces_click)
         with self._database.write() as connection:
             upsert(connection, feedback, [row], "hash", where=may_replace)
             query = sa.select(feedback.c.verdict).where(feedback.c.hash == verdict.key)
@@ -399,6 +404,7 @@ class Ledger:
 
     def withdraw_feedback(self, who: str, query: str, document_id: str) -> bool:
         """Delete the opinion of a person about a hit, and return whether there was one."""
+        # The key of an opinion does not depend on the verdict, so any verdict finds it.
         key = Feedback(query, document_id, Opinion.UP, who=who).key
         with self._database.write() as connection:
             deleted = connection.execute(sa.delete(feedback).where(feedback.c.hash == key))
@@ -427,16 +433,19 @@ class Ledger:
         received = time.time() if now is None else now
         forgotten = query_hash(text)
         with self._database.write() as connection:
-            hashes: list[str] = []
-            for row_hash, query in connection.execute(sa.select(feedback.c.hash, feedback.c.query)):
+            # Every text is normalised and compared here, because SQL cannot compute the hash.
+            opinion_keys: list[str] = []
+            opinions = sa.select(feedback.c.hash, feedback.c.query)
+            for opinion_key, query in connection.execute(opinions):
                 if query_hash(query) == forgotten:
-                    hashes.append(row_hash)
-            for chunk in chunks(hashes):
-                connection.execute(sa.delete(feedback).where(feedback.c.hash.in_(chunk)))
+                    opinion_keys.append(opinion_key)
+            for keys in chunks(opinion_keys):
+                connection.execute(sa.delete(feedback).where(feedback.c.hash.in_(keys)))
             _insert_forgotten(connection, forgotten, received)
         self._record_action(AuditAction.FORGET, 1)
+        # Deleted texts stay in the file of the database until it is rewritten.
         self._database.vacuum()
-        return len(hashes)
+        return len(opinion_keys)
 
     def record_forgotten(self, forgotten: str, received: float) -> None:
         """Record the hash of a query to forget, and the time of the request."""
@@ -453,19 +462,21 @@ class Ledger:
             text: Text of the query. Texts with the same normalised form are deleted, too.
         """
         forgotten = query_hash(text)
+        has_content = (events.c.kind == EventKind.PUT) & events.c.payload.is_not(None)
+        puts = sa.select(events.c.id, events.c.document_id, events.c.payload).where(has_content)
         with self._database.write() as connection:
-            columns = (events.c.id, events.c.document_id, events.c.payload)
-            select = sa.select(*columns).where(events.c.payload.is_not(None))
-            contents = connection.execute(select.where(events.c.kind == EventKind.PUT)).all()
-            for event_id, document_id, payload in contents:
+            for event_id, document_id, payload in connection.execute(puts).all():
                 kept = [query for query in payload["queries"] if query_hash(query) != forgotten]
                 if len(kept) == len(payload["queries"]):
                     continue
+
                 payload["queries"] = kept
+                # The content hash covers the queries, so it changes as well.
                 document = Document.from_payload(document_id, payload)
                 values = {"payload": payload, "content_hash": document.content_hash}
                 is_event = events.c.id == event_id
                 connection.execute(sa.update(events).where(is_event).values(values))
+        # Deleted texts stay in the file of the database until it is rewritten.
         self._database.vacuum()
 
     def forgotten_queries(self) -> frozenset[str]:
@@ -498,45 +509,47 @@ class Ledger:
         Raises:
             FreshetError: If the files of the generation still hold a document that was erased.
         """
+        # If the generation comes from another ledger, it is unknown which events it contains. Then
+        # all documents with events are restored from its files. The check needs no transaction,
+        # because events never change.
         cursor = target.cursor
-        # This check needs no transaction, because events never change.
         is_known = not cursor.replay and self.mismatch(cursor.position) is None
         to = cursor.position.event if is_known else 0
-        arrival = {
-            "source": f"revert to {target.retriever} generation {target.generation}",
-            "received": time.time(),
-        }
+
+        source = f"revert to {target.retriever} generation {target.generation}"
+        received = time.time()
         with self._database.write() as connection:
-            pending = _pending_ids(connection, to, target.current_cursor.position.event)
+            pending_ids = _pending_ids(connection, to, target.current_cursor.position.event)
             compensations = _compensations(connection, to, target)
-            ids = insert_events(connection, [{**row, **arrival} for row in compensations])
+            compensation_ids = _insert_events(connection, compensations, source, received)
             first_compensation = None
-            if ids:
-                first_compensation = ids[0]
-            revert = {
-                "to": to,
-                "files": not is_known,
-                "first": first_compensation,
-                "retriever": target.retriever,
-                "generation": target.generation,
-                "current": target.current,
-            }
-            row = {
+            if compensation_ids:
+                first_compensation = compensation_ids[0]
+            revert_row = {
                 "kind": EventKind.REVERT,
                 "document_id": "",
                 "content_hash": "",
-                "payload": revert,
-                **arrival,
+                "payload": {
+                    "to": to,
+                    "files": not is_known,
+                    "first": first_compensation,
+                    "retriever": target.retriever,
+                    "generation": target.generation,
+                    "current": target.current,
+                },
             }
-            (revert_id,) = insert_events(connection, [row])
-            _append_again(connection, pending)
+            (revert_id,) = _insert_events(connection, [revert_row], source, received)
+            _append_again(connection, pending_ids)
             last_id = connection.scalar(SELECT_LAST_ID)
-        first_id = ids[0] if ids else revert_id
-        self._record_action(AuditAction.REVERT, len(ids), range(first_id, last_id + 1))
+
+        first_id = revert_id if first_compensation is None else first_compensation
+        appended_ids = range(first_id, last_id + 1)
+        self._record_action(AuditAction.REVERT, len(compensation_ids), appended_ids)
         return revert_id
 
     def event_summaries(self) -> list[EventSummary]:
         """Return all events without their contents, oldest first."""
+        # A put without a content is that of a document which was erased.
         is_erased = (events.c.kind == EventKind.PUT) & events.c.payload.is_(sa.null())
         query = sa.select(
             events.c.id,
@@ -676,11 +689,35 @@ class Ledger:
 
 
 def _insert_forgotten(connection: sa.Connection, forgotten: str, received: float) -> None:
+    """Record the hash of a query to forget, and the time of the request."""
     row = {"hash": forgotten, "received": received}
     upsert(connection, forgotten_queries, [row], "hash")
 
 
-def put_row(document: Document) -> Row:
+def _feedback_row(opinion: Feedback) -> Row:
+    """Return an opinion as a row of the table of feedback."""
+    row: Row = dict(vars(opinion))
+    row["hash"] = opinion.key
+    return row
+
+
+def _insert_rejections(
+    connection: sa.Connection, rejected: Sequence[Rejection], source: str, received: float
+) -> None:
+    """Record refused rows. A row that was refused before for the same reason is not doubled."""
+    if not rejected:
+        return
+    rows: list[Row] = []
+    for rejection in rejected:
+        row: Row = dict(vars(rejection))
+        row["hash"] = _rejection_hash(rejection, source)
+        row["source"] = source
+        row["received"] = received
+        rows.append(row)
+    upsert(connection, rejections, rows, "hash")
+
+
+def _put_row(document: Document) -> Row:
     """Return the row of an event that puts a document."""
     return {
         "kind": EventKind.PUT,
@@ -690,7 +727,7 @@ def put_row(document: Document) -> Row:
     }
 
 
-def removal_row(document_id: str) -> Row:
+def _removal_row(document_id: str) -> Row:
     """Return the row of an event that removes a document."""
     return {
         "kind": EventKind.REMOVE,
@@ -700,11 +737,26 @@ def removal_row(document_id: str) -> Row:
     }
 
 
-def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, ...]:
-    """Append events in the order of `rows`, and return their ids."""
+def _insert_events(
+    connection: sa.Connection, rows: Sequence[Row], source: str, received: float
+) -> tuple[int, ...]:
+    """Append events, and return their ids.
+
+    Args:
+        connection: Connection of a writing transaction.
+        rows: Rows of the events, in order: kind, document id, content hash and payload.
+        source: Origin of the events.
+        received: Time of the events, in seconds since 1970.
+    """
     if not rows:
         return ()
-    return tuple(connection.scalars(INSERT_EVENTS, rows))
+    complete_rows: list[Row] = []
+    for row in rows:
+        complete_row = dict(row)
+        complete_row["source"] = source
+        complete_row["received"] = received
+        complete_rows.append(complete_row)
+    return tuple(connection.scalars(INSERT_EVENTS, complete_rows))
 
 
 def _last_contents(
@@ -713,9 +765,8 @@ def _last_contents(
     """Return kind and content hash of the last put or removal of each document, by document id."""
     contents: dict[str, tuple[str, str]] = {}
     for ids in chunks(sorted(document_ids)):
-        for document_id, kind, content_hash in connection.execute(
-            SELECT_LAST_CONTENTS, {"ids": ids}
-        ):
+        rows = connection.execute(SELECT_LAST_CONTENTS, {"ids": ids})
+        for document_id, kind, content_hash in rows:
             contents[document_id] = (kind, content_hash)
     return contents
 
@@ -747,7 +798,7 @@ def _move_feedback(connection: sa.Connection, new_ids: Mapping[str, str]) -> Non
         for row in connection.execute(sa.select(*columns).where(is_old)):
             opinion = Feedback(**row._mapping)
             opinion = replace(opinion, document_id=new_ids[opinion.document_id])
-            moved.append({**vars(opinion), "hash": opinion.key})
+            moved.append(_feedback_row(opinion))
         connection.execute(sa.delete(feedback).where(is_old))
     if moved:
         upsert(connection, feedback, moved, "hash")
@@ -769,6 +820,8 @@ def _version_conflict(
     condition = conditions.get(document_id)
     if condition is None:
         return None
+
+    # A document without events still has the version that the files of the generation hold.
     version = condition.base_version
     if document_id in contents:
         kind, content_hash = contents[document_id]
@@ -805,11 +858,12 @@ def _unreverted_contents(
 
     If the same content was put several times, the last put decides.
     """
-    head = LedgerCursor(Position(event=connection.scalar(SELECT_LAST_ID)))
+    # Seen from the end of the ledger, no event is pending: each was either reverted or not.
+    end = LedgerCursor(Position(event=connection.scalar(SELECT_LAST_ID)))
     last_states: dict[tuple[str, str], EventState] = {}
     for ids in chunks(sorted(document_ids)):
         is_put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
-        for event in select_events(connection, head, is_put):
+        for event in select_events(connection, end, is_put):
             # Events that a revert appended have no state. They are skipped.
             if event.state is not None:
                 last_states[event.document_id, event.content_hash] = event.state
@@ -817,6 +871,7 @@ def _unreverted_contents(
 
 
 def _rejection_hash(rejection: Rejection, source: str) -> str:
+    """Return the identity of a refused row, by which repeated rejections are recognised."""
     document_id = rejection.document_id or ""
     return hash_text("\0".join((source, str(rejection.row), document_id, rejection.reason)))
 
@@ -836,19 +891,20 @@ def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> 
         At most one row per document, by ascending document id.
     """
     query = sa.select(events.c.document_id).where(events.c.id > to, IS_CHANGE).distinct()
-    changed = sorted(connection.scalars(query))
-    current = _last_contents(connection, changed)
-    logged = _rows_at(connection, changed, to)
-    unlogged: set[str] = set()
-    for document_id in changed:
-        row = logged.get(document_id)
+    changed_ids = sorted(connection.scalars(query))
+    current_contents = _last_contents(connection, changed_ids)
+    ledger_rows = _rows_at(connection, changed_ids, to)
+    # The ledger has no earlier content of these documents.
+    ids_without_content: set[str] = set()
+    for document_id in changed_ids:
+        row = ledger_rows.get(document_id)
         if row is None or row["kind"] != EventKind.PUT:
-            unlogged.add(document_id)
-    files = target.contents(unlogged)
+            ids_without_content.add(document_id)
+    file_contents = target.contents(ids_without_content)
 
     # According to the ledger, these documents are removed in the generation. But its files still
     # hold them, so they were erased later.
-    erased = sorted(logged.keys() & files.keys())
+    erased = sorted(ledger_rows.keys() & file_contents.keys())
     if erased:
         raise FreshetError(
             f"generation {target.generation} still holds {erased[0]}, which was erased; go back to "
@@ -856,12 +912,15 @@ def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> 
         )
 
     rows: list[Row] = []
-    for document_id in changed:
-        if document_id in files:
-            row = put_row(files[document_id])
+    for document_id in changed_ids:
+        if document_id in file_contents:
+            row = _put_row(file_contents[document_id])
+        elif document_id in ledger_rows:
+            row = ledger_rows[document_id]
         else:
-            row = logged.get(document_id) or removal_row(document_id)
-        if current[document_id] != (row["kind"], row["content_hash"]):
+            row = _removal_row(document_id)
+        earlier_content = (row["kind"], row["content_hash"])
+        if current_contents[document_id] != earlier_content:
             rows.append(row)
     return rows
 
@@ -874,7 +933,7 @@ def _rows_at(connection: sa.Connection, document_ids: Iterable[str], event: int)
         # An erased document has no content in the ledger, so it cannot be restored.
         is_erased = row.kind == EventKind.PUT and row.payload is None
         if is_erased:
-            rows[row.document_id] = removal_row(row.document_id)
+            rows[row.document_id] = _removal_row(row.document_id)
         else:
             rows[row.document_id] = dict(row._mapping)
     return rows
@@ -893,22 +952,27 @@ def _pending_ids(connection: sa.Connection, to: int, current: int) -> list[int]:
     """
     history = history_of(connection)
     searched = [*history.effective(current), *history.effective(to)]
-    searched_entries: set[int] = set()
-    for entries in repeats_of(connection).values():
-        if any(contains(searched, entry) for entry in entries):
-            searched_entries.update(entries)
+    # An earlier revert copied pending events. Once a search found the event or a copy of it, none
+    # of them is pending.
+    searched_copies: set[int] = set()
+    for ids in repeats_of(connection).values():
+        if any(contains(searched, event) for event in ids):
+            searched_copies.update(ids)
 
-    counting = history.effective(connection.scalar(SELECT_LAST_ID))
+    effective_at_end = history.effective(connection.scalar(SELECT_LAST_ID))
     query = (
         sa.select(events.c.id)
-        .where(in_intervals(counting), sa.not_(in_intervals(searched)), IS_CHANGE)
+        .where(in_intervals(effective_at_end), sa.not_(in_intervals(searched)), IS_CHANGE)
         .order_by(events.c.id)
     )
-    return [event for event in connection.scalars(query) if event not in searched_entries]
+    return [event for event in connection.scalars(query) if event not in searched_copies]
 
 
 def _append_again(connection: sa.Connection, event_ids: Sequence[int]) -> None:
-    """Append copies of events. The column `again` of a copy has the id of its original."""
+    """Append copies of events. The column `again` of a copy has the id of its original.
+
+    The copy of a copy has the id of the first event, which is no copy.
+    """
     names = ("kind", "document_id", "content_hash", "payload", "source", "received")
     original = sa.func.coalesce(events.c.again, events.c.id)
     columns = [*(events.c[name] for name in names), original]

@@ -32,7 +32,9 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
     for _, kind, document_id, payload in sorted(rows):
         if kind not in (EventKind.PUT, EventKind.REMOVE):
             continue
-        if kind == EventKind.PUT and payload:
+        # A put without content is that of a document which was erased later.
+        has_content = kind == EventKind.PUT and bool(payload)
+        if has_content:
             changes[document_id] = Document.from_payload(document_id, json.loads(payload))
         else:
             changes[document_id] = Remove(document_id)
@@ -40,12 +42,13 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
 
 
 def salvage_document_sources(file: Path) -> dict[str, str]:
-    """Read the source of each document from a damaged ledger, by document id.
+    """Read the source of the last put of each document from a damaged ledger, by document id.
 
-    The result is like that of `Ledger.document_sources`, without documents that cannot be read.
+    A revert also puts documents. It does not count, because it is not where a document came from.
     """
-    arrived = f"kind = '{EventKind.PUT}' AND source NOT LIKE 'revert to %'"
-    rows = _read_rows(file, "id, document_id, source", events.name, arrived)
+    is_arrival = f"kind = '{EventKind.PUT}' AND source NOT LIKE 'revert to %'"
+    rows = _read_rows(file, "id, document_id, source", events.name, is_arrival)
+    # The rows are sorted by event id, so the last put of a document replaces earlier ones.
     return {document_id: source for _, document_id, source in sorted(rows)}
 
 
@@ -70,9 +73,6 @@ def _read_rows(
 ) -> set[tuple[Any, ...]]:
     """Read rows of a table from both ends, each time until SQLite reports a damaged page.
 
-    The query returns each row twice, because Python's cursor fetches one row ahead and drops it
-    when an error follows. The returned set has each row once.
-
     Args:
         file: File of the ledger.
         columns: Names of the columns, as in SQL.
@@ -80,6 +80,8 @@ def _read_rows(
         condition: Condition of the rows, as in SQL.
     """
     rows: set[tuple[Any, ...]] = set()
+    # Python's cursor fetches one row ahead, and drops it when an error follows. So the query
+    # returns each row twice, and the set keeps it once.
     doubled_table = f"{table} CROSS JOIN (SELECT 1 UNION ALL SELECT 2)"
     query = f"SELECT {columns} FROM {doubled_table} WHERE {condition} ORDER BY {table}.rowid"
     with closing(sqlite3.connect(file)) as connection:

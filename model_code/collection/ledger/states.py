@@ -183,9 +183,14 @@ class History:
             skip_restored_files: Also leave out blocks that restored documents from files.
         """
         intervals: list[Interval] = []
+        # The last revert comes first, because it may have undone earlier reverts.
         for revert in reversed(self.reverts):
-            is_between = start < revert.id <= end and revert.to >= start
-            if is_between and (skip_restored_files or not revert.files):
+            is_between = start < revert.id <= end
+            # A revert to before the start also undid events that the caller has. Only its block
+            # undoes them, so the block stays in the interval.
+            undoes_start = revert.to < start
+            may_skip = skip_restored_files or not revert.files
+            if is_between and may_skip and not undoes_start:
                 intervals.append((revert.id, end))
                 end = revert.to
         intervals.append((start, end))
@@ -280,37 +285,33 @@ class LedgerView:
         start = self.cursor.position.event
         with self._database.read() as connection:
             history = history_of(connection)
-            head = connection.scalar(SELECT_LAST_ID)
-            path = history.path(start, head, self.cursor.replay)
-            end = max(head, start)
+            last_id = connection.scalar(SELECT_LAST_ID)
+            path = history.path(start, last_id, self.cursor.replay)
+            end = last_id
             if limit is not None and not self.cursor.replay:
-                query = sa.select(events.c.id).where(in_intervals(path), IS_CHANGE)
-                ids = connection.scalars(query.order_by(events.c.id).limit(limit + 1)).all()
-                if len(ids) > limit:
-                    last = _last_solve_between(connection, path, ids[limit - 1], ids[limit])
-                    end = history.end_of_block(last or ids[limit - 1])
+                end = _end_of_limit(connection, history, path, limit, last_id)
 
-            applied: list[Event] = []
+            pending: list[Event] = []
             for first, last in path:
-                rows = connection.execute(SELECT_APPLIED, {"start": first, "end": min(last, end)})
-                applied.extend(Event(**row._mapping) for row in rows)
-            if not applied:
+                interval = {"start": first, "end": min(last, end)}
+                for row in connection.execute(SELECT_APPLIED, interval):
+                    pending.append(Event(**row._mapping))
+            if not pending:
                 return Pending((), self.cursor.position)
-            return Pending(tuple(applied), position_at(connection, end))
+            return Pending(tuple(pending), position_at(connection, end))
 
     def backlog(self) -> Backlog:
         """Return the size and age of the pending events, without reading their contents."""
         query = sa.select(
-            sa.func.count(),
-            sa.func.min(events.c.id),
-            sa.func.max(events.c.id),
-            sa.func.min(events.c.received),
-        ).where(IS_CHANGE)
-        start = self.cursor.position.event
+            sa.func.count().label("number"),
+            sa.func.min(events.c.id).label("first"),
+            sa.func.max(events.c.id).label("last"),
+            sa.func.min(events.c.received).label("oldest"),
+        )
         with self._database.read() as connection:
-            head = connection.scalar(SELECT_LAST_ID)
-            path = history_of(connection).path(start, head, self.cursor.replay)
-            return Backlog(*connection.execute(query.where(in_intervals(path))).one())
+            is_pending = in_intervals(self._path(connection))
+            row = connection.execute(query.where(IS_CHANGE, is_pending)).one()
+        return Backlog(row.number, row.first, row.last, row.oldest)
 
     def count_pending_with_queries(self) -> int:
         """Count the pending events that put documents with queries in their rows.
@@ -318,12 +319,9 @@ class LedgerView:
         The database does the counting, so no contents are read.
         """
         has_queries = sa.func.json_array_length(events.c.payload["queries"]) > 0
-        query = sa.select(sa.func.count()).where(IS_CHANGE, has_queries)
-        start = self.cursor.position.event
         with self._database.read() as connection:
-            head = connection.scalar(SELECT_LAST_ID)
-            path = history_of(connection).path(start, head, self.cursor.replay)
-            return connection.execute(query.where(in_intervals(path))).scalar_one()
+            is_pending = in_intervals(self._path(connection))
+            return _count(connection, events, IS_CHANGE & has_queries & is_pending)
 
     def counts(self) -> dict[EventState, int]:
         """Count the events in each state.
@@ -333,14 +331,17 @@ class LedgerView:
         """
         with self._database.read() as connection:
             intervals = _Intervals.read(connection, self.cursor)
-            is_first_entry = events.c.again.is_(None)
-            arrived = IS_CHANGE & is_first_entry & sa.not_(in_intervals(intervals.blocks))
-            repeated_ids = sa.select(events.c.again).where(IS_REPEATED)
-            is_unrepeated = sa.not_(events.c.id.in_(repeated_ids))
+            # Compensations of a revert and its copies of pending events are not counted: no person
+            # sent them.
+            is_copy = IS_REPEATED
+            is_compensation = in_intervals(intervals.blocks)
+            is_counted = IS_CHANGE & sa.not_(is_copy) & sa.not_(is_compensation)
+            arrived = _count(connection, events, is_counted)
 
-            pending = _count(
-                connection, events, arrived & is_unrepeated & in_intervals(intervals.path)
-            )
+            copied_ids = sa.select(events.c.again).where(IS_REPEATED)
+            has_no_copies = sa.not_(events.c.id.in_(copied_ids))
+            is_on_path = in_intervals(intervals.path)
+            pending = _count(connection, events, is_counted & has_no_copies & is_on_path)
             for entries in intervals.repeats.values():
                 if intervals.is_pending(entries):
                     pending += 1
@@ -349,9 +350,8 @@ class LedgerView:
             counts.update(self._effective_counts(connection, intervals.effective))
             effective = sum(counts.values())
             counts[EventState.PENDING] = pending
-            counts[EventState.ROLLED_BACK] = (
-                _count(connection, events, arrived) - effective - pending
-            )
+            # Each event is effective, pending or undone by a revert.
+            counts[EventState.ROLLED_BACK] = arrived - effective - pending
             counts[EventState.REJECTED] = _count(connection, rejections, sa.true())
         return counts
 
@@ -391,10 +391,17 @@ class LedgerView:
                 )
                 .order_by(events.c.document_id)
             )
+            # The rows are read batch by batch, so that a large ledger does not fill the memory.
             streaming = connection.execution_options(yield_per=SNAPSHOT_BATCH_ROWS)
             for batch in streaming.execute(query).partitions():
                 for row in batch:
                     yield Document.from_payload(row.document_id, row.payload)
+
+    def _path(self, connection: sa.Connection) -> list[Interval]:
+        """Return the intervals of the events that are not applied to the generation yet."""
+        start = self.cursor.position.event
+        last_id = connection.scalar(SELECT_LAST_ID)
+        return history_of(connection).path(start, last_id, self.cursor.replay)
 
     def _effective_counts(
         self, connection: sa.Connection, effective: Iterable[Interval]
@@ -426,6 +433,9 @@ def select_events(
     connection: sa.Connection, cursor: LedgerCursor, condition: sa.ColumnElement[bool]
 ) -> list[Event]:
     """Return the puts and removals that meet a condition, oldest first, with their states.
+
+    A state depends on later events: a live document is superseded by its next event. So the last
+    event of each document is read as well.
 
     Args:
         connection: Connection of a transaction.
@@ -472,18 +482,24 @@ class _Intervals:
 
     @classmethod
     def read(cls, connection: sa.Connection, cursor: LedgerCursor) -> _Intervals:
+        """Read the reverts and copies of a ledger, as seen from a generation with this cursor."""
         history = history_of(connection)
         start = cursor.position.event
+        last_id = connection.scalar(SELECT_LAST_ID)
         return cls(
             cursor,
             effective=history.effective(start),
-            path=history.path(start, connection.scalar(SELECT_LAST_ID), cursor.replay),
+            path=history.path(start, last_id, cursor.replay),
             blocks=history.blocks,
             repeats=repeats_of(connection),
         )
 
     def is_pending(self, entries: Iterable[int]) -> bool:
-        """Return whether an event is pending, given the ids of the event and its copies."""
+        """Return whether an event is pending, given the ids of the event and its copies.
+
+        It is pending if one of them will be applied and none is applied already. An id inside the
+        block of a revert does not count: it undoes a change.
+        """
         is_on_path = False
         for event in entries:
             if contains(self.effective, event):
@@ -499,13 +515,17 @@ class _Intervals:
             event: The event.
             last: Id of the last effective event of the same document. None without one.
         """
-        entries = self.repeats.get(event.again or event.id, [event.id])
-        counting = [entry for entry in entries if contains(self.effective, entry)]
-        if counting:
-            if last not in counting:
+        original = event.id if event.again is None else event.again
+        entries = self.repeats.get(original, [event.id])
+        effective_entries = [entry for entry in entries if contains(self.effective, entry)]
+        if effective_entries:
+            if last not in effective_entries:
                 return EventState.SUPERSEDED
-            return state_of(event.kind, trained=counting[0] <= self.cursor.trained)
-        if contains(self.blocks, event.id):
+            is_trained = effective_entries[0] <= self.cursor.trained
+            return state_of(event.kind, is_trained)
+
+        is_compensation = contains(self.blocks, event.id)
+        if is_compensation:
             return None
         if self.is_pending(entries):
             return EventState.PENDING
@@ -530,9 +550,11 @@ def history_of(connection: sa.Connection) -> History:
     """Read all reverts of the ledger."""
     reverts: list[Revert] = []
     for event, payload in connection.execute(SELECT_REVERTS):
+        fields = dict(payload)
         # The block of a revert without compensations consists only of the event of the revert.
-        first = payload["first"] or event
-        reverts.append(Revert(event, **{**payload, "first": first}))
+        if fields["first"] is None:
+            fields["first"] = event
+        reverts.append(Revert(event, **fields))
     return History(reverts)
 
 
@@ -561,7 +583,11 @@ def mark(event: int, received: float, document_id: str, content_hash: str) -> st
 
 
 def position_at(connection: sa.Connection, event: int) -> Position:
-    """Return the ledger position of an event. It has no mark if there is no such event."""
+    """Return the ledger position of an event.
+
+    The position names the ledger, and has a hash of the event, its mark. There is no mark if the
+    ledger has no such event.
+    """
     row = connection.execute(SELECT_MARKED_EVENT, {"event": event}).one()
     received, document_id, content_hash, log_id = row
     event_mark = ""
@@ -571,8 +597,12 @@ def position_at(connection: sa.Connection, event: int) -> Position:
 
 
 def in_intervals(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that an event lies in one of the intervals."""
+    """Return the SQL condition that an event lies in one of the intervals.
+
+    An interval (start, end) has the events after `start`, up to and including `end`.
+    """
     conditions = [(events.c.id > start) & (events.c.id <= end) for start, end in intervals]
+    # Without intervals, no event meets the condition.
     return sa.or_(sa.false(), *conditions)
 
 
@@ -601,6 +631,36 @@ def last_events(
         query = sa.select(*(columns or events.c)).where(events.c.id.in_(last_ids))
         rows.extend(connection.execute(query))
     return rows
+
+
+def _end_of_limit(
+    connection: sa.Connection,
+    history: History,
+    path: Sequence[Interval],
+    limit: int,
+    last_id: int,
+) -> int:
+    """Return the id of the last event to apply, if only some changes are applied at once.
+
+    Args:
+        connection: Connection of a transaction.
+        history: The reverts of the ledger.
+        path: All events to apply, as intervals.
+        limit: Number of puts and removals to apply at once.
+        last_id: Id of the last event of the ledger. It is returned if the limit is not reached.
+    """
+    query = sa.select(events.c.id).where(in_intervals(path), IS_CHANGE).order_by(events.c.id)
+    change_ids = connection.scalars(query.limit(limit + 1)).all()
+    if len(change_ids) <= limit:
+        return last_id
+
+    last_change = change_ids[limit - 1]
+    next_change = change_ids[limit]
+    # Events that solve vectors again do not count as changes, so they are included up to the next.
+    last_solve = _last_solve_between(connection, path, last_change, next_change)
+    end = last_change if last_solve is None else last_solve
+    # A block of a revert is applied as a whole.
+    return history.end_of_block(end)
 
 
 def _last_solve_between(
@@ -637,5 +697,6 @@ def _last_by_document(intervals: Iterable[Interval]) -> sa.Subquery:
 
 
 def _count(connection: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
+    """Count the rows of a table that meet a condition."""
     query = sa.select(sa.func.count()).select_from(table).where(condition)
     return connection.scalar(query) or 0

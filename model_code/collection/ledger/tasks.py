@@ -352,8 +352,8 @@ class TaskTable:
         query = sa.select(table).where(table.c.retriever == retriever)
         if kinds:
             query = query.where(table.c.kind.in_(kinds))
-        changed = sa.func.coalesce(table.c.ended, table.c.asked)
-        query = query.order_by(changed.desc(), table.c.id.desc()).limit(number)
+        last_change = sa.func.coalesce(table.c.ended, table.c.asked)
+        query = query.order_by(last_change.desc(), table.c.id.desc()).limit(number)
         with self._database.read() as connection:
             return [_task_from_row(row) for row in connection.execute(query)]
 
@@ -366,19 +366,24 @@ def _request(
     reason: str,
     requested_by: str,
 ) -> Task | None:
-    """Return the open task for some events, or create it; see `TaskTable.request`."""
+    """Return the open task for some events, or create it; see `TaskTable.request`.
+
+    Returns None if a task for these events failed or was canceled. A person has to look at it, so
+    it must not be requested again by itself.
+    """
     is_same = [table.c.kind == kind, table.c.retriever == retriever, _has_range(event_range)]
     blocking_states = (TaskState.OPEN, TaskState.FAILED, TaskState.CANCELED)
-    same = _select(connection, *is_same, table.c.state.in_(blocking_states))
-    if same:
-        newest = same[-1]
+    blocking_tasks = _select(connection, *is_same, table.c.state.in_(blocking_states))
+    if blocking_tasks:
+        newest = blocking_tasks[-1]
         return newest if newest.state == TaskState.OPEN else None
 
     if kind == TaskKind.RETRAIN:
         _close_pilots(connection, retriever, "a retrain was asked for")
     values = {"reason": reason, "asked_by": requested_by}
     _insert(connection, kind, retriever, event_range, values)
-    return _select(connection, *is_same, IS_OPEN)[-1]
+    newest = _select(connection, *is_same, IS_OPEN)[-1]
+    return newest
 
 
 def _has_range(events: EventRange) -> sa.ColumnElement[bool]:
@@ -426,6 +431,7 @@ def _closing_values(
     run_id: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """Return the columns that change when a task is closed now, with their values."""
     return {
         "state": state,
         "ended": time.time(),
@@ -444,17 +450,20 @@ def _update_open(
 
 
 def _close_pilots(connection: sa.Connection, retriever: str, outcome: str) -> None:
+    """Close the open pilots of a retriever. A retrain makes their answer unnecessary."""
     values = _closing_values(TaskState.DONE, outcome)
     is_pilot = table.c.kind == TaskKind.PILOT
     _update_open(connection, values, is_pilot, table.c.retriever == retriever)
 
 
 def _select(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Task]:
+    """Return the tasks that meet all conditions, oldest request first."""
     query = sa.select(table).where(*conditions).order_by(table.c.asked, table.c.id)
     return [_task_from_row(row) for row in connection.execute(query)]
 
 
 def _task_from_row(row: sa.Row[Any]) -> Task:
+    """Return a row of the table of tasks as a `Task`."""
     event_range = None
     if row.first_event is not None:
         event_range = EventRange(row.first_event, row.last_event)
