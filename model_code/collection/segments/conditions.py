@@ -180,13 +180,19 @@ class Range:
         position = value.number if self.reading == "number" else value.instant
         if position is None:
             return False
-        if self.low is not None:
-            if position < self.low or (position == self.low and not self.includes_low):
-                return False
-        if self.high is not None:
-            if position > self.high or (position == self.high and not self.includes_high):
-                return False
-        return True
+        return self._is_above_low(position) and self._is_below_high(position)
+
+    def _is_above_low(self, position: int | float) -> bool:
+        """Return whether a number or time respects the lower bound."""
+        if self.low is None or position > self.low:
+            return True
+        return position == self.low and self.includes_low
+
+    def _is_below_high(self, position: int | float) -> bool:
+        """Return whether a number or time respects the upper bound."""
+        if self.high is None or position < self.high:
+            return True
+        return position == self.high and self.includes_high
 
 
 @dataclass(frozen=True)
@@ -565,8 +571,11 @@ def _range_selectors(name: str, operator: str, operand: Any) -> Iterator[Range]:
     be a number or a year, so it gives both ranges.
     """
     value = _read_operand(name, operand)
-    number = None if value is None else value.number
-    period = None if value is None else _operand_period(value)
+    number = None
+    period = None
+    if value is not None:
+        number = value.number
+        period = _operand_period(value)
     require(
         number is not None or period is not None,
         f"{name} {operator} {_shown(operand)}: ranges are of numbers and of ISO dates",

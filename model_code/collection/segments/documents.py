@@ -26,7 +26,12 @@ from model_code.row_file import RowFile
 from model_code.text.documents import Document, canonical_fields
 from model_code.text.known_queries import KnownQuery, QuerySource
 
-ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.safetensors", "hierarchy"
+# Files and folders of a segment.
+ENCODER = "encoder"
+INDEX = "index"
+DOCUMENTS = "documents.safetensors"
+HIERARCHY = "hierarchy"
+# File of the documents of a corpus.
 CORPUS_DOCUMENTS = "documents.parquet"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 CORPUS_COLUMNS = ("document_id", "title", "text", "fields", "date")
@@ -94,7 +99,7 @@ def any_document_expires(path: Path) -> bool:
 
 @lru_cache(maxsize=1024)
 def _file_has_expiry(path: Path, inode: int, modified: int) -> bool:
-    """Search the index of the fields for the field `expires`.
+    """Return whether the index of the fields beside a documents file has the field `expires`.
 
     `inode` and `modified` are only part of the cache key. They distinguish a file from an earlier
     file with the same path.
@@ -147,20 +152,25 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
     index = FieldIndex.build(fields_of_row(row["fields"], row["date"]) for row in sorted_rows)
     index.save(target.with_name(FIELD_INDEX))
 
-    records: list[bytes] = []
+    # A record is the texts of a document's columns, one after the other. `ends` (documents,
+    # columns) holds where each column ends inside the record of its document.
+    texts: list[bytes] = []
+    record_sizes: list[int] = []
     ends = np.full((len(sorted_rows), len(COLUMNS)), NO_VALUE, np.int64)
     for number, row in enumerate(sorted_rows):
-        end = 0
+        record_size = 0
         for column, name in enumerate(COLUMNS):
             if row[name] is not None:
                 text = _encode(row[name])
-                records.append(text)
-                end += len(text)
-                ends[number, column] = end
+                texts.append(text)
+                record_size += len(text)
+                ends[number, column] = record_size
+        record_sizes.append(record_size)
+
     ids = [_encode(row["document_id"]) for row in sorted_rows]
     arrays = {
-        RECORDS: np.frombuffer(b"".join(records), np.uint8),
-        STARTS: _starts(ends.max(axis=1, initial=0)),
+        RECORDS: np.frombuffer(b"".join(texts), np.uint8),
+        STARTS: _starts(record_sizes),
         ENDS: ends,
         IDS: np.frombuffer(b"".join(ids), np.uint8),
         ID_STARTS: _starts([len(text) for text in ids]),
@@ -203,58 +213,67 @@ class DocumentFile:
         Returns:
             Rows by document id.
         """
-        numbers: list[int] = []
+        # The ids are sorted, so binary search finds the number of a document.
+        found: list[int] = []
         for document_id in set(document_ids):
             text = _encode(document_id)
             number = bisect_left(range(len(self)), text, key=self._id_text)
             if number < len(self) and self._id_text(number) == text:
-                numbers.append(number)
+                found.append(number)
 
-        positions = np.array(sorted(numbers), np.int64)
-        starts = self._starts[positions]
-        records = self._records.read_runs(starts, self._starts[positions + 1] - starts)
+        numbers = np.array(sorted(found), np.int64)
+        starts = self._starts[numbers]
+        sizes = self._starts[numbers + 1] - starts
+        records = self._records.read_runs(starts, sizes)
+        # `dict.fromkeys` leaves a column out that occurs twice.
         names = tuple(dict.fromkeys(("document_id", *columns)))
-        rows = self._split_records(records.tobytes(), positions, names)
+        rows = self._split_records(records.tobytes(), numbers, names)
         return {row["document_id"]: row for row in rows}
 
     def read_columns(self, columns: Sequence[str]) -> list[list[Any]]:
         """Read columns of all documents. Each is a list of values in the order of the ids."""
         values: list[list[Any]] = [[] for _ in columns]
-        for start in range(0, len(self), RECORDS_AT_ONCE):
-            positions = np.arange(start, min(len(self), start + RECORDS_AT_ONCE))
-            first, end = self._starts[[positions[0], positions[-1] + 1]]
-            records = self._records.read_runs(np.array([first]), np.array([end - first]))
-            for row in self._split_records(records.tobytes(), positions, columns):
+        for first in range(0, len(self), RECORDS_AT_ONCE):
+            last = min(len(self), first + RECORDS_AT_ONCE) - 1
+            # The records of neighbouring documents are one run of bytes.
+            start = self._starts[first]
+            size = self._starts[last + 1] - start
+            records = self._records.read_runs(np.array([start]), np.array([size]))
+            numbers = np.arange(first, last + 1)
+            for row in self._split_records(records.tobytes(), numbers, columns):
                 for column, name in zip(values, columns, strict=True):
                     column.append(row[name])
         return values
 
     def _split_records(
-        self, records: bytes, positions: np.ndarray, columns: Sequence[str]
+        self, records: bytes, numbers: np.ndarray, columns: Sequence[str]
     ) -> Iterator[Row]:
         """Yield columns of documents.
 
         Args:
             records: The records of the documents, one after the other.
-            positions: Numbers of the documents, shape (n,).
+            numbers: Numbers of the documents, shape (n,).
             columns: Names of the columns.
         """
-        sizes = self._starts[positions + 1] - self._starts[positions]
+        sizes = self._starts[numbers + 1] - self._starts[numbers]
+        # Where each record starts in `records`, which has no gaps.
         record_starts = np.cumsum(sizes) - sizes
-        all_ends = self._ends[positions].tolist()
+        all_ends = self._ends[numbers].tolist()
         for record_start, ends in zip(record_starts.tolist(), all_ends, strict=True):
             row: Row = {}
             for name in columns:
                 column = COLUMNS.index(name)
                 row[name] = None
                 if ends[column] != NO_VALUE:
-                    # A column without a value has no end.
+                    # A column starts where the last column before it ends. Columns without a value
+                    # have no end, so the largest end is taken.
                     start = max([0, *ends[:column]])
                     text = records[record_start + start : record_start + ends[column]]
                     row[name] = text.decode(*ENCODING)
             yield row
 
     def _id_text(self, number: int) -> bytes:
+        """Return the id of a document, encoded as in the file."""
         return self._ids[self._id_starts[number] : self._id_starts[number + 1]].tobytes()
 
 
@@ -276,7 +295,12 @@ def _encode(text: str) -> bytes:
     return text.encode(*ENCODING)
 
 
-def _starts(sizes: Any) -> np.ndarray:
+def _starts(sizes: Sequence[int]) -> np.ndarray:
+    """Return where each of n items starts if they are joined, and at the end the total size.
+
+    >>> _starts([3, 2]).tolist()
+    [0, 3, 5]
+    """
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
@@ -285,9 +309,10 @@ def row_queries(path: Path) -> dict[str, list[KnownQuery]]:
     columns = read_columns(path, "document_id", "queries", "date")
     queries: dict[str, list[KnownQuery]] = {}
     for document_id, texts, date in zip(*columns, strict=True):
-        if texts != NO_QUERIES:
-            queries[document_id] = [
-                KnownQuery(document_id, text, QuerySource.ROW, date=date)
-                for text in json.loads(texts)
-            ]
+        if texts == NO_QUERIES:
+            continue
+        evidence: list[KnownQuery] = []
+        for text in json.loads(texts):
+            evidence.append(KnownQuery(document_id, text, QuerySource.ROW, date=date))
+        queries[document_id] = evidence
     return queries

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,6 +114,7 @@ class FieldIndex:
         Args:
             rows: Fields of each document. The documents must be sorted by id.
         """
+        # Numbers of the documents with each value, by the name of the field and the value.
         postings: dict[str, dict[FieldValue, list[int]]] = {}
         size = 0
         for number, fields in enumerate(rows):
@@ -130,19 +132,27 @@ class FieldIndex:
     def _from_postings(
         cls, postings: Mapping[str, Mapping[FieldValue, list[int]]], size: int
     ) -> FieldIndex:
+        """Turn the documents of each value into the arrays of the index.
+
+        Args:
+            postings: Ascending numbers of the documents with each value, by field and value.
+            size: Number of documents.
+        """
         names = sorted(postings)
         value_counts = [len(postings[name]) for name in names]
         values: list[FieldValue] = []
-        documents: list[list[int]] = []
+        document_counts: list[int] = []
+        documents: list[int] = []
         for name in names:
             for value in sorted(postings[name], key=_sort_key):
+                numbers = postings[name][value]
                 values.append(value)
-                documents.append(postings[name][value])
+                document_counts.append(len(numbers))
+                documents.extend(numbers)
 
         texts = [value.text.encode("utf-8", "surrogatepass") for value in values]
         folded = [_fold(value) + SEPARATOR for value in values]
         instants = [NO_INSTANT if value.instant is None else value.instant for value in values]
-        flat = [number for numbers in documents for number in numbers]
         return cls(
             names=_as_bytes(json.dumps(names).encode()),
             field_starts=_starts(value_counts),
@@ -153,18 +163,16 @@ class FieldIndex:
             kinds=np.array([KINDS.index(value.kind) for value in values], np.uint8),
             numbers=np.array([_as_float(value) for value in values], np.float64),
             instants=np.array(instants, np.int64),
-            starts=_starts(map(len, documents)),
-            documents=np.array(flat, np.int32),
+            starts=_starts(document_counts),
+            documents=np.array(documents, np.int32),
             size=np.array([size]),
         )
 
     def save(self, path: Path) -> None:
         """Write the index to a file. Equal indexes give equal bytes."""
+        arrays = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         with atomic_write(path) as temporary:
-            save_file(
-                {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)},
-                temporary,
-            )
+            save_file(arrays, temporary)
 
     @classmethod
     def load(cls, path: Path) -> FieldIndex:
@@ -216,15 +224,18 @@ class FieldIndex:
         Returns:
             Number of documents by value. Values without a document are left out.
         """
+        # The documents of all values of the field are neighbours. `sums[i]` is the number of live
+        # ones among the first i of them, so that a difference counts those of one value.
         values = self.value_ranges.get(name, range(0))
-        first = int(self.starts[values.start])
-        last = int(self.starts[values.stop])
-        sums = np.concatenate([[0], np.cumsum(is_live[self.documents[first:last]])])
-        boundaries = self.starts[values.start : values.stop + 1] - first
-        counts = np.diff(sums[boundaries])
-        return {
-            self.value(values.start + i): int(counts[i]) for i in np.flatnonzero(counts).tolist()
-        }
+        starts = self.starts[values.start : values.stop + 1]
+        documents = self.documents[starts[0] : starts[-1]]
+        sums = np.concatenate([[0], np.cumsum(is_live[documents])])
+        counts = np.diff(sums[starts - starts[0]])
+
+        counts_by_value: dict[FieldValue, int] = {}
+        for i in np.flatnonzero(counts).tolist():
+            counts_by_value[self.value(values.start + i)] = int(counts[i])
+        return counts_by_value
 
     def values_of(self, name: str, documents: Sequence[int]) -> list[list[FieldValue]]:
         """Return the values of a field for each given document.
@@ -238,6 +249,7 @@ class FieldIndex:
         """
         values = self.value_ranges.get(name, range(0))
         starts = self.starts[values.start : values.stop + 1]
+        # A posting is an occurrence of a value in a document. This is the document of each one.
         postings = self.documents[starts[0] : starts[-1]]
         # Position in the result of each document of the segment, or -1.
         result_position = np.full(self._documents, -1, np.int32)
@@ -245,9 +257,11 @@ class FieldIndex:
 
         found: list[list[FieldValue]] = [[] for _ in documents]
         for posting in np.flatnonzero(result_position[postings] >= 0).tolist():
+            # The value of a posting is the last one whose postings start at or before it.
             number = int(np.searchsorted(starts, starts[0] + posting, side="right")) - 1
             value = self.value(values.start + number)
-            found[result_position[postings[posting]]].append(value)
+            position = result_position[postings[posting]]
+            found[position].append(value)
         return found
 
     def has_values(self, name: str, is_live: np.ndarray) -> bool:
@@ -258,8 +272,7 @@ class FieldIndex:
             is_live: Mask (n,) of the live documents.
         """
         values = self.value_ranges.get(name, range(0))
-        documents = self.documents[self.starts[values.start] : self.starts[values.stop]]
-        return bool(is_live[documents].any())
+        return bool(is_live[self._documents_of(values)].any())
 
     def has_text(self, name: str, text: str, is_live: np.ndarray) -> bool:
         """Return whether a live document has a value with a certain text in a field.
@@ -269,24 +282,43 @@ class FieldIndex:
             text: Text of the value; see `FieldValue.text`.
             is_live: Mask (n,) of the live documents.
         """
-        for number in self._numbers_with_text(self.value_ranges.get(name, range(0)), text):
-            documents = self.documents[self.starts[number] : self.starts[number + 1]]
-            if is_live[documents].any():
-                return True
+        values = self.value_ranges.get(name, range(0))
+        # Values of different types can have the same text, such as 2020 and "2020".
+        for kind in KINDS:
+            for number in self._numbers_of(values, kind, text):
+                documents = self._documents_of(range(number, number + 1))
+                if is_live[documents].any():
+                    return True
         return False
 
     @property
     def _documents(self) -> int:
+        """Number n of documents."""
         return int(self.size[0])
 
+    def _documents_of(self, values: range) -> np.ndarray:
+        """Return the numbers of the documents with one of some neighbouring values.
+
+        A document is listed once for each of the values that it has.
+
+        Args:
+            values: Numbers of the values.
+        """
+        return self.documents[self.starts[values.start] : self.starts[values.stop]]
+
     def _text_bytes(self, number: int) -> bytes:
+        """Return the text of the value with a number, in UTF-8."""
         return self.texts[self.text_starts[number] : self.text_starts[number + 1]].tobytes()
 
     def _find_existing(self, condition: Exists) -> np.ndarray:
+        """Return the mask (n,) of the documents that have a value in a field.
+
+        If the field is an object, a value in a field of the object counts.
+        """
         matches = np.zeros(self._documents, bool)
         for name, values in self.value_ranges.items():
             if condition.covers(name):
-                matches[self.documents[self.starts[values.start] : self.starts[values.stop]]] = True
+                matches[self._documents_of(values)] = True
         return matches
 
     def _find_values(self, condition: HasValue) -> np.ndarray:
@@ -299,7 +331,7 @@ class FieldIndex:
             selected = self._select(values, selector)
             if len(selected) <= MAX_VALUES_IN_LOOP:
                 for number in selected:
-                    matches[self.documents[self.starts[number] : self.starts[number + 1]]] = True
+                    matches[self._documents_of(range(number, number + 1))] = True
             else:
                 self._mark_documents(matches, values, selected)
         return matches
@@ -314,11 +346,13 @@ class FieldIndex:
             values: Numbers of all values of the field.
             selected: Numbers of the selected values.
         """
+        selected_numbers = np.fromiter(selected, np.int64, len(selected))
         is_selected = np.zeros(len(values), bool)
-        is_selected[np.fromiter(selected, np.int64, len(selected)) - values.start] = True
-        starts = self.starts[values.start : values.stop + 1]
-        of_documents = np.repeat(is_selected, np.diff(starts))
-        matches[self.documents[starts[0] : starts[-1]][of_documents]] = True
+        is_selected[selected_numbers - values.start] = True
+        # Each value is repeated once for each of its documents, so that the mask fits to them.
+        document_counts = np.diff(self.starts[values.start : values.stop + 1])
+        has_selected_value = np.repeat(is_selected, document_counts)
+        matches[self._documents_of(values)[has_selected_value]] = True
 
     def _select(self, values: range, selector: Selector) -> Collection[int]:
         """Return the numbers of the values of a field that match a selector."""
@@ -334,12 +368,12 @@ class FieldIndex:
         Values and bounds are rounded to float64. Rounding keeps their order, so that only values
         that equal a rounded bound have to be compared exactly.
         """
-        slice_ = slice(values.start, values.stop)
+        # A position is the value as a number or time. Values that are neither lie in no range.
         if selector.reading == "number":
-            positions = self.numbers[slice_]
+            positions = self.numbers[values.start : values.stop]
             is_inside = ~np.isnan(positions)
         else:
-            positions = self.instants[slice_]
+            positions = self.instants[values.start : values.stop]
             is_inside = positions != NO_INSTANT
 
         is_at_bound = np.zeros(len(values), bool)
@@ -362,47 +396,61 @@ class FieldIndex:
         One search in the concatenated texts finds all matches. A separator before the pattern
         restricts it to the beginnings of texts.
         """
+        is_prefix = selector.operator == "prefix"
         pattern = selector.pattern.encode("utf-8", "surrogatepass")
-        # A separator is put before the first text, because it has none.
-        first = int(self.folded_starts[values.start])
-        text = SEPARATOR + self.folded[first : self.folded_starts[values.stop]].tobytes()
-        if selector.operator == "prefix":
+        if is_prefix:
             pattern = SEPARATOR + pattern
 
+        # Each text is followed by a separator. Another one is put before the first text, so that
+        # position i in `joined_texts` is position `start + i - 1` in `self.folded`.
+        start = int(self.folded_starts[values.start])
+        end = int(self.folded_starts[values.stop])
+        joined_texts = SEPARATOR + self.folded[start:end].tobytes()
+
         selected: list[int] = []
-        position = text.find(pattern)
+        position = joined_texts.find(pattern)
         while position >= 0:
-            inside = position if selector.operator == "prefix" else position - 1
-            number = int(np.searchsorted(self.folded_starts, first + inside, side="right")) - 1
+            match = start + position - 1
+            if is_prefix:
+                # The match begins with the separator before the text.
+                match += 1
+            # The matching value is the last one whose text starts at or before the match.
+            number = int(np.searchsorted(self.folded_starts, match, side="right")) - 1
             if KINDS[self.kinds[number]] != "boolean":
                 selected.append(number)
-            # One match per text is enough, so the search continues with the next text.
-            next_text = int(self.folded_starts[number + 1]) - first
-            position = text.find(pattern, next_text)
+            # One match per text is enough, so the search continues with the separator before the
+            # next text.
+            next_separator = int(self.folded_starts[number + 1]) - start
+            position = joined_texts.find(pattern, next_separator)
         return selected
 
     def _select_keys(self, values: range, selector: Keys) -> set[int]:
-        """Return the numbers of those values of a field that have one of the selector's keys."""
+        """Return the numbers of those values of a field that have one of the selector's keys.
+
+        A key is a type and a value; see `conditions.Key`.
+        """
         selected: set[int] = set()
-        for reading, operand in selector.keys:
+        for key in selector.keys:
+            reading, operand = key
             if reading == "text":
                 selected.update(self._numbers_of(values, "text", str(operand)))
-            elif reading == "boolean":
+                continue
+            if reading == "boolean":
                 selected.update(self._numbers_of(values, "boolean", json.dumps(operand)))
-            else:
-                positions = self.instants if reading == "instant" else self.numbers
-                kind = "instant" if reading == "instant" else "number"
-                bound = _round_bound(operand, kind)
-                candidates = np.flatnonzero(positions[values.start : values.stop] == bound)
-                for number in (candidates + values.start).tolist():
-                    if (reading, operand) in self.value(number).keys:
-                        selected.add(number)
-        return selected
+                continue
 
-    def _numbers_with_text(self, values: range, text: str) -> Iterator[int]:
-        """Yield the numbers of the values of a field, of any type, that have a certain text."""
-        for kind in KINDS:
-            yield from self._numbers_of(values, kind, text)
+            if reading == "instant":
+                positions = self.instants[values.start : values.stop]
+                rounded_operand = _round_bound(operand, "instant")
+            else:
+                positions = self.numbers[values.start : values.stop]
+                rounded_operand = _round_bound(operand, "number")
+            # Different numbers can be rounded to the same float64, so the value is compared, too.
+            for i in np.flatnonzero(positions == rounded_operand).tolist():
+                number = values.start + i
+                if key in self.value(number).keys:
+                    selected.add(number)
+        return selected
 
     def _numbers_of(self, values: range, kind: str, text: str) -> Iterator[int]:
         """Yield the number of the value with a certain type and text, if there is one.
@@ -410,27 +458,27 @@ class FieldIndex:
         The values of a field are sorted by type and text, so that binary search finds it.
         """
         wanted = (KINDS.index(kind), text.encode("utf-8", "surrogatepass"))
-        low = values.start
-        high = values.stop
-        while low < high:
-            middle = (low + high) // 2
-            if (int(self.kinds[middle]), self._text_bytes(middle)) < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        if low < values.stop and (int(self.kinds[low]), self._text_bytes(low)) == wanted:
-            yield low
+        number = bisect_left(values, wanted, key=self._type_and_text) + values.start
+        if number < values.stop and self._type_and_text(number) == wanted:
+            yield number
+
+    def _type_and_text(self, number: int) -> tuple[int, bytes]:
+        """Return the code of a value's type and its text. The values of a field are sorted so."""
+        return int(self.kinds[number]), self._text_bytes(number)
 
 
 def _sort_key(value: FieldValue) -> tuple[int, bytes]:
+    """Return the code of a value's type and its text, by which an index sorts its values."""
     return KINDS.index(value.kind), value.text.encode("utf-8", "surrogatepass")
 
 
 def _fold(value: FieldValue) -> bytes:
+    """Return the text of a value in folded case, so that patterns match any case."""
     return value.text.casefold().encode("utf-8", "surrogatepass")
 
 
 def _as_float(value: FieldValue) -> float:
+    """Return a value as a number, or NaN if it is not one."""
     if value.number is None:
         return float("nan")
     return _round_bound(value.number, "number")
@@ -443,10 +491,16 @@ def _round_bound(bound: Any, reading: str) -> float | int:
     try:
         return float(bound)
     except OverflowError:
+        # An integer of more than 308 digits has no float64.
         return float("inf") if bound > 0 else float("-inf")
 
 
 def _starts(lengths: Iterable[int]) -> np.ndarray:
+    """Return where each of n items starts if they are joined, and at the end the total length.
+
+    >>> _starts([3, 2]).tolist()
+    [0, 3, 5]
+    """
     return np.cumsum([0, *lengths])
 
 

@@ -116,12 +116,12 @@ class CollectionFields:
     def _check_typed_words(self, filters: Sequence[str]) -> None:
         """Raise an error if the word in a typed condition `field=word` is not a value of the field.
 
-        Numbers and dates are not checked. Fields that no live document has are not checked either.
+        Such a word is probably a typing error, so the message lists values that exist. Numbers and
+        dates are not checked. Fields that no live document has are not checked either.
         """
         for name, word in _typed_words(filters):
-            if any(index.has_text(name, word, is_live) for index, is_live in self.segments):
-                continue
-            if self._has_values(name):
+            is_value = any(index.has_text(name, word, is_live) for index, is_live in self.segments)
+            if not is_value and self._has_values(name):
                 raise FreshetError(
                     f"no document has {name}={word}; "
                     f"values of {name}: {_list_values(self.count(name))}"
@@ -149,12 +149,16 @@ def commonest(counts: Mapping[FieldValue, int], limit: int) -> dict[str, int]:
 def _typed_words(filters: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield field and word of each typed condition `field=word`, except for numbers and dates."""
     for text in filters:
-        if text.lstrip().startswith("{"):
+        is_json_object = text.lstrip().startswith("{")
+        if is_json_object:
             continue
         name, operator, operand = parse_typed(text)
-        word = make_value(operand)
-        if operator == "=" and word is not None and word.number is None and word.instant is None:
-            yield name, word.text
+        value = make_value(operand)
+        if operator != "=" or value is None:
+            continue
+        is_word = value.number is None and value.instant is None
+        if is_word:
+            yield name, value.text
 
 
 def _list_values(counts: Mapping[FieldValue, int]) -> str:

@@ -54,9 +54,12 @@ def exclusive_lock_if_unused(folder: Path) -> Iterator[bool]:
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        except BlockingIOError:
+            is_locked = False
+        yield is_locked
     finally:
+        # Closing the folder also ends the lock.
         os.close(handle)

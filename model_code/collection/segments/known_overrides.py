@@ -67,8 +67,8 @@ def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]
     - A thumb up does not count if the hit was shown only because of a known query. Otherwise a
       known query would increase its own weight.
     - A thumb down always counts.
-    - Clicks do not count, because at a noise of .1 only half of them are right
-      (`experiments/clicks`).
+    - Clicks do not count. If one in ten clicks is random, only half of the clicked documents answer
+      the query (`experiments/clicks`).
 
     Args:
         feedback: Opinions of all persons.
@@ -77,32 +77,32 @@ def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]
         One piece of evidence for each document and query. Its weight is the number of thumbs up
         minus the number of thumbs down. Weights of 0 are left out.
     """
+    # The last thumb by person, normalised query and document id. Opinions are visited oldest first,
+    # so that a later one replaces an earlier one.
     latest: dict[tuple[str, str, str], Feedback] = {}
     for opinion in sorted(feedback, key=lambda opinion: (opinion.received, opinion.key)):
         if opinion.verdict != Opinion.CLICK:
-            person_and_query = (
-                opinion.who,
-                normalize_query(opinion.query),
-                opinion.document_id,
-            )
-            latest[person_and_query] = opinion
+            normalized_query = normalize_query(opinion.query)
+            latest[opinion.who, normalized_query, opinion.document_id] = opinion
 
+    # Thumbs up minus thumbs down, and one spelling of the query, by document id and normalised
+    # query.
     balances: dict[tuple[str, str], int] = {}
     texts: dict[tuple[str, str], str] = {}
-    for (_, normalized, document_id), opinion in sorted(latest.items()):
-        query = (document_id, normalized)
-        texts.setdefault(query, opinion.query)
-        balances.setdefault(query, 0)
+    for (_, normalized_query, document_id), opinion in sorted(latest.items()):
+        pair = (document_id, normalized_query)
+        texts.setdefault(pair, opinion.query)
+        balances.setdefault(pair, 0)
         if opinion.verdict == Opinion.DOWN:
-            balances[query] -= 1
+            balances[pair] -= 1
         elif not opinion.raised:
-            balances[query] += 1
+            balances[pair] += 1
 
     evidence: list[KnownQuery] = []
-    for query, balance in sorted(balances.items()):
-        if balance:
-            text = texts[query]
-            evidence.append(KnownQuery(query[0], text, QuerySource.FEEDBACK, balance))
+    for pair, balance in sorted(balances.items()):
+        if balance != 0:
+            document_id, _ = pair
+            evidence.append(KnownQuery(document_id, texts[pair], QuerySource.FEEDBACK, balance))
     return tuple(evidence)
 
 
@@ -125,16 +125,19 @@ def compute_overrides(
     """
     if not later:
         return {}
-    feedback = by_document(drop_held_out(later.feedback, held_out | later.forgotten))
+    excluded = held_out | later.forgotten
+    feedback = by_document(drop_held_out(later.feedback, excluded))
     overrides: dict[str, list[KnownQuery]] = {}
     for holder, documents in holders:
-        own_queries = holder.known_queries
+        indexed_queries = holder.known_queries
+        # A document changed if it got feedback, or if one of its indexed queries was forgotten.
         changed = {document_id for document_id in feedback if document_id in documents}
         if later.forgotten:
-            changed.update(_documents_with(own_queries, later.forgotten, documents))
+            changed.update(_documents_with(indexed_queries, later.forgotten, documents))
         for document_id in changed:
-            own = drop_held_out(own_queries.get(document_id, ()), held_out | later.forgotten)
-            overrides[document_id] = [*own, *feedback.get(document_id, ())]
+            evidence = drop_held_out(indexed_queries.get(document_id, ()), excluded)
+            evidence.extend(feedback.get(document_id, ()))
+            overrides[document_id] = evidence
     return overrides
 
 
@@ -152,7 +155,9 @@ def _documents_with(
     """
     found: set[str] = set()
     for document_id, evidence in queries.items():
-        if document_id in documents and any(query_hash(one.text) in hashes for one in evidence):
+        if document_id not in documents:
+            continue
+        if any(query_hash(query.text) in hashes for query in evidence):
             found.add(document_id)
     return found
 

@@ -59,10 +59,9 @@ class Placements:
     @classmethod
     def join(cls, placements: Sequence[Placements]) -> Placements:
         """Concatenate the placements of several lists of passages."""
-        return cls(
-            np.concatenate([each.paths for each in placements]),
-            np.concatenate([each.cosines for each in placements]),
-        )
+        paths = [passages.paths for passages in placements]
+        cosines = [passages.cosines for passages in placements]
+        return cls(np.concatenate(paths), np.concatenate(cosines))
 
     def take(self, rows: np.ndarray) -> Placements:
         """Return the placements of the given passages.
@@ -86,13 +85,20 @@ def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
     Returns:
         A hierarchy with the same nodes and the new centroids.
     """
-    leaf_starts = np.searchsorted(tree.leaves[tree.order], np.arange(len(tree.parents[-1])))
     unit_vectors = normalize_rows(vectors)
-    # `sums` (nodes, H) holds the sum of the vectors below each node of a level, the leaves first.
+    # `tree.order` sorts the passages by leaf, so the passages of a leaf are neighbours. The sum of
+    # each leaf begins where its first passage stands.
+    leaf_count = len(tree.parents[-1])
+    leaf_starts = np.searchsorted(tree.leaves[tree.order], np.arange(leaf_count))
+    # Sum of the vectors below each node of a level, (nodes, H). The first level is the leaves.
     sums = np.add.reduceat(unit_vectors[tree.order], leaf_starts, axis=0, dtype=np.float64)
     centroids = [normalize_rows(sums)]
-    for parents in tree.parents[:0:-1]:
-        child_starts = np.searchsorted(parents, np.arange(parents[-1] + 1))
+
+    # From the leaves to the root: `parents` holds the parent of each node of a level, ascending.
+    # The root's level is left out, because it has no parents.
+    for parents in reversed(tree.parents[1:]):
+        parent_count = parents[-1] + 1
+        child_starts = np.searchsorted(parents, np.arange(parent_count))
         sums = np.add.reduceat(sums, child_starts, axis=0)
         centroids.append(normalize_rows(sums))
     centroids.reverse()
@@ -106,4 +112,5 @@ def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     [[0.0, 1.0], [0.0, 0.0]]
     """
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
+    divisors = np.where(norms > 0, norms, 1)
+    return (vectors / divisors).astype(np.float32)

@@ -14,7 +14,9 @@ import numpy as np
 
 from model_code.files import atomic_write, read_json, write_json
 
-REFINED, REPRESENTATIVES = "refined.json", "refined.npy"
+# Files of a segment with the statuses, and with the vectors of the representative queries.
+REFINED = "refined.json"
+REPRESENTATIVES = "refined.npy"
 
 
 @dataclass(frozen=True, eq=False)

@@ -363,8 +363,8 @@ class SegmentView:
         """Mask of the live documents, by ascending id, shape (n,), bool."""
         ids = self.segment.sorted_ids
         is_live = np.ones(len(ids), bool)
-        removed = ids.find(list(self.removed))
-        is_live[removed[removed != NOT_FOUND]] = False
+        removed_positions = ids.find(list(self.removed))
+        is_live[removed_positions[removed_positions != NOT_FOUND]] = False
         return is_live
 
     @cached_property
@@ -387,10 +387,8 @@ class SegmentView:
 
     def document_ids(self) -> list[str]:
         """Return the ids of all live documents, ascending."""
-        removed = self.removed
-        return [
-            document_id for document_id in self.segment.sorted_ids if document_id not in removed
-        ]
+        ids = self.segment.sorted_ids
+        return [document_id for document_id in ids if document_id not in self.removed]
 
 
 def write_segment(
@@ -412,17 +410,21 @@ def write_segment(
     Returns:
         The new segment, opened.
     """
+    # The queries of the evaluation splits are only read from the base segment if they are needed.
     held_out: frozenset[str] = frozenset()
     if any(document.queries for document in puts):
         held_out = base.build_queries.held_out
-    judged = {one.document_id: base.judged_queries(one.document_id) for one in puts}
-    new = new_passages(puts, text, refine, held_out, judged)
-    base.retriever.write_segment(folder / INDEX, new)
+    judged: dict[str, Sequence[KnownQuery]] = {}
+    for document in puts:
+        judged[document.document_id] = base.judged_queries(document.document_id)
+
+    passages = new_passages(puts, text, refine, held_out, judged)
+    base.retriever.write_segment(folder / INDEX, passages)
     write_rows([document_row(document) for document in puts], folder / DOCUMENTS)
-    write_json(folder / PASSAGES, list(new.document_ids), lines=False)
+    write_json(folder / PASSAGES, list(passages.document_ids), lines=False)
 
     segment = open_segment(base, folder)
-    vectors = segment.retriever.passage_vectors(new.document_ids)
+    vectors = segment.retriever.passage_vectors(passages.document_ids)
     Placements.find(base.tree, vectors).save(folder)
     return segment
 
@@ -460,7 +462,8 @@ def new_passages(
         row_evidence = drop_held_out(queries_of_row(document), held_out)
         if row_evidence:
             queries[document.document_id] = [query.text for query in row_evidence]
-        evidence = [*row_evidence, *judged.get(document.document_id, ())]
+        evidence = list(row_evidence)
+        evidence.extend(judged.get(document.document_id, ()))
         if evidence:
             known[document.document_id] = evidence
     return NewPassages(texts, document_ids, queries, headlines, refine, known)
@@ -485,6 +488,7 @@ def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
     retrievers = [(view.segment.retriever, view.document_ids()) for view in views]
     views[0].segment.retriever.merge(retrievers, folder / INDEX)
 
+    # Passages and placements are collected in the order in which the retrievers were merged.
     documents: list[dict[str, Any]] = []
     passage_documents: list[str] = []
     placements: list[Placements] = []

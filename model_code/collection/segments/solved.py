@@ -15,7 +15,9 @@ import numpy as np
 
 from model_code.files import atomic_write, read_json, write_json
 
-SOLVED, QUERY_VECTORS = "solved.json", "solved.npy"
+# Files of a segment with the records, and with the vectors of all their queries.
+SOLVED = "solved.json"
+QUERY_VECTORS = "solved.npy"
 
 
 @dataclass(frozen=True)
@@ -120,18 +122,19 @@ class SolvedDocuments:
         """Read the records from the folder of a segment. They are empty if there is no file."""
         if not (folder / SOLVED).is_file():
             return cls()
+        # The vectors of all queries of all documents, in the order of the records.
         vectors = np.load(folder / QUERY_VECTORS, mmap_mode="r")
         documents: dict[str, SolvedDocument] = {}
-        first = 0
+        start = 0
         for row in read_json(folder / SOLVED):
             queries = tuple(SolvedQuery(**query) for query in row.pop("queries"))
             members = tuple(Member(**member) for member in row.pop("members"))
-            last = first + len(queries)
+            end = start + len(queries)
             document = SolvedDocument(
-                queries=queries, members=members, vectors=vectors[first:last], **row
+                queries=queries, members=members, vectors=vectors[start:end], **row
             )
             documents[document.document_id] = document
-            first = last
+            start = end
         return cls(documents)
 
     @classmethod
