@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from freshet.results import ReadingNote
-from model_code.corpus.clean_rows import clean_rows
+from model_code.corpus.clean_rows import CleanRows, clean_rows
 from model_code.corpus.cleaning import SourceQuery, clean_query, merge_duplicates
 from model_code.corpus.judgement_file import JudgedSource
 from model_code.corpus.known_queries import CorpusQueries, collect_known_queries
@@ -85,15 +85,15 @@ def build_corpus(
     cleaned = clean_rows(document_rows, settings, unique_ids=True)
     rows_read = len(cleaned.documents) + len(cleaned.refused)
     quarantine.extend("documents", rows_read, cleaned.refused)
-    documents, merged = merge_duplicates(cleaned.documents, settings.merge_duplicates)
+    documents, merged_into = merge_duplicates(cleaned.documents, settings.merge_duplicates)
 
-    query_rows = source.rows("queries", progress)
-    queries = list(quarantine.admit(query_rows, _query_check(settings.max_characters)))
+    check_query = _query_check(settings.max_characters)
+    queries = list(quarantine.admit(source.rows("queries", progress), check_query))
 
     targets = QrelTargets(
-        {query.query_id for query in queries},
-        {document.document_id for document in documents},
-        merged,
+        queries={query.query_id for query in queries},
+        documents={document.document_id for document in documents},
+        merged=merged_into,
         limited=settings.limit is not None,
     )
     qrels = admit_qrels(source.rows("qrels", progress), targets, settings.splits, quarantine)
@@ -106,26 +106,42 @@ def build_corpus(
 
     tables = _make_tables(documents, queries, qrels, passages)
     tables["quarantine"] = make_table("quarantine", [asdict(row) for row in quarantine.refused])
-    report = _make_report(tables, quarantine, qrels, len(merged))
+    notes = _collect_notes(source, cleaned)
+    known_queries = _collect_known_queries(documents, queries, qrels)
+
+    report = _make_report(tables, quarantine, qrels, len(merged_into))
+    report["files_with_notes"] = dict(sorted(Counter(note.kind for note in notes).items()))
+    corpus = Corpus(**{name: tables[name] for name in TABLES})
+    report.update(count_leaks(corpus))
+    unread_answers = sum(query.has_unread_answers for query in queries)
+    if unread_answers:
+        report["queries_with_unread_answers"] = unread_answers
+    report["known_queries"] = len(known_queries.queries)
+    return BuiltCorpus(tables, report, notes, known_queries)
+
+
+def _collect_notes(source: Source, cleaned: CleanRows) -> list[ReadingNote]:
+    """Return the notes about files of which something was not read.
+
+    These are notes of the readers, files that the source ignored, and refused files. In a folder
+    each row is a file, so a refused row is a note as well.
+    """
     # A `JudgedSource` wraps the source whose files are listed here.
     file_source = source.source if isinstance(source, JudgedSource) else source
     notes = [*cleaned.notes, *list_unread_files(file_source)]
     if isinstance(file_source, FolderSource):
         for row in cleaned.refused:
             notes.append(refusal_note(str(row.record_id), row.message))
-    report["files_with_notes"] = dict(sorted(Counter(note.kind for note in notes).items()))
-    report.update(count_leaks(Corpus(**{name: tables[name] for name in TABLES})))
-    unread_answers = sum(query.has_unread_answers for query in queries)
-    if unread_answers:
-        report["queries_with_unread_answers"] = unread_answers
-    known_queries = _collect_known_queries(documents, queries, qrels)
-    report["known_queries"] = len(known_queries.queries)
-    return BuiltCorpus(tables, report, notes, known_queries)
+    return notes
 
 
 def _collect_known_queries(
     documents: Sequence[Document], queries: Sequence[SourceQuery], qrels: Qrels
 ) -> CorpusQueries:
+    """Return the queries that documents are known to answer, from training qrels and from rows.
+
+    A pair that was judged not relevant gets the grade 0, which is evidence against the query.
+    """
     texts = {query.query_id: query.text for query in queries}
     grades = dict(qrels.pairs)
     for query_id, document_ids in qrels.judged_not_relevant.items():
@@ -154,17 +170,22 @@ def _make_tables(
     qrels: Qrels,
     passages: PassageSettings,
 ) -> dict[str, pd.DataFrame]:
+    """Return the tables `documents`, `passages`, `queries` and `qrels` of a corpus.
+
+    A query without a relevant document has no split, so the table `queries` holds None for it.
+    """
     document_rows = [_document_row(document) for document in documents]
 
     query_rows = []
     for query in queries:
+        not_relevant_ids = qrels.judged_not_relevant.get(query.query_id, ())
         query_rows.append(
             {
                 "query_id": query.query_id,
                 "text": query.text,
                 "split": qrels.splits.get(query.query_id),
                 "answers": _json_or_none(query.answers),
-                "not_relevant": _json_or_none(qrels.judged_not_relevant.get(query.query_id, ())),
+                "not_relevant": _json_or_none(not_relevant_ids),
             }
         )
 
@@ -188,6 +209,7 @@ def _make_tables(
 
 
 def _document_row(document: Document) -> dict[str, Any]:
+    """Return a document as a row of the table `documents`, by column name."""
     return {
         "document_id": document.document_id,
         "title": document.title,

@@ -62,11 +62,15 @@ class CleanRows:
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """The refused rows in the form that receipts and the ledger hold."""
-        return tuple(
-            Rejection(row_number(row.location) or 1, row.record_id, row.message)
-            for row in self.refused
-        )
+        """The refused rows in the form that receipts and the ledger hold.
+
+        A row without a number is the only one of its file, so it counts as row 1.
+        """
+        rejections: list[Rejection] = []
+        for row in self.refused:
+            number = row_number(row.location) or 1
+            rejections.append(Rejection(number, row.record_id, row.message))
+        return tuple(rejections)
 
     def restricted_to(self, allowed: Set[str], detail: str) -> CleanRows:
         """Refuse all documents whose id is not allowed, and return the result.
@@ -79,14 +83,21 @@ class CleanRows:
         locations: list[str] = []
         refused = list(self.refused)
         for document, location in zip(self.documents, self.locations, strict=True):
-            document_id = document.document_id
-            if document_id in allowed:
+            if document.document_id in allowed:
                 documents.append(document)
                 locations.append(location)
-            else:
-                refused.append(
-                    RefusedRow("documents", location, "unknown id", detail, "", document_id, True)
+                continue
+            refused.append(
+                RefusedRow(
+                    "documents",
+                    location,
+                    "unknown id",
+                    detail,
+                    excerpt="",
+                    record_id=document.document_id,
+                    has_valid_id=True,
                 )
+            )
         return CleanRows(tuple(documents), tuple(locations), tuple(refused), self.notes)
 
 
@@ -117,6 +128,7 @@ def clean_rows(
     notes: list[ReadingNote] = []
 
     def check(row: Row) -> tuple[str, Document]:
+        """Return the location and the clean document of a row, and keep the notes of its file."""
         document = clean_document(row, settings.max_characters)
         if unique_ids and document.document_id in seen_ids:
             raise RowError("duplicate id", f"an earlier row has the id {document.document_id!r}")
@@ -149,14 +161,17 @@ def locate_rows(
 def _source_names(values: Mapping[str, Any], columns: ColumnSettings) -> dict[str, Any]:
     """Return plain values with the column names of the source in place of our names.
 
-    If one of our names is also a column name of the source, its value stays in that column.
+    A request may call the text `text`, for example, where the source calls it `body`. If one of our
+    names is also a column name of the source, its value stays in that column.
     """
     values = dict(values)
-    names = columns.of("documents")
-    aliases = [*names.items(), ("_id", names["id"])]
-    for ours, column in aliases:
-        if ours in values and column not in values and ours not in names.values():
-            values[column] = values.pop(ours)
+    source_columns = columns.of("documents")
+    aliases = [*source_columns.items(), ("_id", source_columns["id"])]
+    for our_name, column in aliases:
+        is_column_free = column not in values
+        is_source_column = our_name in source_columns.values()
+        if our_name in values and is_column_free and not is_source_column:
+            values[column] = values.pop(our_name)
     return values
 
 

@@ -106,6 +106,9 @@ def clean_document(row: Row, max_characters: int) -> Document:
 def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields with only those values that JSON can represent, in sorted order of keys.
 
+    The fields are written as JSON and parsed again, twice. The first round turns NaN and infinity
+    into null. The second round sorts the keys, and its text is the one that is measured.
+
     Raises:
         RowError: If there are too many fields, if they are too long, or if their text is not UTF-8.
     """
@@ -113,17 +116,18 @@ def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         text = json.dumps(fields, ensure_ascii=False, default=_field_value)
     except (TypeError, ValueError, RecursionError) as error:
         raise RowError("wrong type", f"fields cannot be written as JSON: {error}") from None
+    # `parse_constant` is called for NaN and the infinities only.
     finite = json.loads(text, parse_constant=lambda _: None)
-    text = json.dumps(finite, sort_keys=True, ensure_ascii=False)
-    require_valid_text(text, "fields")
+    sorted_text = json.dumps(finite, sort_keys=True, ensure_ascii=False)
+    require_valid_text(sorted_text, "fields")
 
-    if len(fields) > MAX_FIELDS or len(text) > MAX_FIELD_CHARACTERS:
+    if len(fields) > MAX_FIELDS or len(sorted_text) > MAX_FIELD_CHARACTERS:
         raise RowError(
             "huge text",
-            f"{len(fields):,} fields of {len(text):,} characters together, "
+            f"{len(fields):,} fields of {len(sorted_text):,} characters together, "
             f"at most {MAX_FIELDS:,} of {MAX_FIELD_CHARACTERS:,} are possible",
         )
-    return json.loads(text)
+    return json.loads(sorted_text)
 
 
 def _field_value(value: Any) -> Any:
@@ -160,6 +164,7 @@ def _clean_queries(queries: Any) -> tuple[str, ...]:
 
 
 def _require_length(characters: int, max_characters: int) -> None:
+    """Refuse a row whose texts together have more characters than the setting allows."""
     if characters > max_characters:
         raise RowError(
             "huge text", f"{characters:,} characters, corpus.max_characters is {max_characters:,}"
@@ -206,13 +211,14 @@ def written_id(value: Any) -> str:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value in its JSON form, such as the text of a UUID.
+    """Return a value in its JSON form, such as the text of a UUID; None for NaN.
 
     A value without a JSON form is returned unchanged, so that the caller can refuse it.
     """
     if value is None or isinstance(value, str | int | list | dict):
         return value
     if isinstance(value, float):
+        # Tables of pandas hold NaN in place of a missing value.
         return replace_missing(value)
     try:
         return to_json_value(value)
@@ -311,6 +317,7 @@ def _clean_answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
     if isinstance(value, str):
         value = _parse_json_list(value)
     if isinstance(value, Mapping):
+        # A mapping without a text stays one, and counts as an unreadable answer below.
         value = value.get("text", value)
     if value is None:
         value = []
@@ -341,6 +348,7 @@ def _parse_json_list(text: str) -> Any:
 
 
 def _is_answer(value: Any) -> bool:
+    """Return whether a value can be an answer: valid text or a finite number, but not a boolean."""
     if isinstance(value, str):
         return is_valid_utf8(value)
     if isinstance(value, float):
@@ -378,6 +386,7 @@ def merge_duplicates(
     if by == "none":
         return list(documents), {}
 
+    # The id of the kept document, by the normalised text or title of its group.
     kept_ids: dict[str, str] = {}
     for document in documents:
         if document.document_id in known_ids:
@@ -386,12 +395,12 @@ def merge_duplicates(
     kept: list[Document] = []
     merged: dict[str, str] = {}
     for document in documents:
+        document_id = document.document_id
         key = text_key(getattr(document, by))
-        kept_id = document.document_id
-        if key and document.document_id not in known_ids:
-            kept_id = kept_ids.setdefault(key, document.document_id)
-        if kept_id == document.document_id:
+        may_be_merged = key != "" and document_id not in known_ids
+        kept_id = kept_ids.setdefault(key, document_id) if may_be_merged else document_id
+        if kept_id == document_id:
             kept.append(document)
         else:
-            merged[document.document_id] = kept_id
+            merged[document_id] = kept_id
     return kept, merged

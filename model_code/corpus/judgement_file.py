@@ -185,6 +185,8 @@ class JudgedSource:
     def __init__(self, source: Source, pairs: Iterable[JudgedPair]) -> None:
         self.source = source
         self._by_question = judgements_by_question(pairs)
+        # Id of each query by its case-folded text, and the ids of all documents. They are filled
+        # while the tables are read.
         self._query_ids: dict[str, str] = {}
         self._document_ids: set[str] = set()
         self.missing = 0
@@ -203,23 +205,28 @@ class JudgedSource:
             yield from self._document_rows(progress)
 
     def _document_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
+        """Yield the source's rows of documents, and remember their ids for the qrels."""
         for row in self.source.rows("documents", progress):
             if isinstance(row, Row):
                 self._document_ids.add(written_id(row.values.get("id")))
             yield row
 
     def _query_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
+        """Yield the source's rows of queries, then each own question that the source lacks."""
         for row in self.source.rows("queries", progress):
-            self._note_query(row)
+            self._remember_query(row)
             yield row
         for question in self._by_question:
-            if question.casefold() not in self._query_ids:
-                query_id = text_query_id(question)
-                self._query_ids[question.casefold()] = query_id
-                location = f"{JUDGEMENT_FILE}:{query_id}"
-                yield Row("queries", location, {"id": query_id, "text": question})
+            folded_question = question.casefold()
+            if folded_question in self._query_ids:
+                continue
+            query_id = text_query_id(question)
+            self._query_ids[folded_question] = query_id
+            location = f"{JUDGEMENT_FILE}:{query_id}"
+            yield Row("queries", location, {"id": query_id, "text": question})
 
-    def _note_query(self, row: Row | RefusedRow) -> None:
+    def _remember_query(self, row: Row | RefusedRow) -> None:
+        """Remember the id of a query by its text, so that an own question can reuse the id."""
         if isinstance(row, RefusedRow):
             return
         text = row.values.get("text")
@@ -228,14 +235,20 @@ class JudgedSource:
             self._query_ids.setdefault(clean_line(text).casefold(), written_id(query_id))
 
     def _qrel_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
+        """Yield the source's rows of qrels without pairs that were judged again, then the own rows.
+
+        A question that the source has in a split stays there. The split of an own judgement counts
+        only for questions without one.
+        """
         own_rows = list(self._own_qrel_rows())
         own_pairs = {(row.values["query_id"], row.values["document_id"]) for row in own_rows}
         source_splits: dict[str, Any] = {}
         for row in self.source.rows("qrels", progress):
             if isinstance(row, Row):
                 query_id = written_id(row.values.get("query_id"))
+                document_id = written_id(row.values.get("document_id"))
                 source_splits.setdefault(query_id, row.values.get("split"))
-                if (query_id, written_id(row.values.get("document_id"))) in own_pairs:
+                if (query_id, document_id) in own_pairs:
                     continue
             yield row
 
@@ -249,6 +262,7 @@ class JudgedSource:
             yield Row("qrels", row.location, values)
 
     def _own_qrel_rows(self) -> Iterator[Row]:
+        """Yield a row for each own judgement of a document that the source still holds."""
         for question, pairs in self._by_question.items():
             query_id = self._query_ids[question.casefold()]
             for pair in pairs:
@@ -265,6 +279,7 @@ class JudgedSource:
 
 
 def _line(pair: JudgedPair) -> str:
+    """Return a judgement as a line of JSON. A split that the build assigns is left out."""
     values = asdict(pair)
     if pair.split is None:
         del values["split"]
@@ -272,6 +287,11 @@ def _line(pair: JudgedPair) -> str:
 
 
 def _parse_line(line: str, location: str) -> JudgedPair:
+    """Return the judgement of a line.
+
+    Raises:
+        FreshetError: If the line is not a judgement. The message names the location.
+    """
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:

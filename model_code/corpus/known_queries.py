@@ -114,6 +114,7 @@ def collect_known_queries(
     evidence: list[KnownQuery] = []
     for (query_id, document_id), grade in grades.items():
         if splits.get(query_id, TRAINING_SPLIT) == TRAINING_SPLIT:
+            # A negative weight is evidence against the query, however low the grade is.
             weight = grade if grade > 0 else -1
             evidence.append(KnownQuery(document_id, texts[query_id], QuerySource.QRELS, weight))
     for document in documents:

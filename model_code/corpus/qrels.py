@@ -96,13 +96,16 @@ def admit_qrels(
         quarantine: Receives the refused rows.
     """
     judgements = list(quarantine.admit(rows, lambda row: _read_judgement(row, targets)))
-    inside = [judgement for judgement in judgements if judgement.document_id in targets.documents]
-    relevant = [judgement for judgement in inside if judgement.relevance > 0]
-    agreed = _keep_one_split_per_query(relevant, quarantine)
+    # With `corpus.limit`, a judgement may refer to a document that was not read.
+    inside_limit = [
+        judgement for judgement in judgements if judgement.document_id in targets.documents
+    ]
+    relevant = [judgement for judgement in inside_limit if judgement.relevance > 0]
+    admitted = _keep_one_split_per_query(relevant, quarantine)
 
     pairs: dict[tuple[str, str], int] = {}
     source_splits: dict[str, str | None] = {}
-    for judgement in agreed:
+    for judgement in admitted:
         pair = (judgement.query_id, judgement.document_id)
         pairs[pair] = max(judgement.relevance, pairs.get(pair, 0))
         source_splits[judgement.query_id] = judgement.split
@@ -110,10 +113,10 @@ def admit_qrels(
     return Qrels(
         pairs,
         split_queries(source_splits, settings, key_documents(pairs)),
-        not_relevant=len(inside) - len(relevant),
-        repeated=len(agreed) - len(pairs),
-        outside_limit=len(judgements) - len(inside),
-        judged_not_relevant=_judged_not_relevant(inside, pairs),
+        not_relevant=len(inside_limit) - len(relevant),
+        repeated=len(admitted) - len(pairs),
+        outside_limit=len(judgements) - len(inside_limit),
+        judged_not_relevant=_judged_not_relevant(inside_limit, pairs),
     )
 
 
@@ -134,6 +137,12 @@ def _judged_not_relevant(
 
 
 def _read_judgement(row: Row, targets: QrelTargets) -> Judgement:
+    """Return the judgement of a row of qrels. A missing grade counts as 1.
+
+    Raises:
+        RowError: If the query or document does not exist, or a value is not valid. If
+            `corpus.limit` left documents out, an unknown document is accepted.
+    """
     query_id = read_id(row.values, "query_id")
     document_id = read_id(row.values, "document_id")
     document_id = targets.merged.get(document_id, document_id)
@@ -177,19 +186,23 @@ def _keep_one_split_per_query(
     If the judgements of a query name several splits, the first of them in the order of `SPLITS`
     wins. This order puts test first, so that no test query is trained on.
     """
-    ranks: dict[str | None, int] = {split: rank for rank, split in enumerate((*SPLITS, None))}
+    # A judgement that names no split ranks last, so any named split wins over it.
+    ranks: dict[str | None, int] = {None: len(SPLITS)}
+    for rank, split in enumerate(SPLITS):
+        ranks[split] = rank
+
     query_splits: dict[str, str | None] = {}
     for judgement in judgements:
-        known = query_splits.setdefault(judgement.query_id, judgement.split)
-        if ranks[judgement.split] < ranks[known]:
+        best_split = query_splits.setdefault(judgement.query_id, judgement.split)
+        if ranks[judgement.split] < ranks[best_split]:
             query_splits[judgement.query_id] = judgement.split
 
-    agreed: list[Judgement] = []
+    admitted: list[Judgement] = []
     for judgement in judgements:
-        split = query_splits[judgement.query_id]
-        if judgement.split == split:
-            agreed.append(judgement)
+        query_split = query_splits[judgement.query_id]
+        if judgement.split == query_split:
+            admitted.append(judgement)
         else:
-            detail = f"its query is in {split}, so it may not be in {judgement.split} as well"
+            detail = f"its query is in {query_split}, so it may not be in {judgement.split} as well"
             quarantine.refuse(judgement.row, RowError("conflicting split", detail))
-    return agreed
+    return admitted

@@ -132,15 +132,18 @@ def _identify(values: Mapping[str, Any]) -> tuple[str | None, bool]:
 def _is_deeper(value: Any, levels: int) -> bool:
     """Return whether objects and lists are nested in each other more than `levels` deep.
 
+    The value is searched level by level, because recursion could exceed Python's limit.
+
     >>> _is_deeper({"fields": [1]}, 2), _is_deeper({"fields": [{}]}, 2)
     (False, True)
     """
-    nodes = [value]
+    level_values = [value]
     for _ in range(levels + 1):
-        containers = [node for node in nodes if isinstance(node, (dict, list, tuple))]
+        containers = [item for item in level_values if isinstance(item, (dict, list, tuple))]
         if not containers:
             return False
-        nodes = []
+        level_values = []
         for container in containers:
-            nodes.extend(container.values() if isinstance(container, dict) else container)
+            items = container.values() if isinstance(container, dict) else container
+            level_values.extend(items)
     return True

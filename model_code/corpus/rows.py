@@ -224,8 +224,10 @@ def require_columns(
     Raises:
         FreshetError: If a column is missing.
     """
+    # The expected columns that no row has had so far: {setting under corpus.columns: column name}.
     missing = columns.expected(table)
     id_column = columns.of(table).get("id")
+    # All column names of the rows so far, in the order in which they first occur.
     seen: dict[str, None] = {}
 
     for row in rows:
@@ -238,8 +240,10 @@ def require_columns(
             seen.update(dict.fromkeys(metadata))
 
         accepted = set(seen)
+        # A column `id` stands in for the id column `_id`, as in `map_columns`.
         is_default_id = id_column == DEFAULT_ID_COLUMN and DEFAULT_ID_COLUMN not in seen
-        if "id" in seen and id_column is not None and (any_id or is_default_id):
+        is_id_accepted = any_id or is_default_id
+        if "id" in seen and id_column is not None and is_id_accepted:
             accepted.add(id_column)
         missing = {key: column for key, column in missing.items() if column not in accepted}
         if not missing:

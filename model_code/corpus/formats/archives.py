@@ -141,6 +141,7 @@ class Archive:
             try:
                 _PartReader(name, TextNames(), max_elements).read(self.read(name))
             except UnsafeXmlError:
+                # An unsafe part refuses the whole file. A damaged part is only left out.
                 raise
             except RowError:
                 damaged.append(name)
@@ -212,18 +213,30 @@ class _PartReader:
     """
 
     def __init__(self, name: str, text_names: TextNames, max_elements: int | None = None) -> None:
+        """Prepare to read one part.
+
+        Args:
+            name: Name of the part, for errors.
+            text_names: The elements whose text is collected.
+            max_elements: Elements that the part may have; None for no limit.
+        """
         self.pieces: list[str] = []
         self._name = name
         self._counted = text_names.counted
         self._skipped = text_names.skipped
         self._blocks = text_names.blocks
         self._gaps = text_names.gaps
-        self._current: list[str] = []
-        self._elements = 0
         self._max_elements = max_elements
+
+        # The text of the piece that has not ended yet.
+        self._current: list[str] = []
+        # Number of elements so far, and of those that are open.
+        self._elements = 0
         self._level = 0
+        # Level of the open element that is left out with everything inside, if there is one.
         self._skipped_at: int | None = None
-        self._counted_level = 0
+        # Number of open elements whose text is listed. Such elements may be nested.
+        self._open_counted = 0
 
     def read(self, data: bytes) -> None:
         """Read the part.
@@ -236,7 +249,9 @@ class _PartReader:
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.EntityDeclHandler = self._refuse_entity
-        if self._counted is None or self._counted:
+        # An empty set of elements means that the part is only checked. None means all elements.
+        collects_text = self._counted is None or len(self._counted) > 0
+        if collects_text:
             parser.CharacterDataHandler = self._add_text
         try:
             for start in range(0, len(data), _CHUNK_BYTES):
@@ -247,6 +262,7 @@ class _PartReader:
         self._end_piece()
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
+        """Begin an element: check the limits, and note how its text is treated."""
         self._level += 1
         self._elements += 1
         if self._level > MAX_XML_LEVELS:
@@ -261,16 +277,17 @@ class _PartReader:
         if self._skipped_at is None and local_name in self._skipped:
             self._skipped_at = self._level
         if self._counted is not None and local_name in self._counted:
-            self._counted_level += 1
+            self._open_counted += 1
         if local_name in self._gaps:
             self._current.append(" ")
         if local_name in self._blocks:
             self._end_piece()
 
     def _end(self, name: str) -> None:
+        """End an element. The end of a block ends a piece of text."""
         local_name = name.rpartition(":")[2]
         if self._counted is not None and local_name in self._counted:
-            self._counted_level -= 1
+            self._open_counted -= 1
         if self._skipped_at == self._level:
             self._skipped_at = None
         if local_name in self._blocks:
@@ -278,17 +295,20 @@ class _PartReader:
         self._level -= 1
 
     def _add_text(self, text: str) -> None:
-        is_counted = self._counted is None or self._counted_level > 0
+        """Add text to the current piece, if it is inside of a listed element and not left out."""
+        is_counted = self._counted is None or self._open_counted > 0
         if is_counted and self._skipped_at is None:
             self._current.append(text)
 
     def _end_piece(self) -> None:
+        """End the current piece of text, and begin another one."""
         piece = "".join(self._current)
         self._current.clear()
         if piece.strip():
             self.pieces.append(piece)
 
     def _refuse_entity(self, *_: Any) -> None:
+        """Refuse a part that declares an entity, which may expand to gigabytes of text."""
         raise UnsafeXmlError(
             f"the part {self._name} declares XML entities, which can grow without limit"
         )

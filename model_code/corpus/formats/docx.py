@@ -26,6 +26,9 @@ from model_code.corpus.rows import RowError
 # Longest chain of styles that are based on each other. It also ends a cycle.
 MAX_STYLE_PARENTS = 20
 
+# Word counts outline levels from 0. This level and those below it mean text that is no heading.
+BODY_OUTLINE_LEVEL = 9
+
 _OFFICE_DOCUMENT = "/officeDocument"
 _DEFAULT_MAIN_PART = "word/document.xml"
 # The parts that are read after the body, in this order.
@@ -44,7 +47,9 @@ _HEADING_STYLE = re.compile(r"heading (\d)", re.I)
 
 
 def read_docx(data: bytes) -> Extraction:
-    """Read a DOCX file.
+    """Read a DOCX file: its body, then its side parts such as headers, footnotes and comments.
+
+    A damaged side part is left out and noted.
 
     Raises:
         RowError: If the file is not a DOCX file, or is not safe to read.
@@ -58,7 +63,6 @@ def read_docx(data: bytes) -> Extraction:
     damaged = archive.find_damaged(side_parts)
     parts = [main_part, *(part for part in side_parts if part not in damaged)]
 
-    all_text = list_text(archive, parts, OOXML_TEXT)
     heading_level = _heading_levels(archive, f"{folder}/styles.xml")
     left_out: list[str] = []
     blocks: list[str] = []
@@ -72,7 +76,8 @@ def read_docx(data: bytes) -> Extraction:
             # Sections of a document often repeat the same header, which is read once.
             blocks.extend(block for block in part_blocks if block not in blocks)
 
-    extraction = Extraction("\n".join(blocks).strip(), all_text=all_text, left_out=left_out)
+    extraction = Extraction("\n".join(blocks).strip(), left_out=left_out)
+    extraction.all_text = list_text(archive, parts, OOXML_TEXT)
     read_core_properties(archive, extraction)
     note_embedded_files(archive, extraction)
     for part in damaged:
@@ -81,12 +86,17 @@ def read_docx(data: bytes) -> Extraction:
 
 
 def find_main_part(archive: Archive, default: str) -> str:
-    """Return the name of the main part, such as `word/document.xml`, that an archive states."""
+    """Return the name of the main part, such as `word/document.xml`, that an archive states.
+
+    The part `_rels/.rels` states it: its relation of the type "officeDocument" names the main part.
+    """
     if "_rels/.rels" not in archive:
         return default
     for relation in archive.parse("_rels/.rels").iter():
-        if (relation.get("Type") or "").endswith(_OFFICE_DOCUMENT):
-            return (relation.get("Target") or default).lstrip("/")
+        relation_type = relation.get("Type") or ""
+        if relation_type.endswith(_OFFICE_DOCUMENT):
+            target = relation.get("Target") or default
+            return target.lstrip("/")
     return default
 
 
@@ -94,18 +104,20 @@ def note_embedded_files(archive: Archive, extraction: Extraction) -> None:
     """Note the files inside of a document, which are not read."""
     for name in archive.names:
         folder, _, file_name = name.rpartition("/")
-        is_embedded = folder.endswith("/embeddings")
-        if file_name.lower().endswith(_OTHER_TEXT_SUFFIXES):
-            is_embedded = True
+        is_in_embeddings = folder.endswith("/embeddings")
+        has_text_of_other_format = file_name.lower().endswith(_OTHER_TEXT_SUFFIXES)
+        is_embedded = is_in_embeddings or has_text_of_other_format
         if is_embedded and file_name and not name.endswith(".rels"):
             extraction.note("unread part", f"the embedded file {file_name} is not read")
 
 
 def _side_parts(archive: Archive, folder: str) -> Iterable[str]:
+    """Yield the names of the parts in a folder that are read after the body, in reading order."""
     for pattern in _SIDE_PARTS:
         for name in sorted(archive.names):
             inner_name = name.removeprefix(f"{folder}/")
-            if inner_name != name and pattern.fullmatch(inner_name):
+            is_in_folder = inner_name != name
+            if is_in_folder and pattern.fullmatch(inner_name):
                 yield name
 
 
@@ -128,11 +140,16 @@ def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
                 value = attribute(element, "val")
                 if name == "pStyle" and levels.get(value):
                     return levels[value]
-                if name == "outlineLvl" and value.isdecimal() and int(value) < 9:
+                if name == "outlineLvl" and _is_heading_outline(value):
                     return int(value) + 1
         return 0
 
     return heading_level
+
+
+def _is_heading_outline(value: str) -> bool:
+    """Return whether the outline level that a paragraph or style states is that of a heading."""
+    return value.isdecimal() and int(value) < BODY_OUTLINE_LEVEL
 
 
 def _style_levels(root: Any) -> dict[str, int]:
@@ -151,7 +168,7 @@ def _style_levels(root: Any) -> dict[str, int]:
                 names[style_id] = value
             elif name == "basedOn":
                 parents[style_id] = value
-            elif name == "outlineLvl" and value.isdecimal() and int(value) < 9:
+            elif name == "outlineLvl" and _is_heading_outline(value):
                 outline_levels[style_id] = int(value) + 1
 
     levels: dict[str, int] = {}
@@ -163,6 +180,14 @@ def _style_levels(root: Any) -> dict[str, int]:
 def _style_level(
     style_id: str, names: dict[str, str], parents: dict[str, str], outline_levels: dict[str, int]
 ) -> int:
+    """Return the heading level of a style or of the nearest style that it is based on; 0 if none.
+
+    Args:
+        style_id: Id of the style.
+        names: Name of each style, such as "heading 2", by its id.
+        parents: Id of the style that each style is based on, by its id.
+        outline_levels: Heading levels that styles state themselves, by their ids.
+    """
     for _ in range(MAX_STYLE_PARENTS):
         name = names.get(style_id, "")
         heading = _HEADING_STYLE.fullmatch(name)
@@ -179,7 +204,10 @@ def _style_level(
 
 
 def _is_hidden_run(element: Any) -> bool:
-    """Return whether an element is a run of text that is formatted as hidden."""
+    """Return whether an element is a run of text that is formatted as hidden.
+
+    A run `r` states its format in the properties `rPr`. The format "hidden" is called `vanish`.
+    """
     if local_name(element) != "r":
         return False
     for properties in element.iterchildren():

@@ -46,6 +46,9 @@ SAMPLE_BYTES = 200_000
 # Least share of zero bytes at every second position by which UTF-16 without a mark is recognised.
 MIN_ZERO_SHARE = 0.3
 
+# Largest share of zero bytes at the other positions, which hold the low bytes of letters.
+MAX_LOW_ZERO_SHARE = 0.05
+
 # A shorter file without a mark is not tested for other alphabets than Latin.
 MIN_ALPHABET_BYTES = 40
 
@@ -172,7 +175,15 @@ def detect_encoding(sample: bytes, is_whole: bool) -> str | None:
 
 
 def _choose_encoding(data: bytes, declared: str | None) -> tuple[str, bool]:
-    """Return the encoding of a file, and whether it is a guess."""
+    """Return the encoding of a file, and whether it is a guess.
+
+    Args:
+        data: The whole file.
+        declared: Encoding that the file names, if any.
+
+    Raises:
+        RowError: If the bytes are not text.
+    """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _require_decodable(data, encoding), False
@@ -181,6 +192,7 @@ def _choose_encoding(data: bytes, declared: str | None) -> tuple[str, bool]:
         return unmarked, True
     if b"\0" in data:
         raise RowError("binary file", "holds zero bytes: this is no text")
+    # ISO-2022-JP has only bytes of ASCII, so it is valid UTF-8 as well.
     if _is_utf8(data, is_whole=True) and not _is_escaped_japanese(data):
         return "utf-8", False
     if declared is not None and _can_decode(data, declared):
@@ -194,9 +206,10 @@ def _is_damaged_utf8(data: bytes) -> bool:
     """Return whether bytes are UTF-8 but for a few, as in a log with lines of other programs."""
     if _has_utf8_sequence(data):
         return True
-    # A file that was cut inside of a letter has one more sequence that is not complete.
+    # A file that was cut inside of a letter is valid up to there.
     is_cut = _is_utf8(data, is_whole=False)
-    return is_cut and any(character > "\x7f" for character in data.decode("utf-8", "ignore"))
+    valid_text = data.decode("utf-8", "ignore")
+    return is_cut and not valid_text.isascii()
 
 
 def _decode_other_bytes(error: UnicodeError) -> tuple[str, int]:
@@ -211,7 +224,9 @@ codecs.register_error(_decode_other_bytes.__name__, _decode_other_bytes)
 
 
 def _require_decodable(data: bytes, encoding: str) -> str:
-    """Return the encoding that the mark of a file names.
+    """Return the encoding that the mark of a file names, after a check of the whole file.
+
+    A program may append other bytes to a file with the mark of UTF-8. Its encoding is then guessed.
 
     Raises:
         RowError: If the file has bytes that the encoding does not have.
@@ -229,6 +244,7 @@ def _require_decodable(data: bytes, encoding: str) -> str:
 
 
 def _is_utf8(data: bytes, is_whole: bool) -> bool:
+    """Return whether bytes are valid UTF-8. Unless they are the whole file, a letter may be cut."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         decoder.decode(data, final=is_whole)
@@ -238,11 +254,14 @@ def _is_utf8(data: bytes, is_whole: bool) -> bool:
 
 
 def _has_utf8_sequence(data: bytes) -> bool:
-    """Return whether some bytes are UTF-8 beyond ASCII, which hardly occurs by chance."""
-    valid = data.decode("utf-8", "ignore")
-    invalid = len(data) - len(valid.encode())
-    beyond_ascii = sum(1 for character in valid if character > "\x7f")
-    return beyond_ascii > invalid
+    """Return whether more letters beyond ASCII are valid UTF-8 than bytes are invalid.
+
+    Bytes of another encoding hardly ever form a valid letter by chance.
+    """
+    valid_text = data.decode("utf-8", "ignore")
+    invalid_bytes = len(data) - len(valid_text.encode())
+    letters_beyond_ascii = sum(1 for character in valid_text if character > "\x7f")
+    return letters_beyond_ascii > invalid_bytes
 
 
 def _is_escaped_japanese(data: bytes) -> bool:
@@ -251,24 +270,32 @@ def _is_escaped_japanese(data: bytes) -> bool:
 
 
 def _unmarked_utf16(data: bytes) -> str | None:
-    """Return the variant of UTF-16 or UTF-32 that a file without a mark is in, or None."""
+    """Return the variant of UTF-16 or UTF-32 that a file without a mark is in, or None.
+
+    An ASCII letter takes two bytes in UTF-16, of which one is zero. It takes four bytes in UTF-32,
+    of which three are zero. The positions of the zero bytes therefore tell the variant.
+    """
     sample = data[:SAMPLE_BYTES]
     length = len(sample) // 4 * 4
     if length < 4 or b"\0" not in sample:
         return None
 
-    quarter = length // 4
-    zeros = [sample[place:length:4].count(0) / quarter for place in range(4)]
+    # Share of zero bytes at each position in the groups of four bytes.
+    groups = length // 4
+    zeros = [sample[position:length:4].count(0) / groups for position in range(4)]
+    even_zeros = (zeros[0], zeros[2])
+    odd_zeros = (zeros[1], zeros[3])
     candidates: list[str] = []
     if min(zeros[1:]) > MIN_ZERO_SHARE and zeros[0] == 0:
         candidates = ["utf-32-le"]
     elif min(zeros[:3]) > MIN_ZERO_SHARE and zeros[3] == 0:
         candidates = ["utf-32-be"]
-    elif min(zeros[1], zeros[3]) > MIN_ZERO_SHARE and max(zeros[0], zeros[2]) < 0.05:
+    elif min(odd_zeros) > MIN_ZERO_SHARE and max(even_zeros) < MAX_LOW_ZERO_SHARE:
         candidates = ["utf-16-le"]
-    elif min(zeros[0], zeros[2]) > MIN_ZERO_SHARE and max(zeros[1], zeros[3]) < 0.05:
+    elif min(even_zeros) > MIN_ZERO_SHARE and max(odd_zeros) < MAX_LOW_ZERO_SHARE:
         candidates = ["utf-16-be"]
 
+    # Text in another alphabet has zero bytes only in its blanks and line ends.
     if not candidates and len(sample) >= MIN_ALPHABET_BYTES:
         candidates = _alphabet_candidates(sample[:length])
     for encoding in candidates:
@@ -281,14 +308,15 @@ def _unmarked_utf16(data: bytes) -> str | None:
 def _alphabet_candidates(sample: bytes) -> list[str]:
     """Return the variants of UTF-16 in which all letters are of `_ALPHABET_BLOCKS`."""
     candidates: list[str] = []
-    for encoding, place in (("utf-16-le", 1), ("utf-16-be", 0)):
-        if set(sample[place::2]) <= _ALPHABET_BLOCKS:
+    for encoding, high_byte_position in (("utf-16-le", 1), ("utf-16-be", 0)):
+        high_bytes = set(sample[high_byte_position::2])
+        if high_bytes <= _ALPHABET_BLOCKS:
             candidates.append(encoding)
     return candidates
 
 
 def _looks_like_text(text: str) -> bool:
-    """Return whether a text has no control characters and hardly any invalid ones."""
+    """Return whether a text has no control characters and at most one invalid one in a hundred."""
     if not text:
         return False
     controls = sum(1 for character in text if character < " " and character not in "\t\n\r\f")
@@ -298,6 +326,9 @@ def _looks_like_text(text: str) -> bool:
 
 def _guess_encoding(sample: bytes) -> str:
     """Guess the encoding of bytes that are not UTF-8.
+
+    The guess of chardet is used if it is confident enough. Otherwise the most frequent encoding is
+    assumed, unless so much of the text is beyond ASCII that a wrong encoding would spoil it.
 
     Raises:
         RowError: If the bytes are not text.

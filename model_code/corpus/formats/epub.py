@@ -21,6 +21,8 @@ _PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 def read_epub(data: bytes) -> Extraction:
     """Read a book.
 
+    The package of a book is the part that lists its pages, their order and its metadata.
+
     Raises:
         RowError: If the file is not an EPUB, is protected against copying, or is not safe to read.
     """
@@ -40,12 +42,12 @@ def read_epub(data: bytes) -> Extraction:
             continue
         if name in protected:
             raise RowError("unreadable file", "the book is protected against copying")
+
         page = read_html(archive.read(name))
         extraction.remarks.extend(page.remarks)
         extraction.left_out.extend(page.left_out)
         all_text.extend(page.all_text or ())
-        # Books repeat the title of a chapter in the head of its page.
-        all_text.extend([page.title] if page.title in page.text else [])
+        # The title in the head of a page is not part of its text, but most chapters repeat it.
         if page.title and page.title not in page.text:
             extraction.left_out.append(page.title)
         if page.text:
@@ -57,6 +59,7 @@ def read_epub(data: bytes) -> Extraction:
 
 
 def _find_package(archive: Archive) -> str:
+    """Return the name of the package, which the container of a book states."""
     if _CONTAINER not in archive:
         raise RowError("unreadable file", "the archive holds no book: its container is missing")
     for element in archive.parse(_CONTAINER).iter():
@@ -66,6 +69,7 @@ def _find_package(archive: Archive) -> str:
 
 
 def _read_metadata(package: Any, extraction: Extraction) -> None:
+    """Set the first title, the first date and all authors that the package of a book states."""
     authors: list[str] = []
     for element in package.iter():
         name = local_name(element)

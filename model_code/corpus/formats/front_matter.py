@@ -65,13 +65,14 @@ def split_front_matter(source: str) -> FrontMatter:
         match = pattern.match(source)
         if match is None or len(match["block"]) > MAX_FRONT_MATTER_CHARACTERS:
             continue
-        block = match["block"]
-        parsed = _parse(block, language)
-        if parsed is not None:
-            values, remarks = parsed
-            front_matter = FrontMatter(values, source[match.end() :], remarks)
-            _drop_template_values(front_matter)
-            return front_matter
+        parsed = _parse(match["block"], language)
+        if parsed is None:
+            continue
+        values, remarks = parsed
+        text = source[match.end() :]
+        front_matter = FrontMatter(values, text, remarks)
+        _drop_template_values(front_matter)
+        return front_matter
     return _split_json(source)
 
 
@@ -81,38 +82,45 @@ def _split_json(source: str) -> FrontMatter:
     An object is front matter only if it has a title or a date, nothing follows it on its last line,
     and a text follows it. Any other object is text.
     """
+    no_front_matter = FrontMatter({}, source)
     match = _JSON_BLOCK.match(source)
     if match is None:
-        return FrontMatter({}, source)
+        return no_front_matter
     start = match.end()
     try:
         block = source[start : start + MAX_FRONT_MATTER_CHARACTERS]
         values, length = json.JSONDecoder().raw_decode(block)
     except (ValueError, RecursionError):
-        return FrontMatter({}, source)
-    line_end, _, text = source[start + length :].partition("\n")
-    is_named = any(key.lower() in ("title", "date") for key in values)
-    if line_end.strip() or not text.strip() or not is_named or not _is_small(values):
-        return FrontMatter({}, source)
-    return FrontMatter(values, text)
+        return no_front_matter
+
+    rest_of_line, _, text = source[start + length :].partition("\n")
+    is_alone = not rest_of_line.strip()
+    has_name = any(key.lower() in ("title", "date") for key in values)
+    if is_alone and has_name and text.strip() and _is_small(values):
+        return FrontMatter(values, text)
+    return no_front_matter
 
 
 def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | None:
-    """Return the values of a block with remarks; None if the block is text between two rules."""
+    """Return the values of a block with remarks; None if the block is text between two rules.
+
+    Rules are lines such as `---`, which Markdown also shows as horizontal lines in a text.
+    """
     if not block.strip():
         return {}, []
     value = _parse_yaml(block) if language == "YAML" else _parse_toml(block)
-    if not isinstance(value, Mapping) and language == "YAML":
+    if language == "YAML" and not isinstance(value, Mapping):
         # Tools that know both languages leave TOML between the marks of YAML.
         value = _parse_toml(block) or value
-    if isinstance(value, Mapping) and block.startswith("\n"):
-        # Sentences with a colon between two rules, as slides have them, are YAML by chance.
-        if any(" " in str(key).strip() for key in value):
-            return None
+
     if isinstance(value, Mapping):
-        if _is_small(value):
-            return {str(key): item for key, item in value.items()}, []
-        return {}, [Remark("unreadable value", "the front matter has too many values")]
+        # Sentences with a colon between two rules, as slides have them, are YAML by chance.
+        has_sentence = any(" " in str(key).strip() for key in value)
+        if block.startswith("\n") and has_sentence:
+            return None
+        if not _is_small(value):
+            return {}, [Remark("unreadable value", "the front matter has too many values")]
+        return {str(key): item for key, item in value.items()}, []
     if value is None and language == "YAML" and _has_only_comments(block):
         return {}, []
 
@@ -124,6 +132,7 @@ def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | N
 
 
 def _parse_yaml(block: str) -> Any:
+    """Return the value of a YAML block; None if it is not valid."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -147,24 +156,28 @@ def _has_only_comments(block: str) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether a value is neither large nor deep, with its aliases written out."""
-    items = [value]
-    seen = 0
+    """Return whether a value is neither large nor deep, with its aliases written out.
+
+    The value is searched level by level. A YAML alias refers to a value that exists once in memory,
+    but is counted each time. A small file could otherwise state billions of values.
+    """
+    level_values = [value]
+    count = 0
     for _ in range(MAX_LEVELS):
-        seen += len(items)
-        if seen > MAX_VALUES:
+        count += len(level_values)
+        if count > MAX_VALUES:
             return False
-        inner: list[Any] = []
-        for item in items:
+        inner_values: list[Any] = []
+        for item in level_values:
             if isinstance(item, Mapping):
-                inner.extend(item.values())
+                inner_values.extend(item.values())
             elif isinstance(item, list | tuple | set):
-                inner.extend(item)
-            if len(inner) > MAX_VALUES:
+                inner_values.extend(item)
+            if len(inner_values) > MAX_VALUES:
                 return False
-        if not inner:
+        if not inner_values:
             return True
-        items = inner
+        level_values = inner_values
     return False
 
 
@@ -176,48 +189,61 @@ def _parse_lines(block: str) -> dict[str, Any] | None:
         block is text.
     """
     values: dict[str, Any] = {}
-    key: str | None = None
-    other_lines = 0
+    # Key whose value the next lines may continue; None before the first key, for example.
+    open_key: str | None = None
     key_lines = 0
+    other_lines = 0
     for line in block.splitlines():
-        if not line.strip() or line.lstrip().startswith("#"):
+        content = line.strip()
+        if not content or content.startswith("#"):
             continue
-        if _TABLE_LINE.fullmatch(line.strip()):
-            key = None
+        if _TABLE_LINE.fullmatch(content):
+            open_key = None
             continue
+
         is_indented = line[0] in " \t"
-        key_match = _KEY_LINE.fullmatch(line.strip())
+        key_match = _KEY_LINE.fullmatch(content)
         item_match = _ITEM_LINE.fullmatch(line)
         if key_match is not None and key_match["key"] not in values:
-            key = key_match["key"]
-            values[key] = _unquote(key_match["value"] or "")
+            open_key = key_match["key"]
+            values[open_key] = _unquote(key_match["value"] or "")
             key_lines += 1
         elif key_match is not None and not is_indented:
             # Of equal keys, the first one counts.
-            key = None
+            open_key = None
             key_lines += 1
-        elif item_match is not None and key is not None:
-            _append_item(values, key, _unquote(item_match["value"]))
-        elif is_indented and key is not None:
+        elif item_match is not None and open_key is not None:
+            _append_item(values, open_key, _unquote(item_match["value"]))
+        elif is_indented and open_key is not None:
             # An indented line continues the value before it.
-            if isinstance(values[key], str):
-                values[key] = f"{values[key]} {line.strip()}".strip()
+            _append_text(values, open_key, content)
         else:
+            # This line may also continue a value. If many lines are like it, the block is text.
             other_lines += 1
-            if key is not None and isinstance(values[key], str):
-                values[key] = f"{values[key]} {line.strip()}".strip()
-    if other_lines >= max(1, key_lines):
+            if open_key is not None:
+                _append_text(values, open_key, content)
+
+    is_text = other_lines >= max(1, key_lines)
+    if is_text or key_lines == 0:
         return None
-    return values if key_lines else None
+    return values
 
 
 def _append_item(values: dict[str, Any], key: str, item: str) -> None:
+    """Append an item to the list of a key. A text that the key already has is its first item."""
     if not isinstance(values[key], list):
         values[key] = [values[key]] if values[key] else []
     values[key].append(item)
 
 
+def _append_text(values: dict[str, Any], key: str, text: str) -> None:
+    """Append a line to the text of a key. A list stays as it is."""
+    if isinstance(values[key], str):
+        values[key] = f"{values[key]} {text}".strip()
+
+
 def _unquote(value: str) -> str:
+    """Return a value without blanks and quotes around it."""
     value = value.strip()
     # A quote that never closes is one of the common mistakes.
     if value[:1] in ("'", '"'):
@@ -228,9 +254,11 @@ def _unquote(value: str) -> str:
 def _drop_template_values(front_matter: FrontMatter) -> None:
     """Leave out values that a template would have filled in, such as `{{title}}`."""
     for key, value in list(front_matter.values.items()):
-        # YAML reads `{{title}}` as a mapping whose key is a mapping.
-        text = value if isinstance(value, str) else ""
-        if text and not _TEMPLATE.sub("", text).strip():
+        # YAML reads an unquoted `{{title}}` as a mapping, which is kept.
+        if not isinstance(value, str) or not value:
+            continue
+        text_around_placeholders = _TEMPLATE.sub("", value).strip()
+        if not text_around_placeholders:
             del front_matter.values[key]
-            remark = Remark("unreadable value", f"{key} is the placeholder {text!r}")
+            remark = Remark("unreadable value", f"{key} is the placeholder {value!r}")
             front_matter.remarks.append(remark)

@@ -152,7 +152,7 @@ def read_html(data: bytes) -> Extraction:
     decoded = decode_text(data, charset)
     markup = decoded.text
     if markup.lstrip().startswith("<?xml"):
-        # The parser knows HTML only, in which CDATA is a comment.
+        # The parser knows HTML only, in which CDATA is a comment. Its text becomes plain text.
         markup = _CDATA.sub(lambda section: html.escape(section[1], quote=False), markup)
     extraction = read_markup(markup)
     extraction.all_text = list_page_text(decoded.text)
@@ -169,12 +169,11 @@ def escape_headings(code: str) -> str:
     '\\\\# load'
     """
     lines = code.split("\n")
-    last = len(lines) - 1
     escaped: list[str] = []
     for number, line in enumerate(lines):
-        is_alone = number == 0 or not lines[number - 1].strip()
-        if number < last and lines[number + 1].strip():
-            is_alone = False
+        follows_empty_line = number == 0 or not lines[number - 1].strip()
+        precedes_empty_line = number == len(lines) - 1 or not lines[number + 1].strip()
+        is_alone = follows_empty_line and precedes_empty_line
         if is_alone and _HEADING_LIKE_LINE.match(line):
             line = "\\" + line.lstrip()
         escaped.append(line)
@@ -195,12 +194,15 @@ def read_markup(markup: str) -> Extraction:
         parser.feed(markup.encode("utf-8", "replace"))
         parser.close()
 
+    # Lines have no blanks around them, and at most one empty line lies between two of them.
     text = "".join(page.pieces)
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
+
     stated_title = "".join(page.title_pieces)
     title = clean_title(stated_title)
     if not title:
+        # A title that a program left there is left out on purpose, so it does not count as lost.
         page.left_out.append(stated_title)
     return Extraction(text, title, page.date, left_out=page.left_out)
 
@@ -221,38 +223,46 @@ class _Page:
         self.left_out: list[str] = []
         self.date: str | None = None
 
+        # Text since the last begin or end of an element. The parser delivers it in parts.
         self._run: list[str] = []
+        # Names of the open elements, the outermost first.
         self._open_elements: list[str] = []
-        # Depth of the element that hides everything inside of it.
+
+        # Depth of the element that hides everything inside of it, the text that is hidden so far,
+        # and whether it is a script or a style sheet.
         self._hidden_at: int | None = None
-        self._is_code = False
         self._hidden_text: list[str] = []
+        self._is_code = False
+        # Classes and ids that style sheets of the page hide, such as ".modal" or "p#draft".
         self._hiding_selectors: set[str] = set()
+
+        # Whether the first title of the page ended. Later titles are left out.
         self._has_title = False
+        # Number of open `pre` elements, whose white space is kept.
         self._pre_elements = 0
+        # Pieces of the heading that is open, if there is one.
         self._heading: list[str] | None = None
         # Readings of the open ruby element, and the depth of the `rt` element that is open.
         self._readings: list[str] = []
         self._reading_at: int | None = None
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Begin an element."""
+        """Begin an element. The parser calls this method for each start tag."""
         self._flush()
         self._open_elements.append(tag)
         if self._hidden_at is not None:
             self._hidden_text.append(_separator(tag, is_start=True))
             self._hidden_text.append(_attribute_text(tag, attributes))
             return
+
+        is_code = tag in _CODE_ELEMENTS
+        is_hidden_by_itself = is_code or _is_hidden(tag, attributes)
         if tag == "meta":
             self._read_meta(attributes)
-        elif (
-            tag in _CODE_ELEMENTS
-            or _is_hidden(tag, attributes)
-            or self._is_hidden_by_sheet(tag, attributes)
-        ):
+        elif is_hidden_by_itself or self._is_hidden_by_sheet(tag, attributes):
             self._write(_separator(tag, is_start=True))
             self._hidden_at = len(self._open_elements)
-            self._is_code = tag in _CODE_ELEMENTS
+            self._is_code = is_code
         elif tag in _HEADINGS:
             if self._heading is None:
                 self._heading = []
@@ -268,7 +278,7 @@ class _Page:
             self._write(_attribute_text(tag, attributes))
 
     def end(self, tag: str) -> None:
-        """End an element."""
+        """End an element. The parser calls this method once for each element that began."""
         self._flush()
         depth = len(self._open_elements)
         self._open_elements.pop()
@@ -277,9 +287,13 @@ class _Page:
             if self._hidden_at == depth:
                 self._end_hidden(tag)
             return
-        if tag == "title" and self._open_elements[-1:] == ["head"]:
+
+        # Pictures inside of a page have titles, too, but only the head has that of the page.
+        is_page_title = tag == "title" and self._open_elements[-1:] == ["head"]
+        is_outer_heading = tag in _HEADINGS and not self._is_inside_heading()
+        if is_page_title:
             self._has_title = True
-        elif tag in _HEADINGS and self._heading is not None and not self._is_inside_heading():
+        elif is_outer_heading and self._heading is not None:
             self._end_heading(tag)
         elif self._reading_at == depth:
             self._reading_at = None
@@ -293,7 +307,7 @@ class _Page:
             self._write(_separator(tag, is_start=False))
 
     def data(self, text: str) -> None:
-        """Add text."""
+        """Add text. The parser may deliver the text between two tags in several parts."""
         self._run.append(text)
 
     def close(self) -> None:
@@ -301,25 +315,28 @@ class _Page:
         self._flush()
 
     def _flush(self) -> None:
-        """Render the text since the last begin or end of an element."""
+        """Render the text since the last begin or end of an element, by the elements around it."""
         if not self._run:
             return
         text = "".join(self._run)
         self._run.clear()
+        is_title = self._open_elements[-2:] == ["head", "title"]
         if self._hidden_at is not None:
             self._hidden_text.append(text)
-        elif self._open_elements[-2:] == ["head", "title"]:
-            if self._has_title:
-                self.left_out.append(text)
-            else:
-                self.title_pieces.append(text)
+        elif is_title and self._has_title:
+            self.left_out.append(text)
+        elif is_title:
+            self.title_pieces.append(text)
         elif self._pre_elements and self._heading is None:
             self.pieces.append(escape_headings(text))
         else:
             self._write(re.sub(r"\s+", " ", text))
 
     def _end_hidden(self, tag: str) -> None:
-        """End an element that is not shown, and keep its text aside unless it is code."""
+        """End an element that is not shown.
+
+        Its text is kept as left out. A style sheet is read for rules that hide other elements.
+        """
         text = "".join(self._hidden_text)
         if not self._is_code:
             self.left_out.extend(text.split("\n"))
@@ -333,23 +350,27 @@ class _Page:
     def _read_style_sheet(self, text: str) -> None:
         """Note the classes and ids that a style sheet of the page hides.
 
-        Rules for other media and rules with several conditions are passed over.
+        A later rule that sets the same property to another value shows them again. Rules for other
+        media and rules with several conditions are passed over.
         """
         rules = _AT_RULE.sub(" ", drop_between(text[:MAX_STYLE_CHARACTERS], "/*", "*/"))
         for rule in _RULE.finditer(rules):
             style = rule["style"].lower()
             is_hiding = _HIDING_STYLE.search(style) is not None
-            if not is_hiding and "display" not in style and "visibility" not in style:
+            is_about_display = "display" in style or "visibility" in style
+            if not is_hiding and not is_about_display:
                 continue
             for selector in rule["selectors"].split(","):
-                if _SIMPLE_SELECTOR.fullmatch(selector.strip()) is None:
+                selector = selector.strip()
+                if _SIMPLE_SELECTOR.fullmatch(selector) is None:
                     continue
                 if is_hiding:
-                    self._hiding_selectors.add(selector.strip())
+                    self._hiding_selectors.add(selector)
                 else:
-                    self._hiding_selectors.discard(selector.strip())
+                    self._hiding_selectors.discard(selector)
 
     def _is_hidden_by_sheet(self, tag: str, attributes: Mapping[str, str]) -> bool:
+        """Return whether a style sheet of the page hides an element by its class or id."""
         if not self._hiding_selectors or tag in _NEVER_HIDDEN:
             return False
         selectors = [f".{name}" for name in (attributes.get("class") or "").split()]
@@ -360,6 +381,7 @@ class _Page:
         return False
 
     def _write(self, piece: str) -> None:
+        """Add a piece of text to the open reading, the open heading, or the text of the page."""
         if self._reading_at is not None:
             self._readings.append(piece.strip())
         elif self._heading is not None:
@@ -378,6 +400,7 @@ class _Page:
             self.pieces.append(f"\n\n{_HEADINGS[tag]} {content}\n\n")
 
     def _read_meta(self, attributes: Mapping[str, str]) -> None:
+        """Set the date of the page, if a `meta` element states it. The first one counts."""
         name = attributes.get("property") or attributes.get("name") or ""
         content = (attributes.get("content") or "").strip()
         if self.date is None and content and name.lower() in _DATE_NAMES:
@@ -450,7 +473,10 @@ _READING = re.compile(r"<(rt|rp)\b[^<>]*>([^<>]*)(?:</\1>)?", re.I)
 
 
 def _list_ruby(match: re.Match[str]) -> str:
-    """Return the base of a ruby element and its reading, as two words."""
+    """Return the base of a ruby element and its reading, as two words.
+
+    A ruby element writes the pronunciation of East Asian signs, its reading, above them.
+    """
     readings = [reading for kind, reading in _READING.findall(match[1]) if kind.lower() == "rt"]
     base = ANY_TAG.sub("", _READING.sub("", match[1]))
     return f"{base} {''.join(readings)} "
@@ -472,38 +498,39 @@ def list_page_text(markup: str) -> list[str]:
 
 
 def drop_between(text: str, begin: str, end: str) -> str:
-    """Return a text without the parts from a mark to the next end mark.
+    """Return a text without the parts between two marks, such as comments, and without the marks.
+
+    A mark that no end mark follows is kept, with everything behind it.
 
     >>> drop_between("a<!-- b -->c <!-- d", "<!--", "-->")
     'a c <!-- d'
     """
-    parts: list[str] = []
+    kept: list[str] = []
     position = 0
     while True:
         start = text.find(begin, position)
         stop = -1 if start < 0 else text.find(end, start + len(begin))
         if stop < 0:
-            parts.append(text[position:])
-            return " ".join(parts)
-        parts.append(text[position:start])
+            kept.append(text[position:])
+            return " ".join(kept)
+        kept.append(text[position:start])
         position = stop + len(end)
 
 
 def _drop_code(markup: str) -> str:
-    """Return a page without its scripts and style sheets."""
-    # A search for the end does not mind the case of letters.
-    lowered = markup.lower()
-    if len(lowered) != len(markup):
-        lowered = markup
-    parts: list[str] = []
+    """Return a page without the content of its scripts and style sheets.
+
+    Everything behind a script that is never closed is dropped, as in a browser.
+    """
+    kept: list[str] = []
     position = 0
     while True:
         begin = _CODE_BEGIN.search(markup, position)
         if begin is None:
-            parts.append(markup[position:])
-            return " ".join(parts)
-        parts.append(markup[position : begin.start()])
-        stop = lowered.find(f"</{begin[1].lower()}", begin.end())
-        if stop < 0:
-            return " ".join(parts)
-        position = stop
+            kept.append(markup[position:])
+            return " ".join(kept)
+        kept.append(markup[position : begin.start()])
+        end = re.compile(f"</{begin[1]}", re.I).search(markup, begin.end())
+        if end is None:
+            return " ".join(kept)
+        position = end.start()

@@ -23,7 +23,7 @@ _HEADER_FIELDS = ("from", "to", "cc")
 
 
 def read_mail(data: bytes) -> Extraction:
-    """Read an e-mail.
+    """Read an e-mail: its headers become title, date and fields, and its parts become the text.
 
     Raises:
         RowError: If the file is not an e-mail.
@@ -40,11 +40,11 @@ def read_mail(data: bytes) -> Extraction:
         if value:
             extraction.fields[name] = value
 
-    texts = _read_parts(message, extraction)
-    extraction.text = "\n\n".join(text.text for text in texts)
+    part_texts = _read_parts(message, extraction)
+    extraction.text = "\n\n".join(part.text for part in part_texts)
     extraction.all_text = [extraction.title]
-    for text in texts:
-        extraction.all_text.extend(text.all_text)
+    for part in part_texts:
+        extraction.all_text.extend(part.all_text)
     return extraction
 
 
@@ -72,6 +72,7 @@ def _header(message: EmailMessage, name: str, extraction: Extraction) -> str:
 
 
 def _date(message: EmailMessage, extraction: Extraction) -> str | None:
+    """Return the date of a mail in ISO format, or as it is written if it is not a valid date."""
     value = _header(message, "date", extraction)
     if not value:
         return None
@@ -97,31 +98,38 @@ class _PartText:
 def _read_parts(part: EmailMessage, extraction: Extraction, level: int = 0) -> list[_PartText]:
     """Return the texts of a part and of its inner parts.
 
-    Of alternative forms of a text, such as plain text and HTML, only the longest is read.
+    Of alternative forms of a text, such as plain text and HTML, only the longest is read. Other
+    attachments than plain text are noted as not read.
+
+    Args:
+        part: A mail or one of its parts.
+        extraction: Receives notes about parts that are not read.
+        level: Depth of the part below the mail.
     """
     if level > MAX_LEVELS:
         extraction.note("unread part", f"parts nested more than {MAX_LEVELS} deep are not read")
         return []
+
     kind = part.get_content_type()
     if part.is_multipart():
-        inner: list[list[_PartText]] = []
-        for form in part.iter_parts():
-            inner.append(_read_parts(form, extraction, level + 1))
+        # The texts of each inner part.
+        inner_texts: list[list[_PartText]] = []
+        for inner_part in part.iter_parts():
+            inner_texts.append(_read_parts(inner_part, extraction, level + 1))
         if kind == "multipart/alternative":
-            return _choose_form(inner)
+            return _choose_form(inner_texts)
         if kind == "message/rfc822":
             # A forwarded mail has a subject of its own.
             subject = _header(part.get_content(), "subject", extraction)
-            inner.insert(0, [_PartText(subject, [subject])])
-        return list(chain.from_iterable(inner))
+            inner_texts.insert(0, [_PartText(subject, [subject])])
+        return list(chain.from_iterable(inner_texts))
 
-    file_name = part.get_filename()
     is_page = kind == "text/html" and part.get_content_disposition() != "attachment"
-    # A mail of several parts that states no mark between them is one text.
-    is_one_text = kind.startswith("multipart/")
-    if kind == "text/plain" or is_page or is_one_text:
+    # A part that claims to consist of several, but states no mark between them, is one text.
+    is_undivided = kind.startswith("multipart/")
+    if kind == "text/plain" or is_page or is_undivided:
         return [_part_text(part, extraction)]
-    name = file_name or f"a part of the type {kind}"
+    name = part.get_filename() or f"a part of the type {kind}"
     extraction.note("unread part", f"the attachment {name} is not read")
     return []
 
@@ -131,19 +139,24 @@ def _choose_form(forms: list[list[_PartText]]) -> list[_PartText]:
 
     The form with the most words is returned. Words that only other forms have are added to its
     `all_text`, so that they count as lost text.
+
+    Args:
+        forms: The texts of each form.
     """
+    # The words of each form, and their number.
     counts: list[Counter[str]] = []
     for texts in forms:
         counts.append(count_words(text.text for text in texts))
     sizes = [sum(count.values()) for count in counts]
-    if not sizes or not max(sizes):
+    if not sizes or max(sizes) == 0:
         return []
-    chosen_number = sizes.index(max(sizes))
-    chosen = forms[chosen_number]
+
+    longest = sizes.index(max(sizes))
+    chosen = forms[longest]
     for number, count in enumerate(counts):
-        if number != chosen_number:
-            missing = (count - counts[chosen_number]).elements()
-            chosen[0].all_text.append(" ".join(missing))
+        if number != longest:
+            missing_words = (count - counts[longest]).elements()
+            chosen[0].all_text.append(" ".join(missing_words))
     return chosen
 
 

@@ -152,7 +152,11 @@ def _pop_value(fields: dict[str, Any], name: str) -> Any:
 
 
 def read_markdown_text(source: str) -> Extraction:
-    """Read a Markdown source without front matter."""
+    """Read a Markdown source without front matter.
+
+    The source is rendered as HTML, and the page is read. If rendering takes too long or loses too
+    many words, the text is the source itself, with a note.
+    """
     parser = _parser()
     if len(source) > MAX_RENDERED_CHARACTERS or _has_deep_brackets(source):
         return _keep_source(source, [])
@@ -169,11 +173,11 @@ def read_markdown_text(source: str) -> Extraction:
     left_out = [*page.left_out, *environment[_CODE]]
     extraction = Extraction(page.text, all_text=all_text, left_out=left_out)
     _append_dropped_lines(extraction, source)
-    lost_share = sum(
-        remark.share or 0.0
-        for remark in measure_completeness(extraction)
-        if remark.kind == "lost text"
-    )
+
+    lost_share = 0.0
+    for remark in measure_completeness(extraction):
+        if remark.kind == "lost text":
+            lost_share += remark.share or 0.0
     if lost_share > MAX_LOST_SHARE:
         return _keep_source(source, all_text)
     return extraction
@@ -184,14 +188,14 @@ def _append_dropped_lines(extraction: Extraction, source: str) -> None:
 
     A table drops the cells beyond its columns, for example.
     """
-    found = count_words([extraction.text, *extraction.left_out])
-    dropped_words = count_words([source]).keys() - found.keys()
-    dropped: list[str] = []
+    found_words = count_words([extraction.text, *extraction.left_out])
+    dropped_words = count_words([source]).keys() - found_words.keys()
+    dropped_lines: list[str] = []
     for line in extraction.all_text or ():
         if not dropped_words.isdisjoint(count_words([line])):
-            dropped.append(line)
-    if 0 < len(dropped) <= MAX_DROPPED_LINES:
-        extraction.text = "\n".join([extraction.text, "", *dropped])
+            dropped_lines.append(line)
+    if 0 < len(dropped_lines) <= MAX_DROPPED_LINES:
+        extraction.text = "\n".join([extraction.text, "", *dropped_lines])
 
 
 def _has_deep_brackets(source: str) -> bool:
@@ -222,27 +226,46 @@ def _parser() -> MarkdownIt:
     the file. Tags are read as parts of paragraphs instead.
     """
     from markdown_it import MarkdownIt
-    from markdown_it.rules_block import reference
 
     parser = MarkdownIt("commonmark", {"maxNesting": MAX_NESTED_BLOCKS}).enable("table")
     parser.block.ruler.disable("html_block")
+    # Comments may interrupt the blocks that are listed.
     parser.block.ruler.before(
         "paragraph", "comment", _skip_comment, {"alt": ["paragraph", "blockquote", "list"]}
     )
-
-    def read_reference(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-        # `[^1]: word` is a footnote, and no definition of a link.
-        line_start = state.bMarks[start_line] + state.tShift[start_line]
-        if state.src.startswith("[^", line_start):
-            return False
-        return reference(state, start_line, end_line, silent)
-
-    parser.block.ruler.at("reference", read_reference)
+    parser.block.ruler.at("reference", _read_reference)
     return parser
 
 
+def _read_reference(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read the definition of a link, such as `[name]: address`, but not a footnote.
+
+    This is a rule of the parser. It replaces the rule of the library, which takes the footnote
+    `[^1]: word` for a link to the address "word", and drops it.
+    """
+    from markdown_it.rules_block import reference
+
+    line_start = state.bMarks[start_line] + state.tShift[start_line]
+    if state.src.startswith("[^", line_start):
+        return False
+    return reference(state, start_line, end_line, silent)
+
+
 def _skip_comment(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    """Skip a comment, a script or a style sheet that begins a line and is closed."""
+    """Skip a comment, a script or a style sheet that begins a line and is closed.
+
+    This is a rule of the parser. It is closed if its closing mark ends a line. Scripts and style
+    sheets are kept in the environment of the parser, as text that is left out.
+
+    Args:
+        state: State of the parser.
+        start_line: Line to which the rule is applied.
+        end_line: End of the enclosing block, exclusive.
+        silent: Whether the parser only asks if the rule applies.
+
+    Returns:
+        Whether the rule applies.
+    """
     if state.is_code_block(start_line):
         return False
     start = state.bMarks[start_line] + state.tShift[start_line]
@@ -254,21 +277,23 @@ def _skip_comment(state: StateBlock, start_line: int, end_line: int, silent: boo
     else:
         return False
 
-    # `searched_to` is the line up to which an earlier search found no closing mark.
+    # The environment holds, for each closing mark, the line up to which an earlier search was in
+    # vain. Without it, many marks that are never closed would take quadratic time.
     searched_to = state.env.get(closing, start_line)
     if searched_to > start_line:
         return False
     for line in range(start_line, end_line):
         text = state.src[state.bMarks[line] : state.eMarks[line]].lower()
-        if closing in text and text.rstrip().endswith(closing):
-            if not silent:
-                if opening is not None:
-                    state.env[_CODE].append(state.getLines(start_line, line + 1, 0, False))
-                state.line = line + 1
-            return True
-        if closing in text:
+        if closing not in text:
+            continue
+        if not text.rstrip().endswith(closing):
             state.env[closing] = line + 1
             return False
+        if not silent:
+            if opening is not None:
+                state.env[_CODE].append(state.getLines(start_line, line + 1, 0, False))
+            state.line = line + 1
+        return True
     state.env[closing] = end_line
     return False
 
@@ -281,21 +306,21 @@ def _escape_text_tags(tokens: Sequence[Token]) -> None:
             if child.type == "html_inline":
                 tags.append(child)
 
-    markup = _matched_tags(tags)
-    for token in tags:
-        if id(token) in markup:
+    markup = _markup_tags(tags)
+    for tag in tags:
+        if id(tag) in markup:
             continue
-        if _COMMENT.fullmatch(token.content):
-            token.content = " "
+        if _COMMENT.fullmatch(tag.content):
+            tag.content = " "
         else:
-            token.content = html.escape(token.content)
+            tag.content = html.escape(tag.content)
 
 
-def _matched_tags(tags: Sequence[Token]) -> set[int]:
-    """Return the identities of the tags that are markup.
+def _markup_tags(tags: Sequence[Token]) -> set[int]:
+    """Return the identities of the tags that are markup and no text.
 
-    They are elements of HTML. Unless the element is void, the tag has a partner that opens or
-    closes it.
+    Each of them names an element of HTML. Unless the element is void, such as `<br>`, the tag has a
+    partner that opens or closes it.
     """
     markup: set[int] = set()
     open_tags: dict[str, list[Token]] = {}

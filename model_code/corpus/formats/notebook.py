@@ -16,31 +16,17 @@ from model_code.corpus.rows import RowError
 
 
 def read_notebook(data: bytes) -> Extraction:
-    """Read a notebook of any version.
+    """Read a notebook of any version: texts, code, and the text of outputs, in their order.
 
     Raises:
         RowError: If the file is not a notebook.
     """
-    import nbformat
-
-    decoded = decode_text(data)
-    # nbformat logs every oddity, even one that it can read.
-    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
-    try:
-        notebook = nbformat.reads(decoded.text, as_version=4)
-        cells = list(notebook.cells)
-    except Exception as error:
-        # The library raises errors of any kind, also for keys that reading can do without.
-        notebook = _parse_cells(decoded.text)
-        if notebook is None:
-            message = " ".join(str(error).split())[:200]
-            raise RowError("unreadable file", f"it is no notebook: {message}") from None
-        cells = notebook["cells"]
+    notebook = _parse_notebook(decode_text(data).text)
 
     blocks: list[str] = []
     all_text: list[str] = []
     extraction = Extraction("")
-    for cell in cells:
+    for cell in notebook["cells"]:
         source = _joined(cell.get("source", ""))
         if cell.get("cell_type") == "markdown":
             page = read_markdown_text(source)
@@ -52,9 +38,9 @@ def read_notebook(data: bytes) -> Extraction:
             blocks.append(escape_headings(source))
             all_text.extend(source.splitlines())
         for output in cell.get("outputs", ()):
-            for text, text_list in _output_texts(output):
+            for text, crude_list in _output_texts(output):
                 blocks.append(text)
-                all_text.extend(text_list)
+                all_text.extend(crude_list)
 
     metadata = notebook.get("metadata", {})
     title = metadata.get("title", "")
@@ -63,6 +49,30 @@ def read_notebook(data: bytes) -> Extraction:
     extraction.text = "\n\n".join(block for block in blocks if block.strip())
     extraction.all_text = all_text
     return extraction
+
+
+def _parse_notebook(text: str) -> Mapping[str, Any]:
+    """Return a notebook in the structure of version 4, with its list of cells.
+
+    Raises:
+        RowError: If the text is not a notebook.
+    """
+    import nbformat
+
+    # nbformat logs every oddity, even one that it can read.
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+    try:
+        notebook = nbformat.reads(text, as_version=4)
+        if not isinstance(notebook.cells, list):
+            raise TypeError("the cells are not a list")
+    except Exception as error:
+        # The library raises errors of any kind, also for keys that reading can do without.
+        unchecked_notebook = _parse_cells(text)
+        if unchecked_notebook is None:
+            message = " ".join(str(error).split())[:200]
+            raise RowError("unreadable file", f"it is no notebook: {message}") from None
+        return unchecked_notebook
+    return notebook
 
 
 def _parse_cells(text: str) -> dict[str, Any] | None:
@@ -79,7 +89,11 @@ def _parse_cells(text: str) -> dict[str, Any] | None:
 
 
 def _output_texts(output: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the texts of an output, each with its crude list of text. Pictures have none."""
+    """Yield the texts of an output, each with its crude list of text. Pictures have none.
+
+    An output often holds the same content in several forms. The first of Markdown, HTML and plain
+    text is read.
+    """
     if "text" in output:
         text = _joined(output["text"])
         yield escape_headings(text), text.splitlines()

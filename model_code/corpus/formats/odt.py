@@ -20,12 +20,15 @@ from model_code.corpus.rows import RowError
 _CONTENT = "content.xml"
 _STYLES = "styles.xml"
 _META = "meta.xml"
+_MANIFEST = "META-INF/manifest.xml"
 # The elements of MathML that hold text.
 _FORMULA_ELEMENTS = frozenset(("mi", "mn", "mo", "mtext", "ms"))
 
 
 def read_odt(data: bytes) -> Extraction:
-    """Read a text document.
+    """Read a text document: its body, then headers and footers, then embedded objects.
+
+    A damaged object, such as a chart, is left out and noted.
 
     Raises:
         RowError: If the file is not a text document of OpenDocument, needs a password, or is not
@@ -34,16 +37,8 @@ def read_odt(data: bytes) -> Extraction:
     archive = Archive(data)
     if _CONTENT not in archive:
         raise RowError("unreadable file", "the archive holds no OpenDocument text")
-    if "META-INF/manifest.xml" in archive:
-        for element in archive.parse("META-INF/manifest.xml").iter():
-            if local_name(element) == "encryption-data":
-                raise RowError("unreadable file", "it needs a password")
+    _require_no_password(archive)
 
-    parts = [part for part in (_CONTENT, _STYLES) if part in archive]
-    objects = [name for name in archive.names if name.endswith(f"/{_CONTENT}")]
-    damaged = archive.find_damaged(objects)
-    objects = [name for name in objects if name not in damaged]
-    all_text = list_text(archive, parts, OPEN_DOCUMENT_TEXT)
     content = archive.parse(_CONTENT)
     blocks = read_blocks(content, OPEN_DOCUMENT_NAMES, _heading_levels(content))
     if _STYLES in archive:
@@ -52,15 +47,29 @@ def read_odt(data: bytes) -> Extraction:
             if block not in blocks:
                 blocks.append(block)
 
+    objects = [name for name in archive.names if name.endswith(f"/{_CONTENT}")]
+    damaged = archive.find_damaged(objects)
     for name in objects:
-        blocks.extend(_object_blocks(archive.parse(name)))
+        if name not in damaged:
+            blocks.extend(_object_blocks(archive.parse(name)))
 
-    extraction = Extraction("\n".join(blocks).strip(), all_text=all_text)
+    text_parts = [part for part in (_CONTENT, _STYLES) if part in archive]
+    extraction = Extraction("\n".join(blocks).strip())
+    extraction.all_text = list_text(archive, text_parts, OPEN_DOCUMENT_TEXT)
     if _META in archive:
         read_properties(archive, _META, extraction)
     for name in damaged:
         extraction.note("unread part", f"the embedded {name.partition('/')[0]} is damaged")
     return extraction
+
+
+def _require_no_password(archive: Archive) -> None:
+    """Refuse a document that needs a password. Its manifest then states how parts are encrypted."""
+    if _MANIFEST not in archive:
+        return
+    for element in archive.parse(_MANIFEST).iter():
+        if local_name(element) == "encryption-data":
+            raise RowError("unreadable file", "it needs a password")
 
 
 def _object_blocks(content: Any) -> list[str]:

@@ -157,10 +157,19 @@ class _BlockReader:
     """
 
     def __init__(self, names: ElementNames, heading_level: Callable[[Any], int]) -> None:
+        """Prepare to read one part.
+
+        Args:
+            names: Names of the format.
+            heading_level: Returns the level of a paragraph as heading, and 0 for other paragraphs.
+        """
         self.blocks: list[str] = []
         self._names = names
         self._heading_level = heading_level
-        # Paragraphs that are open; a text box is a paragraph inside of another one.
+        # In OpenDocument, text stands directly in a paragraph and between its inner elements. In
+        # the other formats it stands in elements of its own.
+        self._has_mixed_text = names.text is None
+        # Pieces of each paragraph that is open; a text box is a paragraph inside of another one.
         self._paragraphs: list[list[str]] = []
         # Blocks of each open cell, and texts of the cells of each open row.
         self._cells: list[list[str]] = []
@@ -168,11 +177,16 @@ class _BlockReader:
         self._last_alt_text = ""
 
     def start(self, element: Any, name: str) -> None:
-        """Begin an element."""
+        """Begin an element.
+
+        Args:
+            element: The element.
+            name: Its name without the namespace.
+        """
         names = self._names
         if name in names.paragraph:
             self._paragraphs.append([])
-            if names.text is None:
+            if self._has_mixed_text:
                 self._add(_collapse(element.text))
         elif name in names.row:
             self._rows.append([])
@@ -181,23 +195,27 @@ class _BlockReader:
         elif name in names.replaced:
             # OpenDocument repeats a blank by an attribute, which does not matter here.
             self._add(names.replaced[name])
-        elif names.text is None:
-            if name in _ALT_ELEMENTS and element.text:
-                self._add(f" {element.text} ")
-            elif self._paragraphs:
-                self._add(_collapse(element.text))
-        elif name in names.text:
+        elif self._has_mixed_text and name in _ALT_ELEMENTS and element.text:
+            self._add(f" {element.text} ")
+        elif self._has_mixed_text and self._paragraphs:
+            self._add(_collapse(element.text))
+        elif names.text is not None and name in names.text:
             self._add(element.text or "")
 
         for attribute_name in names.alt_attributes.get(name, ()):
-            alt_text = element.get(attribute_name)
+            alt_text = (element.get(attribute_name) or "").strip()
             # Word writes the alt text at the frame and at the picture inside.
-            if alt_text and alt_text.strip() and alt_text != self._last_alt_text:
+            if alt_text and alt_text != self._last_alt_text:
                 self._last_alt_text = alt_text
-                self._add(f" {alt_text.strip()} ")
+                self._add(f" {alt_text} ")
 
     def end(self, element: Any, name: str) -> None:
-        """End an element."""
+        """End an element.
+
+        Args:
+            element: The element.
+            name: Its name without the namespace.
+        """
         names = self._names
         if name in names.paragraph and self._paragraphs:
             self._end_paragraph(element)
@@ -209,16 +227,19 @@ class _BlockReader:
                 self._add_block(text)
         elif name in names.row and self._rows:
             self._add_block(" ".join(text for text in self._rows.pop() if text))
-        if names.text is None and self._paragraphs:
+        if self._has_mixed_text and self._paragraphs:
+            # The tail is the text between this element and the next one.
             self._add(_collapse(element.tail))
 
     def _add(self, text: str) -> None:
+        """Add text to the innermost open paragraph. Text outside of paragraphs is a block."""
         if self._paragraphs:
             self._paragraphs[-1].append(text)
         elif text.strip():
             self._add_block(text)
 
     def _end_paragraph(self, element: Any) -> None:
+        """Make a block of the innermost paragraph. Headings in tables stay plain paragraphs."""
         text = "".join(self._paragraphs.pop()).strip()
         if not text:
             return
@@ -230,6 +251,7 @@ class _BlockReader:
             self._add_block(text)
 
     def _add_block(self, text: str) -> None:
+        """Add a block to the innermost open cell, on one line, or to the document."""
         if self._cells:
             self._cells[-1].append(" ".join(text.split()))
         elif text.strip():

@@ -7,6 +7,7 @@ import io
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from model_code.corpus.formats.extraction import Extraction
@@ -27,7 +28,10 @@ MAX_STRUCTURE_ELEMENTS = 20_000
 MAX_WORK = 1_000_000_000
 _TEXT_OPERATOR = re.compile(rb"\bT[jJ]\b")
 
-# A word that is cut at the end of a line. The second part begins with a small letter.
+# A word with its hyphens, such as "self-test".
+_HYPHENATED_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+# A word that may be cut at the end of a line: its two parts, with a hyphen and the line end between
+# them.
 _CUT_WORD = re.compile(r"([^\W\d_]+)[-\u2010\u00ad][ \t]*\n[ \t]*([^\W\d_]+)")
 # Kinds of annotations whose text is shown elsewhere, or describes the place of a link.
 _ANNOTATIONS_WITHOUT_TEXT = frozenset(("/Link", "/Widget", "/Popup", "/FileAttachment"))
@@ -52,8 +56,23 @@ _HYPHENATED = frozenset(
 )
 
 
+@dataclass
+class _Pages:
+    """The text of each page, and the numbers of pages whose text is missing.
+
+    Attributes:
+        texts: Text of each page, in order; empty for a page without text.
+        failed: Numbers of the pages that cannot be read, counted from 1.
+        too_long: Numbers of the pages that would take too long to read, counted from 1.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    too_long: list[int] = field(default_factory=list)
+
+
 def read_pdf(data: bytes) -> Extraction:
-    """Read a PDF file.
+    """Read a PDF file: a section per page, then form fields, alt texts and comments.
 
     Raises:
         RowError: If the file is not a PDF file, needs a password, or has no text.
@@ -66,77 +85,86 @@ def read_pdf(data: bytes) -> Extraction:
     if reader.is_encrypted and not reader.decrypt(""):
         raise RowError("unreadable file", "it needs a password")
 
+    pages = _read_pages(reader)
+    _require_text(pages)
     extraction = Extraction("", may_use_heading=False)
-    pages, failed, unread = _page_texts(reader)
-    if unread and not any(pages):
-        raise RowError("huge file", f"{_format_pages(unread)} would take too long to read")
-    if not any(pages):
-        raise RowError(
-            "empty text",
-            f"no page of {len(pages):,} has a text layer: scanned pages need text recognition "
-            "first",
-        )
-    skipped = {*failed, *unread}
-    empty = [number for number, text in enumerate(pages, 1) if not text and number not in skipped]
-    if empty:
-        extraction.note(
-            "pages without text",
-            f"{_format_pages(empty)} of {len(pages)} have no text layer, as scanned pages",
-        )
-    if failed:
-        extraction.note(
-            "pages without text", f"{_format_pages(failed)} of {len(pages)} cannot be read"
-        )
-    if unread:
-        extraction.note(
-            "pages without text",
-            f"{_format_pages(unread)} of {len(pages)} would take too long to read",
-        )
+    _note_pages_without_text(pages, extraction)
 
-    vocabulary = set(re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)*", "\n".join(pages).lower()))
+    vocabulary = set(_HYPHENATED_WORD.findall("\n".join(pages.texts).lower()))
     sections: list[str] = []
-    for number, text in enumerate(pages, 1):
+    for number, text in enumerate(pages.texts, start=1):
         if text:
             sections.append(f"# Page {number}\n\n{join_cut_words(text, vocabulary)}")
+
     additions = _form_texts(reader, extraction)
     additions.extend(_alt_texts(reader, extraction))
     additions.extend(_comment_texts(reader, extraction))
-    _note_attachments(reader, extraction)
     if additions:
         sections.append("\n".join(additions))
+
     extraction.text = "\n\n".join(sections)
+    _note_attachments(reader, extraction)
     _read_metadata(reader, extraction)
     return extraction
 
 
-def _page_texts(reader: PdfReader) -> tuple[list[str], list[int], list[int]]:
-    """Return the text of each page, and the numbers of pages without it.
+def _read_pages(reader: PdfReader) -> _Pages:
+    """Read the text of all pages, until the estimated work exceeds `MAX_WORK`.
 
-    Returns:
-        The texts; the numbers of the pages that cannot be read; and the numbers of the pages that
-        would take too long.
+    A later page with little text may still be read after one that was too much.
     """
-    texts: list[str] = []
-    failed: list[int] = []
-    unread: list[int] = []
+    pages = _Pages()
     work = 0
-    for number, page in enumerate(reader.pages, 1):
+    for number, page in enumerate(reader.pages, start=1):
         text = ""
         try:
-            page_work = _text_operators(page) ** 2
+            page_work = _count_text_operators(page) ** 2
             if work + page_work > MAX_WORK:
-                unread.append(number)
+                pages.too_long.append(number)
             else:
                 work += page_work
                 text = page.extract_text().strip()
         except Exception:
             # Libraries raise errors of any kind for broken pages, and the others can be read.
-            failed.append(number)
-        texts.append(text)
-    return texts, failed, unread
+            pages.failed.append(number)
+        pages.texts.append(text)
+    return pages
 
 
-def _text_operators(page: PageObject) -> int:
+def _require_text(pages: _Pages) -> None:
+    """Refuse a file of which no page has text."""
+    if any(pages.texts):
+        return
+    if pages.too_long:
+        detail = f"{_format_pages(pages.too_long)} would take too long to read"
+        raise RowError("huge file", detail)
+    raise RowError(
+        "empty text",
+        f"no page of {len(pages.texts):,} has a text layer: scanned pages need text recognition "
+        "first",
+    )
+
+
+def _note_pages_without_text(pages: _Pages, extraction: Extraction) -> None:
+    """Note the pages that are scanned, that cannot be read, and that would take too long."""
+    skipped = {*pages.failed, *pages.too_long}
+    scanned: list[int] = []
+    for number, text in enumerate(pages.texts, start=1):
+        if not text and number not in skipped:
+            scanned.append(number)
+
+    reasons = (
+        (scanned, "have no text layer, as scanned pages"),
+        (pages.failed, "cannot be read"),
+        (pages.too_long, "would take too long to read"),
+    )
+    for numbers, reason in reasons:
+        if numbers:
+            detail = f"{_format_pages(numbers)} of {len(pages.texts)} {reason}"
+            extraction.note("pages without text", detail)
+
+
+def _count_text_operators(page: PageObject) -> int:
     """Return the number of operators of a page that show text.
 
     The time to read a page grows with the square of this number.
@@ -151,7 +179,7 @@ def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:
     """Join words that are cut at the end of a line.
 
     A hyphen stays if the text has the word with its hyphen elsewhere, or if the second part begins
-    with a capital.
+    with a capital. It also stays behind a first part such as "self".
 
     Args:
         text: The text of a page.
@@ -164,26 +192,31 @@ def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:
 
     def join(match: re.Match[str]) -> str:
         first, second = match[1], match[2]
+        joined = first + second
         with_hyphen = f"{first}-{second}"
         if not second[0].islower():
             return with_hyphen
+        # A soft hyphen is only shown where a word is cut.
         if "\u00ad" in match[0]:
-            return first + second
-        is_known = with_hyphen.lower() in words and (first + second).lower() not in words
-        if is_known or first.lower() in _HYPHENATED:
+            return joined
+        occurs_with_hyphen = with_hyphen.lower() in words and joined.lower() not in words
+        if occurs_with_hyphen or first.lower() in _HYPHENATED:
             return with_hyphen
-        return first + second
+        return joined
 
-    # A word may be cut twice, at the ends of two lines.
-    return _CUT_WORD.sub(join, _CUT_WORD.sub(join, text))
+    # A word may be cut twice, at the ends of two lines. One pass joins only one of the cuts,
+    # because matches do not overlap.
+    joined_once = _CUT_WORD.sub(join, text)
+    return _CUT_WORD.sub(join, joined_once)
 
 
 def _format_pages(numbers: Sequence[int]) -> str:
-    """Return page numbers as ranges.
+    """Return page numbers in ascending order as ranges.
 
     >>> _format_pages([2, 3, 4, 7])
     'pages 2-4, 7'
     """
+    # The first and the last page of each range.
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:
@@ -219,10 +252,17 @@ def _read_metadata(reader: PdfReader, extraction: Extraction) -> None:
 
 
 def _read_raw_date(raw_date: str, extraction: Extraction) -> None:
-    """Set the date from the digits of a date with a faulty time zone, as LibreOffice writes it."""
-    digits = _DATE_DIGITS.match(raw_date)
+    """Set the date from the digits of a date with a faulty time zone, as LibreOffice writes it.
+
+    Args:
+        raw_date: The date as the file states it, such as "D:20240501120000+02'00".
+        extraction: Receives the date, or a note if the digits are no date.
+    """
+    match = _DATE_DIGITS.match(raw_date)
+    # Year, month and day, and perhaps hour, minute and second.
+    digits = match.groups() if match is not None else ()
+    numbers = [int(number) for number in digits if number]
     try:
-        numbers = [int(number) for number in digits.groups() if number] if digits else []
         extraction.date = datetime.datetime(*numbers).isoformat()
     except (TypeError, ValueError):
         extraction.note("unreadable value", f"the date {raw_date[:40]!r} is no date")
@@ -279,7 +319,12 @@ def _alt_texts(reader: PdfReader, extraction: Extraction) -> list[str]:
 
 
 def _structure_elements(reader: PdfReader) -> Iterator[dict[str, Any]]:
-    """Yield the elements of the structure tree in their order; none if there is no tree."""
+    """Yield the elements of the structure tree in their order; none if there is no tree.
+
+    The structure tree describes headings, paragraphs and pictures for readers with disabilities.
+    The entry `/K` of an element holds its children. The number of steps is bounded, and elements
+    are yielded once, because a damaged tree may have cycles.
+    """
     pending: list[Any] = [reader.root_object.get("/StructTreeRoot")]
     seen: set[int] = set()
     for _ in range(MAX_STRUCTURE_ELEMENTS):
@@ -289,6 +334,7 @@ def _structure_elements(reader: PdfReader) -> Iterator[dict[str, Any]]:
         if element is not None:
             element = element.get_object()
         if isinstance(element, list):
+            # The first child must be the last of the pending elements, which is taken next.
             pending.extend(reversed(element))
         elif isinstance(element, dict) and id(element) not in seen:
             seen.add(id(element))

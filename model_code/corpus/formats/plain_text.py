@@ -29,7 +29,8 @@ def read_restructured_text(data: bytes) -> Extraction:
 
     Directives are not interpreted. Their content therefore stays in the text.
     """
-    # The level of a heading is the order in which its kind of line first occurs.
+    # Kinds of lines around titles, in the order in which they first occur. This order is that of
+    # the heading levels. Two signs stand for a title with a line above and below it.
     marks: list[str] = []
 
     def to_heading(match: re.Match[str]) -> str:

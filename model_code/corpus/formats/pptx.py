@@ -27,7 +27,7 @@ _TEXT_RELATIONS = ("/diagramData", "/chart", "/comments")
 
 
 def read_pptx(data: bytes) -> Extraction:
-    """Read a presentation.
+    """Read a presentation: one section per slide. The title of the first slide may be the title.
 
     Raises:
         RowError: If the file is not a presentation, or is not safe to read.
@@ -37,20 +37,17 @@ def read_pptx(data: bytes) -> Extraction:
     archive = Archive(data)
     # The library parses every part, those without text as well.
     archive.check_all_xml()
-    parts = [name for name in archive.names if _TEXT_PART.fullmatch(name)]
-    all_text = list_text(archive, parts, OOXML_TEXT)
+    text_parts = [name for name in archive.names if _TEXT_PART.fullmatch(name)]
+    all_text = list_text(archive, text_parts, OOXML_TEXT)
     try:
         presentation = Presentation(io.BytesIO(data))
     except (KeyError, ValueError, SyntaxError) as error:
         raise RowError("unreadable file", f"it is no presentation: {error}") from None
 
     sections: list[str] = []
-    for number, slide in enumerate(presentation.slides, 1):
+    for number, slide in enumerate(presentation.slides, start=1):
+        title = _slide_title(slide)
         blocks = list(_slide_blocks(slide))
-        title_shape = slide.shapes.title
-        title = ""
-        if title_shape is not None and title_shape.has_text_frame:
-            title = " ".join(title_shape.text_frame.text.split())
         if title in blocks:
             blocks.remove(title)
         heading = title or f"Slide {number}"
@@ -59,11 +56,19 @@ def read_pptx(data: bytes) -> Extraction:
     extraction = Extraction("\n\n".join(sections), all_text=all_text)
     read_core_properties(archive, extraction)
     if not extraction.title and sections:
-        first_heading = sections[0].split("\n", 1)[0].removeprefix("## ")
-        if first_heading != "Slide 1":
-            extraction.title = first_heading
+        first_title = _slide_title(presentation.slides[0])
+        if first_title != "Slide 1":
+            extraction.title = first_title
     note_embedded_files(archive, extraction)
     return extraction
+
+
+def _slide_title(slide: Any) -> str:
+    """Return the title of a slide on one line; empty if it has none."""
+    shape = slide.shapes.title
+    if shape is None or not shape.has_text_frame:
+        return ""
+    return " ".join(shape.text_frame.text.split())
 
 
 def _slide_blocks(slide: Any) -> Iterator[str]:

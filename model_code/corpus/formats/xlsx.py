@@ -43,7 +43,9 @@ _OPEN_FORMULA = re.compile(
 
 
 def read_xlsx(data: bytes) -> Extraction:
-    """Read a workbook.
+    """Read a workbook: one section per sheet, then charts, comments and other side parts.
+
+    If the sheets are damaged, only the texts of cells are read, because they are stored separately.
 
     Raises:
         RowError: If the file is not a workbook, or is not safe to read.
@@ -55,11 +57,11 @@ def read_xlsx(data: bytes) -> Extraction:
     damaged = archive.find_damaged(side_parts)
     side_parts = [name for name in side_parts if name not in damaged]
     string_parts = [name for name in archive.names if _STRING_PART.fullmatch(name)]
-    all_text = list_text(archive, string_parts, _STRING_TEXT)
-    all_text.extend(list_text(archive, side_parts, OOXML_TEXT))
+    cell_strings = list_text(archive, string_parts, _STRING_TEXT)
     if _WORKBOOK not in archive:
         raise RowError("unreadable file", "the archive holds no workbook")
-    problem = ""
+
+    fault: str | None = None
     try:
         sections = _read_sheets(data)
     except RowError:
@@ -67,21 +69,22 @@ def read_xlsx(data: bytes) -> Extraction:
     except Exception as error:
         # The library raises errors of any kind for faults that reading can do without, such as a
         # style that is not defined or a sheet that holds an empty chart.
-        problem = type(error).__name__
-        sections = ["\n".join(list_text(archive, string_parts, _STRING_TEXT))]
+        fault = type(error).__name__
+        sections = ["\n".join(cell_strings)]
     for part in side_parts:
         blocks = read_blocks(archive.parse(part), OOXML_NAMES)
         if blocks:
             sections.append("\n".join(blocks))
 
-    extraction = Extraction("\n\n".join(sections), all_text=all_text, may_use_heading=False)
+    extraction = Extraction("\n\n".join(sections), may_use_heading=False)
+    extraction.all_text = [*cell_strings, *list_text(archive, side_parts, OOXML_TEXT)]
     read_core_properties(archive, extraction)
     _note_open_formulas(archive, extraction)
     note_embedded_files(archive, extraction)
     for part in damaged:
         extraction.note("unread part", f"the part {part} is damaged")
-    if problem:
-        detail = f"the sheets are damaged ({problem}); only their texts are read, and no numbers"
+    if fault is not None:
+        detail = f"the sheets are damaged ({fault}); only their texts are read, and no numbers"
         extraction.note("unread part", detail)
     return extraction
 
@@ -101,10 +104,16 @@ def _read_sheets(data: bytes) -> list[str]:
 
 
 def _sheet_lines(sheet: Any) -> Iterator[str]:
+    """Yield the rows of a sheet that are not empty, each as one line.
+
+    Raises:
+        RowError: If the sheet has more than `MAX_CELLS` cells.
+    """
     # The stated size of a sheet is often wrong.
     sheet.reset_dimensions()
     cells = 0
     for row in sheet.iter_rows(values_only=True):
+        # An empty row counts as well, so that a sheet of empty rows ends, too.
         cells += max(1, len(row))
         if cells > MAX_CELLS:
             raise RowError("huge file", f"a sheet has more than {MAX_CELLS:,} cells")
@@ -123,6 +132,7 @@ def _cell_text(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         is_day = value.time() == datetime.time()
         return value.date().isoformat() if is_day else value.isoformat(sep=" ")
+    # From this size on, a float no longer holds every whole number exactly.
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return " ".join(str(value).split())
