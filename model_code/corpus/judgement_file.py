@@ -80,16 +80,27 @@ def text_query_id(text: str) -> str:
 def read_judgements(path: Path) -> list[JudgedPair]:
     """Read the project's own judgements; an empty list if there is no file.
 
+    If several lines judge the same pair, the last one counts.
+
     Args:
         path: The file.
 
     Raises:
-        FreshetError: If a line is not a judgement. The message names the line.
+        FreshetError: If the file is not UTF-8, or a line is not a judgement. The message names the
+            line.
     """
     if not path.is_file():
         return []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise FreshetError(
+            f"{path.name} holds bytes that are no UTF-8; save the file as UTF-8, or restore it "
+            "from git"
+        ) from None
+
     pairs: dict[tuple[str, str], JudgedPair] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             pair = _parse_line(line, f"{path.name}:{number}")
             pairs[pair.key] = pair

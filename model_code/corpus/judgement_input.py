@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -112,11 +113,20 @@ class _Check:
     """
 
     def __init__(self, document_ids: Set[str], max_characters: int) -> None:
+        """Set the ids of the documents that may be judged, and the largest length of a question."""
         self._document_ids = document_ids
         self._max_characters = max_characters
+        # Ids of documents by their last part, such as the name of a file. It is filled for the
+        # first error that suggests an id.
         self._ids_by_name: dict[str, list[str]] = {}
 
     def read_pair(self, row: Row) -> JudgedPair:
+        """Return the judgement of a row. An empty grade or split counts as missing.
+
+        Raises:
+            RowError: If the question is empty or too long, the document does not exist, or the
+                grade or split is not valid.
+        """
         question = clean_line(read_text_value(row.values, "question"))
         if not question:
             raise RowError("empty text", "the question is empty")
@@ -157,6 +167,7 @@ def _read_table(path: Path, columns: JudgementColumns) -> Iterator[Row | Refused
             yield row
             continue
         if names is None:
+            # The columns of the first sound row are those of the file.
             names = _find_columns(row.values, given, path.name)
         values = _judgement_values(row.values, names)
         values["question"] = row.values.get(names["question"])
@@ -196,20 +207,26 @@ def _find_columns(
 
 
 def _recognise(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    by_folded_name = {str(column).strip().casefold(): column for column in values}
+    """Return the column of a row that has the first of several names, in any case; None if none."""
+    columns = {str(column).strip().casefold(): column for column in values}
     for name in names:
-        if name in by_folded_name:
-            return by_folded_name[name]
+        if name in columns:
+            return columns[name]
     return None
 
 
 def _judgement_values(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the document, grade and split of a row, by our names; None for a missing value."""
-    return {
-        "document_id": values.get(names.get("document", "")),
-        "relevance": values.get(names.get("grade", "")),
-        "split": values.get(names.get("split", "")),
-    }
+    """Return the document, grade and split of a row, by our names; None for a missing value.
+
+    Args:
+        values: Values of the row by the file's column names.
+        names: The file's column names by our names. A column that the file lacks is missing.
+    """
+    judgement: dict[str, Any] = {}
+    for our_name, key in (("document", "document_id"), ("grade", "relevance"), ("split", "split")):
+        column = names.get(our_name)
+        judgement[key] = None if column is None else values.get(column)
+    return judgement
 
 
 def _read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
@@ -223,28 +240,34 @@ def _read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
             continue
         names = _find_columns(row.values, {}, path.name)
         values = _judgement_values(row.values, names)
-        values["query_id"] = row.values.get(names.get("query_id", ""))
+        values["query_id"] = row.values.get(names["query_id"]) if "query_id" in names else None
         yield Row("qrels", row.location, values)
 
 
 def _read_trec_qrels(path: Path) -> Iterator[Row | RefusedRow]:
     """Yield the rows of a TREC file with lines "QUERY ITERATION DOCUMENT GRADE".
 
-    The id of a document may contain blanks.
+    The id of a document may contain blanks. The first two columns are therefore split off from the
+    left, and the grade from the right.
     """
     for location, line in _lines(path):
-        head = line.split(maxsplit=2)
-        tail = head[2].rsplit(maxsplit=1) if len(head) == 3 else []
-        if len(tail) != 2:
+        left_columns = line.split(maxsplit=2)
+        document_and_grade = left_columns[2].rsplit(maxsplit=1) if len(left_columns) == 3 else []
+        if len(document_and_grade) != 2:
             detail = "not the four columns of TREC: query, iteration, document, grade"
             yield RefusedRow("qrels", location, "bad line", detail, printable(line))
             continue
-        values = {"query_id": head[0], "document_id": tail[0], "relevance": tail[1]}
+        document_id, grade = document_and_grade
+        values = {"query_id": left_columns[0], "document_id": document_id, "relevance": grade}
         yield Row("qrels", location, values)
 
 
 def _read_queries(path: Path) -> dict[str, str]:
-    """Return the text of each query by its id."""
+    """Return the text of each query of a file by its id.
+
+    Raises:
+        FreshetError: If the file is missing, lacks the columns, or has a line that is no query.
+    """
     if not path.is_file():
         raise FreshetError(f"{path} is not a file; name the file of queries with --queries")
 
@@ -260,29 +283,33 @@ def _read_queries(path: Path) -> dict[str, str]:
         return texts
 
     for row in read_rows(path, "queries", path.name):
-        if isinstance(row, Row):
-            names = _find_columns(row.values, {}, path.name)
-            if "query_id" not in names or "question" not in names:
-                existing = printable(", ".join(map(str, row.values)))
-                raise FreshetError(
-                    f"{path.name} has no columns of ids and texts (id, text); it has: {existing}"
-                )
-            text = row.values[names["question"]]
-            texts[written_id(row.values[names["query_id"]])] = text
+        if not isinstance(row, Row):
+            continue
+        names = _find_columns(row.values, {}, path.name)
+        if "query_id" not in names or "question" not in names:
+            existing = printable(", ".join(map(str, row.values)))
+            raise FreshetError(
+                f"{path.name} has no columns of ids and texts (id, text); it has: {existing}"
+            )
+        query_id = written_id(row.values[names["query_id"]])
+        texts[query_id] = row.values[names["question"]]
     return texts
 
 
 def _has_header(path: Path) -> bool:
-    """Return whether a file is a table with named columns."""
-    suffix = Path(path.name.removesuffix(".gz")).suffix
+    """Return whether a file is a table with named columns.
+
+    A .tsv file may have none. It has a header if its first line has a column name that is known.
+    """
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in TABLE_SUFFIXES:
         return True
     if suffix != ".tsv":
         return False
-    recognised = {name for names in COLUMN_NAMES.values() for name in names}
+    known_names = set(chain.from_iterable(COLUMN_NAMES.values()))
     with open_text(path) as stream:
         cells = stream.readline().split("\t")
-    return any(cell.strip().casefold() in recognised for cell in cells)
+    return any(cell.strip().casefold() in known_names for cell in cells)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -294,26 +321,34 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_beir_folder(folder: Path) -> Iterator[Row | RefusedRow]:
-    """Yield the judgements of a BEIR folder, each with its split."""
+    """Yield the judgements of a BEIR folder, each with its split.
+
+    Raises:
+        FreshetError: If the folder has no queries or no qrels.
+    """
     queries = _find_file(folder, "queries.jsonl")
     qrels = {split: _find_file(folder, f"qrels/{split}.tsv") for split in SPLITS}
     if queries is None or not any(qrels.values()):
+        expected_files = ", ".join(f"qrels/{split}.tsv" for split in SPLITS)
         raise FreshetError(
             f"{folder} is no BEIR folder with judgements: it needs queries.jsonl and at least one "
-            f"of {', '.join(f'qrels/{split}.tsv' for split in SPLITS)}"
+            f"of {expected_files}"
         )
     texts = _read_queries(queries)
     for split, path in qrels.items():
         if path is None:
             continue
         for row in _join_texts(_read_qrels(path), texts, queries.name):
-            if isinstance(row, Row):
-                yield Row("qrels", row.location, {**row.values, "split": split})
-            else:
+            if isinstance(row, RefusedRow):
                 yield row
+                continue
+            values = dict(row.values)
+            values["split"] = split
+            yield Row("qrels", row.location, values)
 
 
 def _find_file(folder: Path, name: str) -> Path | None:
+    """Return the path of a file in a folder, plain or compressed; None if there is none."""
     for file_name in (name, f"{name}.gz"):
         if (folder / file_name).is_file():
             return folder / file_name
@@ -325,7 +360,10 @@ def _join_texts(
 ) -> Iterator[Row | RefusedRow]:
     """Yield each row with the text of its query; refuse a row whose query is not in `texts`.
 
-    `name` is the file of the queries in the message.
+    Args:
+        rows: Rows of qrels.
+        texts: Text of each query by its id.
+        name: Name of the file of the queries, for the message.
     """
     for row in rows:
         if isinstance(row, RefusedRow):
@@ -333,7 +371,9 @@ def _join_texts(
             continue
         query_id = written_id(row.values.get("query_id"))
         if query_id in texts:
-            yield Row("qrels", row.location, {**row.values, "question": texts[query_id]})
+            values = dict(row.values)
+            values["question"] = texts[query_id]
+            yield Row("qrels", row.location, values)
         else:
             detail = f"{name} has no query {printable(query_id)!r}"
             excerpt = printable(" ".join(map(str, row.values.values())))

@@ -50,9 +50,15 @@ def count_leaks(corpus: Corpus) -> dict[str, int]:
 
 
 def _count_repetitions(test: dict[str, str], train: dict[str, str]) -> tuple[int, int]:
-    """Return the numbers of test queries that equal, and that nearly equal, a training query."""
+    """Return the numbers of test queries that equal, and that nearly equal, a training query.
+
+    Args:
+        test: Text of each test query by its id.
+        train: Text of each training query by its id.
+    """
     training_texts = {normalize_query(text) for text in train.values()}
     training_words = [frozenset(text.split()) for text in sorted(training_texts)]
+    # By word, the positions in `training_words` of the queries that contain it.
     queries_with: dict[str, list[int]] = {}
     for number, words in enumerate(training_words):
         for word in words:
@@ -94,6 +100,10 @@ def _is_similar_to_one(
 
 
 def _documents_left_out(corpus: Corpus) -> set[str]:
+    """Return the ids of documents that evaluation does not search.
+
+    Their first line is a training query, and no query of another split asks for them.
+    """
     evaluated = set(corpus.qrels.loc[corpus.qrels["split"] != "train", "document_id"])
     return set(find_query_lines(corpus)) - evaluated
 
@@ -101,18 +111,45 @@ def _documents_left_out(corpus: Corpus) -> set[str]:
 def _count_near_training(
     corpus: Corpus, qrels: dict[str, dict[str, int]], texts: dict[str, str]
 ) -> int:
+    """Return the number of test queries that training has nearly seen the answer of.
+
+    Such a query has a relevant document that is a near-duplicate of one that training asks for.
+
+    Args:
+        corpus: The corpus.
+        qrels: Grades of the relevant documents of each test query, by query id and document id.
+        texts: Text of each document by its id.
+    """
     trained = set(corpus.qrels.loc[corpus.qrels["split"] == "train", "document_id"])
-    tested = {document for grades in qrels.values() for document in grades}
-    judged = {document: texts[document] for document in sorted(trained | tested)}
-    duplicates = near_duplicates(judged, sorted(tested))
-    near_training = {document for document, others in duplicates.items() if others & trained}
+    tested: set[str] = set()
+    for grades in qrels.values():
+        tested.update(grades)
+
+    judged_texts = {document: texts[document] for document in sorted(trained | tested)}
+    duplicates = near_duplicates(judged_texts, sorted(tested))
+    near_training: set[str] = set()
+    for document, others in duplicates.items():
+        if not others.isdisjoint(trained):
+            near_training.add(document)
     return sum(not near_training.isdisjoint(grades) for grades in qrels.values())
 
 
 def _count_word_for_word(
     queries: dict[str, str], qrels: dict[str, dict[str, int]], texts: dict[str, str]
 ) -> int:
+    """Return the number of queries that a document without a judgement contains word for word.
+
+    Args:
+        queries: Text of each query by its id.
+        qrels: Grades of the relevant documents of each query, by query id and document id.
+        texts: Text of each document by its id.
+    """
     phrases = {query: normalize_phrase(text) for query, text in queries.items()}
-    normalized = {document: normalize_phrase(text) for document, text in texts.items()}
-    containing = documents_containing(phrases.values(), normalized)
-    return sum(bool(containing[phrase] - qrels[query].keys()) for query, phrase in phrases.items())
+    normalized_texts = {document: normalize_phrase(text) for document, text in texts.items()}
+    containing = documents_containing(phrases.values(), normalized_texts)
+    count = 0
+    for query, phrase in phrases.items():
+        unjudged = containing[phrase] - qrels[query].keys()
+        if unjudged:
+            count += 1
+    return count

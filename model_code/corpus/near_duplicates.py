@@ -35,15 +35,18 @@ def near_duplicates(
     >>> near_duplicates(texts, ["a", "c"])
     {'a': {'b'}}
     """
-    word_sets = {
-        document: frozenset(split_words(text.casefold())) for document, text in texts.items()
-    }
-    frequency = Counter(word for found in word_sets.values() for word in found)
+    word_sets: dict[str, frozenset[str]] = {}
+    # Number of documents that contain each word.
+    frequency: Counter[str] = Counter()
+    for document, text in texts.items():
+        word_sets[document] = frozenset(split_words(text.casefold()))
+        frequency.update(word_sets[document])
 
     def rarest_words(document: str) -> list[str]:
-        found = word_sets[document]
-        by_rarity = sorted(found, key=lambda word: (frequency[word], word))
-        return by_rarity[: len(found) - math.ceil(threshold * len(found)) + 1]
+        """Return the words of a document of which a near-duplicate has at least one."""
+        words = word_sets[document]
+        by_rarity = sorted(words, key=lambda word: (frequency[word], word))
+        return by_rarity[: len(words) - math.ceil(threshold * len(words)) + 1]
 
     documents_by_word: defaultdict[str, list[str]] = defaultdict(list)
     for document in texts:
@@ -52,8 +55,12 @@ def near_duplicates(
 
     duplicates: dict[str, set[str]] = {}
     for document in document_ids:
-        candidates = {other for word in rarest_words(document) for other in documents_by_word[word]}
-        for other in candidates - {document}:
+        candidates: set[str] = set()
+        for word in rarest_words(document):
+            candidates.update(documents_by_word[word])
+        candidates.discard(document)
+
+        for other in candidates:
             shared = len(word_sets[document] & word_sets[other])
             union = len(word_sets[document]) + len(word_sets[other]) - shared
             if shared > threshold * union:

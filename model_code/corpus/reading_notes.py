@@ -76,8 +76,11 @@ def sort_notes(notes: Iterable[ReadingNote]) -> list[ReadingNote]:
     """Return notes in the order of `NOTE_KINDS`, then by descending share, then by file."""
 
     def sort_key(note: ReadingNote) -> tuple[int, float, str, str]:
-        kind = NOTE_KINDS.index(note.kind) if note.kind in NOTE_KINDS else len(NOTE_KINDS)
-        return kind, -(note.share or 0.0), note.file, note.detail
+        # Kinds that another version of Freshet wrote come last.
+        is_known = note.kind in NOTE_KINDS
+        kind_number = NOTE_KINDS.index(note.kind) if is_known else len(NOTE_KINDS)
+        share = note.share or 0.0
+        return kind_number, -share, note.file, note.detail
 
     return sorted(notes, key=sort_key)
 

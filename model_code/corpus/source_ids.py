@@ -129,10 +129,10 @@ def with_source(document: Document, source: str, document_id: str) -> Document:
     """
     fields = dict(document.fields)
     if SOURCE_FIELD in fields:
-        own_name = ORIGINAL_SOURCE_FIELD
-        while own_name in fields:
-            own_name += "_"
-        fields[own_name] = fields[SOURCE_FIELD]
+        free_name = ORIGINAL_SOURCE_FIELD
+        while free_name in fields:
+            free_name += "_"
+        fields[free_name] = fields[SOURCE_FIELD]
     fields[SOURCE_FIELD] = source
     return replace(document, document_id=document_id, fields=fields)
 
@@ -167,6 +167,10 @@ def name_notes(notes: Collection[ReadingNote], source: str) -> list[ReadingNote]
 
 
 def _name_refused_row(row: RefusedRow, source: str) -> RefusedRow:
+    """Return a refused row with the id that its document would have in the index.
+
+    A row without a valid id is returned unchanged.
+    """
     if row.record_id is None or not row.has_valid_id:
         return row
     document_id = source_document_id(source, row.record_id)

@@ -44,14 +44,15 @@ def split_queries(
     for query, split in stated.items():
         splits[query] = split or _draw_split(query, documents.get(query), settings)
 
-    trained = {query for query, split in stated.items() if split == "train"}
+    # The queries that the source trains on. Dev takes its share first, then gate.
+    training_queries = {query for query, split in stated.items() if split == "train"}
     for name, share in (("dev", settings.dev_share), (GATE, settings.gate_share)):
         if name in stated.values():
             continue
-        for query in sorted(trained):
-            if _is_carved(query, documents.get(query), name, share, settings):
+        for query in sorted(training_queries):
+            if _leaves_training(query, documents.get(query), name, share, settings):
                 splits[query] = name
-                trained.remove(query)
+                training_queries.remove(query)
     return splits
 
 
@@ -67,40 +68,63 @@ def key_documents(pairs: Mapping[tuple[str, str], int]) -> dict[str, str]:
     >>> key_documents({("q", "b"): 1, ("q", "a"): 1, ("p", "a"): 1, ("p", "c"): 2})
     {'q': 'a', 'p': 'c'}
     """
-    best: dict[str, tuple[int, str]] = {}
+    # The smallest of these ranks is that of the most relevant document.
+    best_ranks: dict[str, tuple[int, str]] = {}
     for (query, document), relevance in pairs.items():
         rank = (-relevance, document)
-        best[query] = min(rank, best.get(query, rank))
-    return {query: document for query, (_, document) in best.items()}
+        best_ranks[query] = min(rank, best_ranks.get(query, rank))
+    return {query: document for query, (_, document) in best_ranks.items()}
 
 
 def _draw_split(query: str, document: str | None, settings: QuerySplitSettings) -> str:
-    place = position(query, settings.seed, "queries")
-    if place < settings.test_share:
-        return "test"
+    """Draw the split of a query to which the source gives none.
 
+    The interval [0, 1) is divided into test, dev, gate and train by the shares of the settings. A
+    hash of the query gives a number in it, and the number gives the split.
+
+    Args:
+        query: Id of the query.
+        document: Id of its most relevant document, if it is known.
+        settings: Shares of the splits.
+    """
+    test_end = settings.test_share
+    dev_end = test_end + settings.dev_share
+    gate_end = dev_end + settings.gate_share
+
+    number = position(query, settings.seed, "queries")
+    if number < test_end:
+        return "test"
     if document is not None and _is_split_whole(document, settings):
-        # Numbers below `test_share` mean test. The draw by document is mapped to the other numbers,
-        # so that dev and gate get the shares of the settings.
-        place = settings.test_share + (1 - settings.test_share) * position(
-            document, settings.seed, "documents"
-        )
-    if place < settings.test_share + settings.dev_share:
+        # All queries of this document that are not in test get the number of the document. It is
+        # mapped to the interval after test, so that dev and gate get the shares of the settings.
+        document_number = position(document, settings.seed, "documents")
+        number = test_end + (1 - test_end) * document_number
+    if number < dev_end:
         return "dev"
-    if place < settings.test_share + settings.dev_share + settings.gate_share:
+    if number < gate_end:
         return GATE
     return "train"
 
 
-def _is_carved(
+def _leaves_training(
     query: str, document: str | None, name: str, share: float, settings: QuerySplitSettings
 ) -> bool:
+    """Return whether a training query of the source is moved to another split.
+
+    Args:
+        query: Id of the query.
+        document: Id of its most relevant document, if it is known.
+        name: The other split, "dev" or "gate".
+        share: Share of the training queries that are moved to it.
+        settings: Settings of the splits.
+    """
     if document is not None and _is_split_whole(document, settings):
         return position(document, settings.seed, f"{name} documents") < share
     return position(query, settings.seed, name) < share
 
 
 def _is_split_whole(document: str, settings: QuerySplitSettings) -> bool:
+    """Return whether all queries of a document go to the same split of dev, gate and train."""
     return position(document, settings.seed, "split by document") < settings.by_document
 
 

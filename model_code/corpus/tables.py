@@ -71,12 +71,19 @@ class Corpus:
 
         in_training = self.qrels["split"] == "train"
         training_documents = set(self.qrels.loc[in_training, "document_id"])
-        asked_in_training = frozenset(
-            query_id for query_id, grades in qrels.items() if grades.keys() & training_documents
+        asked_in_training: set[str] = set()
+        for query_id, grades in qrels.items():
+            if not training_documents.isdisjoint(grades):
+                asked_in_training.add(query_id)
+
+        return Judgements(
+            queries,
+            qrels,
+            source="qrels",
+            answers=_read_lists(self.queries, "answers", qrels),
+            asked_in_training=frozenset(asked_in_training),
+            not_relevant=_read_lists(self.queries, "not_relevant", qrels),
         )
-        answers = _read_lists(self.queries, "answers", qrels)
-        not_relevant = _read_lists(self.queries, "not_relevant", qrels)
-        return Judgements(queries, qrels, "qrels", answers, asked_in_training, not_relevant)
 
 
 @dataclass(frozen=True)
@@ -144,13 +151,17 @@ def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
     """Write a table as Parquet with its declared types.
 
     The declared types also apply to a column without values, whose type pyarrow could not infer.
+
+    Args:
+        folder: Folder to write to.
+        table: A key of `COLUMNS`, which is the name of the file.
+        rows: The table.
     """
     arrow_types = {str: pa.string(), int: pa.int64()}
     columns = _columns_of(table, rows.columns)
     schema = pa.schema([(name, arrow_types[kind]) for name, kind in columns.items()])
-    pq.write_table(
-        pa.Table.from_pandas(rows, schema, preserve_index=False), folder / f"{table}.parquet"
-    )
+    arrow_table = pa.Table.from_pandas(rows, schema, preserve_index=False)
+    pq.write_table(arrow_table, folder / f"{table}.parquet")
 
 
 def _columns_of(table: str, optional: Collection[str]) -> dict[str, type]:
@@ -164,7 +175,8 @@ def _columns_of(table: str, optional: Collection[str]) -> dict[str, type]:
 
 def load_corpus(folder: Path) -> Corpus:
     """Read the tables that the corpus stage wrote to a folder."""
-    return Corpus(**{name: pd.read_parquet(folder / f"{name}.parquet") for name in TABLES})
+    tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in TABLES}
+    return Corpus(**tables)
 
 
 def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
@@ -234,6 +246,7 @@ def strip_query_lines(corpus: Corpus) -> Corpus:
 
 
 def _query_texts(corpus: Corpus) -> dict[str, str]:
+    """Return the text of each query by its id."""
     return dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
 
 

@@ -127,7 +127,9 @@ def make_source_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
     """
     settings = resolve_source_kind(settings, root)
     settings.require_used_keys()
-    return {"source": settings.source, **open_source(settings, root).describe()}
+    lock: dict[str, Any] = {"source": settings.source}
+    lock.update(open_source(settings, root).describe())
+    return lock
 
 
 def open_locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any]) -> Source:
@@ -148,11 +150,13 @@ def open_locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, 
     source = open_source(settings, root, lock)
     description = source.describe()
     has_same_content = description["content_hash"] == lock.get("content_hash")
+    # Only some kinds of sources describe their settings.
     current_settings = description.get("settings")
     has_same_settings = lock.get("settings", current_settings) == current_settings
     if not has_same_content or not has_same_settings:
+        difference = _describe_difference(lock, description)
         raise FreshetError(
-            f"the source changed since `freshet ingest`{_describe_difference(lock, description)}. "
+            f"the source changed since `freshet ingest`{difference}. "
             "Builds read only what the lock names: run `freshet ingest` again to accept the change."
         )
     return source

@@ -131,6 +131,7 @@ def import_modules(package: str) -> Iterator[types.ModuleType]:
 
 
 def _import_if_possible(name: str) -> Iterator[types.ModuleType]:
+    """Import and yield a module; yield nothing if this system does not have it."""
     # Some modules exist on other systems only, or were built without a library that they need.
     with suppress(ImportError):
         yield importlib.import_module(name)
@@ -171,6 +172,8 @@ def module_members(module: types.ModuleType, name: str) -> Iterator[tuple[str, A
 def class_members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, Any]]:
     """Yield the public attributes of a class that it does not inherit from another public class.
 
+    Attributes of private base classes are included, because no other class documents them.
+
     Args:
         owner: The class.
         classes: Names of all public classes.
@@ -187,6 +190,7 @@ def class_members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, 
     for key in keys:
         if key.startswith("_"):
             continue
+        # A usual look-up would call properties, and could run any code.
         value = inspect.getattr_static(owner, key)
         # Accessors of pandas, such as `Series.str`, are descriptors that return a class.
         if type(value).__name__ in ("Accessor", "CachedAccessor"):
@@ -205,9 +209,11 @@ def underlying(value: Any) -> Any:
     """
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
+    # The instance that a method is bound to. Built-in functions are "bound" to their module.
     owner = getattr(value, "__self__", None)
     name = getattr(value, "__name__", None)
-    if isinstance(name, str) and not isinstance(owner, type | types.ModuleType | types.NoneType):
+    is_bound_to_instance = not isinstance(owner, type | types.ModuleType | types.NoneType)
+    if isinstance(name, str) and is_bound_to_instance:
         return inspect.getattr_static(type(owner), name, value)
     return value
 
@@ -256,16 +262,18 @@ class DocstringCollector:
         self._classes: dict[type, str] = {}
 
     def add(self, package: str) -> None:
-        """Collect the docstrings of a package.
+        """Collect the docstrings of a package: first of its modules, then inside of its classes.
+
+        The names of all classes must be known before their attributes are named. An attribute that
+        several classes share has one name only.
 
         Args:
             package: A key of `MODULES`.
         """
         new_classes: dict[type, str] = {}
         for module in import_modules(package):
-            module_name = module.__name__
-            if module is os.path:
-                module_name = "os.path"
+            # The module `os.path` calls itself by its name on this system, such as "posixpath".
+            module_name = "os.path" if module is os.path else module.__name__
             self._add_docstring(module, module_name, package)
             for key, member in module_members(module, module_name):
                 name = f"{module_name}.{key}"
@@ -308,12 +316,20 @@ class DocstringCollector:
         return nested
 
     def _add_docstring(self, value: Any, name: str, package: str) -> None:
+        """Add a name to the docstring of an object. Objects without a docstring are ignored.
+
+        Args:
+            value: Any object.
+            name: A public name of the object.
+            package: Key of `MODULES` that the object belongs to.
+        """
         kind = kind_of(value)
         text = docstring(value)
         if not kind or not text:
             return
         self._kinds.setdefault(text, (kind, package))
         names = self._names.setdefault(text, {})
+        # Users write `len`, and not `builtins.len`.
         names.setdefault(name.removeprefix("builtins."), has_own_name(value, name))
 
 
@@ -324,8 +340,9 @@ def has_own_name(value: Any, name: str) -> bool:
         value: Any object.
         name: Dotted name.
     """
-    qualified_name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
-    return name == qualified_name
+    module = getattr(value, "__module__", None)
+    name_in_module = getattr(value, "__qualname__", None)
+    return name == f"{module}.{name_in_module}"
 
 
 def _better_name(value: type, first: str, second: str) -> str:

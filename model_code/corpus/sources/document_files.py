@@ -226,6 +226,7 @@ def _empty_reason(extraction: Extraction) -> str:
 
 
 def _reader(suffix: str) -> Callable[[bytes], Extraction]:
+    """Import and return the function that reads files with a suffix."""
     module_name, _, function_name = _READERS[suffix].partition(":")
     module = importlib.import_module(f"model_code.corpus.formats.{module_name}")
     return getattr(module, function_name)
@@ -236,6 +237,7 @@ def _huge_file(size: int) -> RowError:
 
 
 def _printable_title(extraction: Extraction) -> str:
+    """Return the title on one line; empty, with a note, if it is not valid text."""
     title = extraction.title
     if not is_valid_utf8(title):
         extraction.note("unreadable value", "its title cannot be read")
@@ -255,12 +257,13 @@ def _keep_readable_fields(extraction: Extraction) -> None:
         text = _field_json(value)
         if text is not None:
             characters += len(name) + len(text)
-        is_kept = text is not None and is_valid_utf8(name)
-        if not is_kept or characters > MAX_FIELD_CHARACTERS // 2 or len(kept) >= MAX_FIELDS - 2:
+        is_readable = text is not None and is_valid_utf8(name)
+        has_room = characters <= MAX_FIELD_CHARACTERS // 2 and len(kept) < MAX_FIELDS - 2
+        if is_readable and has_room:
+            kept[name] = value
+        else:
             readable_name = _SURROGATES.sub("\ufffd", name)
             extraction.note("unreadable value", f"the value of {readable_name!r} is left out")
-            continue
-        kept[name] = value
     extraction.fields = kept
 
 
@@ -276,52 +279,59 @@ def _field_json(value: Any) -> str | None:
 
 
 def _is_deep(value: Any) -> bool:
-    values = [value]
+    """Return whether mappings and lists are nested deeper than `MAX_FIELD_LEVELS`.
+
+    The value is searched level by level, because recursion could exceed Python's limit.
+    """
+    level_values = [value]
     for _ in range(MAX_FIELD_LEVELS):
-        inner: list[Any] = []
-        for item in values:
+        inner_values: list[Any] = []
+        for item in level_values:
             if isinstance(item, Mapping):
-                inner.extend(item.values())
+                inner_values.extend(item.values())
             elif isinstance(item, list | tuple | set):
-                inner.extend(item)
-        if not inner:
+                inner_values.extend(item)
+        if not inner_values:
             return False
-        values = inner
+        level_values = inner_values
     return True
 
 
 def _keep_readable_date(extraction: Extraction) -> None:
-    """Remove a date that is not an ISO date, and note it."""
+    """Bring the date into ISO order, and remove and note a date that is not an ISO date."""
     date = extraction.date
-    if date is None or (isinstance(date, str) and not date.strip()):
-        extraction.date = None
-        return
     if isinstance(date, str):
         date = _DATE_SIGNS.sub(r"\1-\2-\3", date.strip())
-    if parse_date(date) is not None:
+    if date is None or date == "":
+        extraction.date = None
+    elif parse_date(date) is not None:
         extraction.date = date
-        return
-    extraction.date = None
-    text = _SURROGATES.sub("\ufffd", " ".join(str(date).split()))[:MAX_ERROR_CHARACTERS]
-    extraction.note("unreadable value", f"the date {text!r} is no ISO date, and is left out")
+    else:
+        extraction.date = None
+        one_line = " ".join(str(date).split())
+        quoted_date = _SURROGATES.sub("\ufffd", one_line)[:MAX_ERROR_CHARACTERS]
+        detail = f"the date {quoted_date!r} is no ISO date, and is left out"
+        extraction.note("unreadable value", detail)
 
 
 def _make_values(extraction: Extraction, document_id: str) -> dict[str, Any]:
     """Return the values of the document's row, by our names of the columns."""
-    relative = PurePosixPath(document_id)
+    path = PurePosixPath(document_id)
     fields = dict(extraction.fields)
-    if relative.parent.name:
-        fields.setdefault("folder", relative.parent.as_posix())
+    if path.parent.name:
+        fields.setdefault("folder", path.parent.as_posix())
 
-    values = _take_title(extraction)
-    values["title"] = values["title"] or relative.stem
-    values["date"] = extraction.date
-    values["fields"] = fields
-    values["id"] = document_id
-    return values
+    title, text = _title_and_text(extraction)
+    return {
+        "id": document_id,
+        "title": title or path.stem,
+        "text": text,
+        "date": extraction.date,
+        "fields": fields,
+    }
 
 
-def _take_title(extraction: Extraction) -> dict[str, Any]:
+def _title_and_text(extraction: Extraction) -> tuple[str, str]:
     """Return the title and the text. Without a stated title, the first main heading is the title.
 
     If the text begins with the title as a heading, the heading is removed from the text, unless
@@ -330,18 +340,28 @@ def _take_title(extraction: Extraction) -> dict[str, Any]:
     title = extraction.title
     text = extraction.text
     if not extraction.may_use_heading:
-        return {"title": title, "text": text}
+        return title, text
 
-    first = _FIRST_HEADING.match(text)
-    if first is not None and not title:
-        title = first[1].strip()
-    if first is not None and first[1].strip() == title:
-        text = text[first.end() :].strip() or text
+    first_heading = _FIRST_HEADING.match(text)
+    if first_heading is not None:
+        heading_text = first_heading[1].strip()
+        title = title or heading_text
+        if title == heading_text:
+            text = text[first_heading.end() :].strip() or text
     if not title:
-        heading = _MAIN_HEADING.search(text)
-        title = "" if heading is None else heading[1].strip()
-    return {"title": title, "text": text}
+        main_heading = _MAIN_HEADING.search(text)
+        title = "" if main_heading is None else main_heading[1].strip()
+    return title, text
 
 
 def _refuse(document_id: str, name: str, error: RowError) -> RefusedRow:
-    return RefusedRow("documents", f"{name}:1", error.reason, error.detail, "", document_id, True)
+    """Return the refused row of a file, of which nothing but its name is known."""
+    return RefusedRow(
+        "documents",
+        f"{name}:1",
+        error.reason,
+        error.detail,
+        excerpt="",
+        record_id=document_id,
+        has_valid_id=True,
+    )

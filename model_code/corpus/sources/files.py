@@ -83,6 +83,11 @@ class FilesSource:
             yield map_columns(row, self.columns)
 
     def _describe_hashes(self) -> dict[str, Any]:
+        """Return the description of the source, which consists of the hashes of its files.
+
+        Raises:
+            FreshetError: If a file is missing.
+        """
         hashes: dict[str, str] = {}
         for files in self.files.values():
             for file in files:
@@ -98,11 +103,12 @@ class FilesSource:
         """Yield the rows with the file's column names. A split of the file is added to its rows."""
         for file in self.files.get(table, ()):
             for row in read_rows(file.path, table, file.name):
-                if file.split is not None and isinstance(row, Row):
-                    values = {**row.values, self.columns.split: file.split}
-                    yield Row(table, row.location, values, row.notes)
-                else:
+                if file.split is None or isinstance(row, RefusedRow):
                     yield row
+                    continue
+                values = dict(row.values)
+                values[self.columns.split] = file.split
+                yield Row(table, row.location, values, row.notes)
 
 
 class BeirSource(FilesSource):
@@ -186,7 +192,8 @@ class SnapshotSource(FilesSource):
 
         The columns `fields` and `queries` of documents are parsed from JSON.
         """
-        for row in read_rows(self.files[table][0].path, table, self.files[table][0].name):
+        file = self.files[table][0]
+        for row in read_rows(file.path, table, file.name):
             if isinstance(row, RefusedRow) or table != "documents":
                 yield row
                 continue
@@ -214,6 +221,10 @@ def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, An
             if any(row.get(name) is not None for row in rows):
                 names.append(name)
 
-        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in names]
+        columns: list[tuple[str, pa.DataType]] = []
+        for name in names:
+            column_type = pa.int64() if name == "relevance" else pa.string()
+            columns.append((name, column_type))
+        arrow_table = pa.Table.from_pylist(rows, schema=pa.schema(columns))
         with atomic_write(folder / f"{table}.parquet") as staged:
-            pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), staged)
+            pq.write_table(arrow_table, staged)

@@ -78,6 +78,7 @@ class FolderSource:
 
         for name, path in unusable:
             printable_name = escape_name(name)
+            # Another file may have the printable form as its name.
             while printable_name in files:
                 printable_name += "\\"
             self.unusable_names.add(printable_name)
@@ -137,6 +138,7 @@ class FolderSource:
                     yield Path(entry.path)
 
     def _count_ignored(self, entry: os.DirEntry[str], is_folder: bool) -> None:
+        """Count a folder or a document that git ignores. Other ignored files are not counted."""
         if is_folder:
             self.ignored_folders += 1
         elif os.path.splitext(entry.name)[1].lower() in DOCUMENT_SUFFIXES:
@@ -154,11 +156,16 @@ class FolderSource:
         return False
 
     def _is_inside(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether an entry is a file in the folder, or a link to a file in the folder."""
+        """Return whether an entry is a file in the folder, or a link to a file in the folder.
+
+        Links to other places are not followed, so that nobody reads files that were not named.
+        """
         try:
             if not entry.is_file():
                 return False
-            return not entry.is_symlink() or Path(entry).resolve().is_relative_to(self.folder)
+            if not entry.is_symlink():
+                return True
+            return Path(entry).resolve().is_relative_to(self.folder)
         except OSError:
             # Links that point to each other in a cycle cannot be resolved.
             return False
@@ -177,7 +184,8 @@ def describe_ignored_files(source: Source) -> str:
     counts: list[str] = []
     for number, noun in ((source.ignored_files, "file"), (source.ignored_folders, "folder")):
         if number:
-            counts.append(f"{number:,} {noun if number == 1 else noun + 's'}")
+            plural = "" if number == 1 else "s"
+            counts.append(f"{number:,} {noun}{plural}")
     if not counts:
         return ""
     verb = "is" if source.ignored_files + source.ignored_folders == 1 else "are"

@@ -75,7 +75,15 @@ class HubSource:
             yield map_columns(row, columns)
 
     def _source_rows(self, table: Table, part: _Part) -> Iterator[Row]:
-        """Yield rows with the column names of the data set, in ascending order of splits."""
+        """Yield rows with the column names of the data set, in ascending order of splits.
+
+        Args:
+            table: The table.
+            part: The data set and configuration that hold the table.
+
+        Raises:
+            FreshetError: If the data set does not load.
+        """
         # Without this, `datasets` reports downloads to the hub even for local files.
         os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
 
@@ -83,12 +91,12 @@ class HubSource:
         import datasets
 
         folder = self._local_folder(part.data_set)
-        path = part.data_set
-        revision = None
         if folder is None:
+            path = part.data_set
             revision = self._version(part.data_set)
         else:
             path = str(folder)
+            revision = None
 
         config_name = part.config or Path(part.data_set).name
         try:
@@ -96,12 +104,11 @@ class HubSource:
                 path, part.config, revision=revision, streaming=self.hub.streaming
             )
             for split, records in sorted(splits.items()):
-                split_value = {}
-                if table == "qrels":
-                    split_value[self.settings.columns.split] = _SPLIT_NAMES.get(split, split)
                 for number, record in enumerate(records):
-                    location = f"{config_name}/{split}:{number}"
-                    yield Row(table, location, {**record, **split_value})
+                    values = dict(record)
+                    if table == "qrels":
+                        values[self.settings.columns.split] = _SPLIT_NAMES.get(split, split)
+                    yield Row(table, f"{config_name}/{split}:{number}", values)
         except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
             raise FreshetError(
                 f"the data set {part.data_set!r} (configuration {part.config!r}) does not load: "
@@ -123,6 +130,10 @@ class HubSource:
         return folder if folder.is_dir() else None
 
     def _version(self, name: str) -> str:
+        """Return the commit of a data set, or the hash of a local folder.
+
+        The commit is the one that the lock pins; without a lock it is the newest.
+        """
         folder = self._local_folder(name)
         if folder is not None:
             return hash_path(folder)
@@ -131,6 +142,12 @@ class HubSource:
         return self._newest_commit(name)
 
     def _newest_commit(self, name: str) -> str:
+        """Ask the hub for the newest commit of a data set, or of the revision in the settings.
+
+        Raises:
+            FreshetError: If the hub does not answer.
+        """
+        # The revision is that of the documents. Qrels may be in a data set of their own.
         revision = self.hub.revision if name == self.hub.name else None
         try:
             return str(HfApi().dataset_info(name, revision=revision).sha)

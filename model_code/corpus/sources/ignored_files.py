@@ -131,6 +131,7 @@ class GitRules:
         """The tracked files below the folder, and all folders that hold one."""
         tracked: set[bytes] = set()
         for name in self._run(["ls-files", "-z"]).stdout.split(b"\0"):
+            # Add the file and the folders above it, up to one that is known already.
             while name and name not in tracked:
                 tracked.add(name)
                 name = name.rpartition(b"/")[0]
@@ -139,6 +140,7 @@ class GitRules:
     def _run(
         self, arguments: Sequence[str], data: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
+        """Run git in the folder, with `data` as its input, and return its output and exit code."""
         environment = {
             name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES
         }
@@ -170,15 +172,17 @@ class GitignoreFileRules:
             folder: The folder.
             repository: The repository that it lies in; None if there is none.
         """
+        # The folder and those above it up to the repository, outermost first.
         folders = [folder]
         if repository is not None:
             while folders[0] != repository:
                 folders.insert(0, folders[0].parent)
 
-        # The .gitignore files that decide about the entries of each folder, outermost first.
         files: list[_IgnoreFile] = []
         for above in folders:
             files.extend(_read_ignore_file(above))
+        # The .gitignore files that decide about the entries of each folder, outermost first.
+        # Further folders are added when their entries are asked for.
         self._files: dict[str, list[_IgnoreFile]] = {str(folder): files}
 
     def find_ignored(self, entries: Sequence[os.DirEntry[str]]) -> set[str]:
@@ -194,6 +198,10 @@ class GitignoreFileRules:
         return ignored
 
     def _files_for(self, folder: str) -> list[_IgnoreFile]:
+        """Return the .gitignore files that decide about the entries of a folder, outermost first.
+
+        These are the files for the folder above, and the folder's own file.
+        """
         if folder not in self._files:
             files = list(self._files_for(os.path.dirname(folder)))
             files.extend(_read_ignore_file(Path(folder)))
@@ -219,11 +227,21 @@ def _read_ignore_file(folder: Path) -> list[_IgnoreFile]:
 
 
 def _is_ignored(entry: os.DirEntry[str], ignore_files: Sequence[_IgnoreFile]) -> bool:
+    """Return whether the last .gitignore file with a matching pattern ignores an entry.
+
+    A pattern may also include an entry that an outer file ignores. Without a match nothing is
+    ignored.
+
+    Args:
+        entry: The entry of a folder.
+        ignore_files: The .gitignore files above the entry, outermost first.
+    """
     for ignore_file in reversed(ignore_files):
         name = Path(entry.path).relative_to(ignore_file.folder).as_posix()
         if entry.is_dir(follow_symlinks=False):
             name += "/"
-        included = ignore_file.spec.check_file(name).include
-        if included is not None:
-            return included
+        # True if the entry is ignored, False if a pattern such as `!name` keeps it, else None.
+        is_ignored = ignore_file.spec.check_file(name).include
+        if is_ignored is not None:
+            return is_ignored
     return False

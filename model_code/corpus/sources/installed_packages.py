@@ -147,6 +147,7 @@ def public_name(module: tuple[str, ...]) -> str:
 
 
 def _parse(source: bytes) -> ast.Module | None:
+    """Return the syntax tree of source code; None if it cannot be parsed."""
     with warnings.catch_warnings():
         # Parsing warns of invalid escapes in the strings of the packages.
         warnings.simplefilter("ignore")
@@ -205,7 +206,10 @@ class InstalledPackagesSource:
         self._docstrings: list[PackageDocstring] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return the version of each package, and a hash of everything that is read."""
+        """Return the version of each package, and a hash of everything that is read.
+
+        The hash covers the docstrings of imported packages, and the files of the other ones.
+        """
         digest = hashlib.sha256(hash_text(canonical_json(self._imported_definitions)).encode())
         for package in self._parsed_packages():
             for module, path in list_modules(package):
@@ -239,6 +243,7 @@ class InstalledPackagesSource:
         return choose_queries(item.docstring for item in self._docstrings)
 
     def _parsed_packages(self) -> list[str]:
+        """Return the packages whose source code is parsed, because they are not imported."""
         return [package for package in self.packages if package not in definitions.MODULES]
 
     @cached_property
@@ -258,12 +263,12 @@ class InstalledPackagesSource:
             docstring = Docstring(row["name"], row["kind"], text, tuple(row["aliases"]))
             by_name.setdefault(docstring.name, PackageDocstring(row["package"], docstring))
 
-        files = [
-            (package, module, path)
-            for package in self._parsed_packages()
-            for module, path in list_modules(package)
-        ]
-        for package, module, path in report_each(files, len(files), progress, "modules"):
+        # The package, the dotted name as a tuple, and the path of each module to parse.
+        modules: list[tuple[str, tuple[str, ...], Path]] = []
+        for package in self._parsed_packages():
+            for module, path in list_modules(package):
+                modules.append((package, module, path))
+        for package, module, path in report_each(modules, len(modules), progress, "modules"):
             for docstring in read_docstrings(path.read_bytes(), module):
                 by_name.setdefault(docstring.name, PackageDocstring(package, docstring))
 
@@ -271,6 +276,7 @@ class InstalledPackagesSource:
 
 
 def _document_row(item: PackageDocstring) -> Row:
+    """Return the row of a docstring's document. Further names are added at the end of its text."""
     docstring = item.docstring
     text = docstring.text
     if docstring.aliases:
@@ -295,8 +301,10 @@ def read_definitions(packages: list[str]) -> list[dict[str, Any]]:
         FreshetError: If the process fails or takes too long.
     """
     command = [sys.executable, "-P", "-B", definitions.__file__, *packages]
+    environment = dict(os.environ)
     # The order of sets depends on the hash seed. A fixed seed makes the output reproducible.
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+    environment["PYTHONHASHSEED"] = "0"
+    environment["PYTHONWARNINGS"] = "ignore"
     names = ", ".join(packages)
     try:
         done = subprocess.run(
@@ -381,6 +389,7 @@ def list_modules(package: str) -> list[tuple[tuple[str, ...], Path]]:
     if package == STANDARD_LIBRARY:
         root = Path(sysconfig.get_paths()["stdlib"])
         for module, path in _modules_below(root, ()):
+            # The folder may hold other files as well, such as those of installed packages.
             if module and module[0] in sys.stdlib_module_names:
                 candidates.append((module, path))
     else:
@@ -417,10 +426,17 @@ def _package_places(package: str) -> list[Path]:
 
 
 def _modules_below(place: Path, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """Yield the dotted name of each module in a folder, as a tuple, and its file.
+
+    Args:
+        place: A folder, or the single file of a package.
+        prefix: Dotted name of the package in the folder; empty for the standard library.
+    """
     if place.is_file():
         yield prefix, place
         return
     for folder, subfolders, names in os.walk(place):
+        # `os.walk` continues with the folders that are left in this list.
         subfolders[:] = sorted(set(subfolders) - _SKIPPED)
         parents = Path(folder).relative_to(place).parts
         for name in names:
@@ -434,6 +450,10 @@ def _modules_below(place: Path, prefix: tuple[str, ...]) -> Iterator[tuple[tuple
 
 
 def _package_version(package: str) -> str:
+    """Return the installed version of a package; "unknown" if no distribution provides it.
+
+    The name of a package may differ from that of its distribution, as `yaml` and `PyYAML` do.
+    """
     if package == STANDARD_LIBRARY:
         return platform.python_version()
     try:

@@ -44,10 +44,10 @@ class IrDatasetsSource:
 
     def describe(self) -> dict[str, Any]:
         """Return the name of the data set, and the version of ir_datasets that pins its files."""
-        versions = {"ir_datasets": importlib.metadata.version("ir_datasets")}
-        content = {"name": self.name, **versions}
+        version = importlib.metadata.version("ir_datasets")
+        content = {"name": self.name, "ir_datasets": version}
         return {
-            "versions": versions,
+            "versions": {"ir_datasets": version},
             "watermark": None,
             "content_hash": hash_text(canonical_json(content)),
         }
@@ -64,10 +64,14 @@ class IrDatasetsSource:
                 yield from self._qrel_rows(part, split)
 
     def _judged_parts(self) -> list[tuple[str | None, Any]]:
-        """Return the parts that have judgements, each with its split if it is one."""
+        """Return the split and the data set of each part that has judgements.
+
+        If the data set itself has judgements, it is the only part. It has a split only if the last
+        element of its name is one.
+        """
         if self.data_set.has_qrels():
-            last_part = self.name.rpartition("/")[2]
-            return [(PARTS.get(last_part), self.data_set)]
+            last_element = self.name.rpartition("/")[2]
+            return [(PARTS.get(last_element), self.data_set)]
 
         parts: list[tuple[str | None, Any]] = []
         for suffix, split in PARTS.items():
@@ -77,6 +81,7 @@ class IrDatasetsSource:
         return parts
 
     def _document_rows(self) -> Iterator[Row]:
+        """Yield the documents, with title and text from the fields that usually hold them."""
         for number, document in enumerate(self.data_set.docs_iter(), start=1):
             values = {
                 "id": document.doc_id,
@@ -87,6 +92,7 @@ class IrDatasetsSource:
             yield Row("documents", f"{self.name}:{number}", values)
 
     def _query_rows(self, part: Any) -> Iterator[Row]:
+        """Yield the queries of a part that have a judgement."""
         judged = {judgement.query_id for judgement in part.qrels_iter()}
         for number, query in enumerate(part.queries_iter(), start=1):
             if query.query_id not in judged:
@@ -95,6 +101,7 @@ class IrDatasetsSource:
             yield Row("queries", f"{self.name}:{number}", {"id": query.query_id, "text": text})
 
     def _qrel_rows(self, part: Any, split: str | None) -> Iterator[Row]:
+        """Yield the judgements of a part with their split, if the part is one."""
         for number, judgement in enumerate(part.qrels_iter(), start=1):
             values: dict[str, Any] = {
                 "query_id": judgement.query_id,
@@ -136,6 +143,7 @@ def find(name: str) -> Any | None:
 
 
 def _first_field(record: Any, names: tuple[str, ...]) -> str:
+    """Return the first of several fields of a record that is a text; empty if none is."""
     for name in names:
         value = getattr(record, name, None)
         if isinstance(value, str) and value:

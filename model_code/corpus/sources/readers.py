@@ -190,12 +190,15 @@ def _read_json_array(path: Path, table: Table, name: str) -> Iterator[Row | Refu
             "array of objects, and a .jsonl file one object per line"
         ) from None
 
+    items = value
     if isinstance(value, dict):
-        arrays = [item for item in value.values() if isinstance(item, list)]
-        value = arrays[0] if len(arrays) == 1 and len(value) == 1 else [value]
-    if not isinstance(value, list):
-        raise FreshetError(f"{name} holds a {type(value).__name__}, not an array of objects")
-    for number, item in enumerate(value, 1):
+        inner_values = list(value.values())
+        is_wrapper = len(inner_values) == 1 and isinstance(inner_values[0], list)
+        items = inner_values[0] if is_wrapper else [value]
+    if not isinstance(items, list):
+        raise FreshetError(f"{name} holds a {type(items).__name__}, not an array of objects")
+
+    for number, item in enumerate(items, start=1):
         location = f"{name}:{number}"
         if isinstance(item, dict):
             yield Row(table, location, item)
@@ -205,6 +208,7 @@ def _read_json_array(path: Path, table: Table, name: str) -> Iterator[Row | Refu
 
 
 def _read_json_lines(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
+    """Yield the objects of JSON lines. Other lines are refused, and empty lines are skipped."""
     encoding = _detect_encoding(path)
     if encoding is not None and not encoding.startswith("utf"):
         # JSON is always Unicode. The file is read as UTF-8, and rows with bad bytes are refused.
@@ -237,6 +241,14 @@ class _Record(NamedTuple):
 def _read_delimited(
     path: Path, table: Table, name: str, delimiter: str
 ) -> Iterator[Row | RefusedRow]:
+    """Yield the rows of a CSV or TSV file, whose first line names the columns.
+
+    Args:
+        path: The file.
+        table: The table that the rows belong to.
+        name: Name of the file in locations.
+        delimiter: "," for CSV, or a tab for TSV.
+    """
     csv.field_size_limit(MAX_LINE_CHARACTERS)
     # In TSV, as in BEIR's qrels, a quote is a character like any other. In CSV it encloses a cell.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
@@ -247,8 +259,8 @@ def _read_delimited(
         if delimiter == "," and "," not in header_line and ";" in header_line:
             # Spreadsheets write semicolons where the comma is the decimal sign.
             delimiter = ";"
-        lines = chain([header_line], lines)
-        reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+        all_lines = chain([header_line], lines)
+        reader = csv.reader(all_lines, delimiter=delimiter, quoting=quoting, strict=True)
         records = _read_records(reader, name)
         header = _read_header(records, name)
         rows = _delimited_rows(records, header, table, name, delimiter)
@@ -258,6 +270,15 @@ def _read_delimited(
 def _delimited_rows(
     records: Iterator[_Record], header: Sequence[str], table: Table, name: str, delimiter: str
 ) -> Iterator[Row | RefusedRow]:
+    """Yield a row for each record. A faulty one, or one with missing or extra cells, is refused.
+
+    Args:
+        records: The records after the header.
+        header: Names of the columns.
+        table: The table that the rows belong to.
+        name: Name of the file in locations.
+        delimiter: The delimiter, with which an excerpt of a refused row is written.
+    """
     for record in records:
         location = f"{name}:{record.line}"
         cells = record.cells
@@ -266,6 +287,7 @@ def _delimited_rows(
         elif len(cells) == len(header):
             yield Row(table, location, dict(zip(header, cells, strict=True)))
         elif cells:
+            # Empty lines have no cells, and are skipped.
             detail = f"{len(cells)} cells under {len(header)} columns"
             excerpt = printable(delimiter.join(cells))
             yield RefusedRow(table, location, "bad line", detail, excerpt)
@@ -303,6 +325,11 @@ def _read_records(reader: Any, name: str) -> Iterator[_Record]:
 
 
 def _read_header(records: Iterator[_Record], name: str) -> list[str]:
+    """Take the first record, and return its cells as the names of the columns.
+
+    Raises:
+        FreshetError: If the record is faulty, or names a column twice.
+    """
     header = next(records, _Record(1, []))
     if header.fault is not None:
         raise FreshetError(
@@ -331,6 +358,11 @@ def _require_unique_columns(columns: Sequence[str], name: str) -> None:
 
 
 def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
+    """Yield the rows of a Parquet file, of which one batch is in memory at a time.
+
+    Raises:
+        FreshetError: If the file is damaged. The rows before the damage were yielded.
+    """
     # pyarrow takes long to import, and the other formats do without it.
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -354,6 +386,7 @@ def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Refused
 def _parquet_row(
     table: Table, location: str, values: dict[str, Any] | Exception
 ) -> Row | RefusedRow:
+    """Return the row of the values that `_batch_values` yielded, or a refused row for an error."""
     if isinstance(values, dict):
         return Row(table, location, values)
     detail = printable(f"a value cannot be read: {values}", MAX_DETAIL_CHARACTERS)
@@ -374,5 +407,6 @@ def _batch_values(batch: Any) -> Iterator[dict[str, Any] | Exception]:
         if batch.num_rows == 1:
             yield error
             return
+        # The error does not say which row it is about, so each row is read on its own.
         for row in range(batch.num_rows):
             yield from _batch_values(batch.slice(row, 1))

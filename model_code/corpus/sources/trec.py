@@ -17,6 +17,7 @@ from __future__ import annotations
 import gzip
 import html
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ class TrecSource:
             yield from read_qrels(self.qrels)
 
     def _document_rows(self, path: Path) -> Iterator[Row | RefusedRow]:
+        """Yield the documents of a file, which holds rows or `<DOC>` elements."""
         if _suffix(path) in SUFFIXES:
             for row in read_rows(path, "documents", path.name):
                 yield map_columns(row, self.columns)
@@ -103,7 +105,8 @@ def _document_files(path: Path) -> list[Path]:
 
 
 def _suffix(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix
+    """Return the suffix of a file in lower case, without `.gz`."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 def read_documents(path: Path) -> Iterator[Row | RefusedRow]:
@@ -144,28 +147,30 @@ def read_documents(path: Path) -> Iterator[Row | RefusedRow]:
 def read_topics(path: Path) -> Iterator[Row | RefusedRow]:
     """Yield the topics of a file in any of the three formats.
 
+    The formats are `<top>` elements, XML with `<topic>` elements, and lines "ID<tab>TEXT".
+
     Args:
         path: The file.
     """
     text = _read_text(path)
     elements = list(_TOPIC.finditer(text))
     if elements:
-        for number, match in enumerate(elements, start=1):
-            topic_id = _TOPIC_NUMBER.search(match[1])
-            title = _TOPIC_TITLE.search(match[1])
-            yield _topic_row(
-                f"{path.name}:{number}",
-                topic_id[1] if topic_id else None,
-                title[1] if title else "",
-                match[1],
-            )
+        for number, element in enumerate(elements, start=1):
+            content = element[1]
+            id_match = _TOPIC_NUMBER.search(content)
+            title_match = _TOPIC_TITLE.search(content)
+            topic_id = id_match[1] if id_match is not None else None
+            title = title_match[1] if title_match is not None else ""
+            yield _topic_row(f"{path.name}:{number}", topic_id, title, content)
         return
 
     xml_topics = list(_XML_TOPIC.finditer(text))
     if xml_topics:
-        for number, match in enumerate(xml_topics, start=1):
-            query = _XML_TEXT.search(match[2])
-            yield _topic_row(f"{path.name}:{number}", match[1], query[2] if query else "", match[2])
+        for number, element in enumerate(xml_topics, start=1):
+            content = element[2]
+            text_match = _XML_TEXT.search(content)
+            query_text = text_match[2] if text_match is not None else ""
+            yield _topic_row(f"{path.name}:{number}", element[1], query_text, content)
         return
 
     for number, line in enumerate(text.splitlines(), start=1):
@@ -181,6 +186,14 @@ def read_topics(path: Path) -> Iterator[Row | RefusedRow]:
 
 
 def _topic_row(location: str, topic_id: str | None, text: str, content: str) -> Row | RefusedRow:
+    """Return the row of a topic; a refused row if the topic has no id.
+
+    Args:
+        location: Place in the source.
+        topic_id: Id of the topic, if it has one.
+        text: Text of the query, with tags.
+        content: The whole element, of which a refused row shows the beginning.
+    """
     if topic_id is None:
         detail = "the topic has no <num>"
         return RefusedRow("queries", location, "missing id", detail, printable(content))
@@ -222,10 +235,14 @@ def _read_text(path: Path) -> str:
     Raises:
         FreshetError: If the file is a damaged .gz file.
     """
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise FreshetError(f"{path} is not a whole .gz file ({error}); fetch it again") from None
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise FreshetError(
+                f"{path} is not a whole .gz file ({error}); fetch it again"
+            ) from None
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

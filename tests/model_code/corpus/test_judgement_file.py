@@ -53,6 +53,13 @@ def test_recorded_judgements_are_read_back(path):
     assert read_judgements(path) == [TEA, JudgedPair("Fern?", "oven.md", 0)]
 
 
+def test_file_that_is_not_utf8_is_refused(path):
+    path.write_bytes('{"question": "café", "document_id": "tea.md"}\n'.encode("latin-1"))
+
+    with pytest.raises(FreshetError, match=r"judgements.jsonl holds bytes that are no UTF-8"):
+        read_judgements(path)
+
+
 def test_no_file_has_no_judgements(path):
     assert read_judgements(path) == []
 

@@ -41,6 +41,12 @@ def test_grade_and_split_are_read(tmp_path):
     )
 
 
+def test_unnamed_index_column_is_no_grade(tmp_path):
+    judged = read(tmp_path / "j.csv", ",question,document\n0,How hot?,tea.md\n")
+
+    assert judged.pairs == (JudgedPair("How hot?", "tea.md"),)
+
+
 def test_columns_can_be_named(tmp_path):
     columns = JudgementColumns(question="frage", document="datei", grade="note")
 

@@ -144,3 +144,13 @@ def test_content_hash_follows_the_files(tmp_path):
     (tmp_path / "qrels.txt").write_text(QRELS.replace(" 2", " 1"))
 
     assert open_source(settings, tmp_path).describe()["content_hash"] != before
+
+
+def test_gz_file_with_damaged_content_is_refused(tmp_path):
+    content = bytearray(gzip.compress(b"301 0 GAZETTE-1 1\n" * 100))
+    content[10] ^= 0xFF
+    path = tmp_path / "qrels.txt.gz"
+    path.write_bytes(content)
+
+    with pytest.raises(FreshetError, match=r"is not a whole .gz file"):
+        list(read_qrels(path))
