@@ -72,6 +72,7 @@ class BodyLimit:
         # In an uploaded file, brackets and commas do not begin JSON values.
         is_json = not headers.get(b"content-type", b"").startswith(b"multipart/")
         declared_length = headers.get(b"content-length", b"0")
+        # A header that is not a number is ignored here. The bytes are counted in any case.
         if declared_length.isdigit() and int(declared_length) > MAX_BODY_BYTES:
             response = error_response(413, _too_large_message())
             await response(scope, receive, send)
@@ -81,6 +82,7 @@ class BodyLimit:
         body_values = 0
 
         async def receive_counted() -> Message:
+            """Receive the next part of the body, and raise an error if a limit is exceeded."""
             nonlocal body_bytes, body_values
             message = await receive()
             chunk = message.get("body", b"")
@@ -104,6 +106,7 @@ class BodyLimit:
         try:
             await self.app(scope, receive_counted, send)
         finally:
+            # The body of this request is no longer in memory.
             self.total_bytes -= body_bytes
 
 
@@ -160,7 +163,9 @@ class RequestCount:
         """Pass a request on, and count it when its response starts."""
 
         async def send_counted(message: Message) -> None:
+            """Send a part of the response, and count the request at the first part."""
             if message["type"] == "http.response.start":
+                # The router has put the matching route into the scope; none for unknown paths.
                 route = getattr(scope.get("route"), "path", "none")
                 status = str(message["status"])
                 self.requests.labels(f"{scope['method']} {route}", status).inc()

@@ -104,6 +104,7 @@ async def _answer_freshet_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_invalid_request(request: Request, error: Exception) -> Response:
+    """Answer a request that does not match its schema: 422 with the first wrong field."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     content_type = request.headers.get("content-type", "")
@@ -116,12 +117,14 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
             "send JSON with Content-Type: application/json",
         )
 
+    # `loc` is the way to the wrong value, such as ("body", "documents", 0).
     path = [str(part) for part in first["loc"] if part not in ("body", "query")]
     field = ".".join(path) or "the body"
     return error_response(422, f"{printable(field)}: {first['msg'].lower()}; see /docs")
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    """Answer an error of FastAPI itself, such as an unknown path, with its status as JSON."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         # FastAPI answers so if it cannot parse the bytes of a body.
@@ -131,9 +134,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
             "deeply; see /docs",
         )
     message = f"{error.detail}: {request.method} {request.url.path}; see /docs"
-    retry_after = (error.headers or {}).get("Retry-After")
-    seconds = None if retry_after is None else int(retry_after)
-    response = error_response(error.status_code, message, seconds)
+    response = error_response(error.status_code, message)
     for name, value in (error.headers or {}).items():
         response.headers.setdefault(name, value)
     return response

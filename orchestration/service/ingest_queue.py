@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from model_code.audit import acting_as, current_actor
+from model_code.collection.ledger.events import Receipt
 from model_code.errors import FreshetError
 from orchestration.service.errors import Busy, NotReady, Refusal
 
@@ -57,6 +58,7 @@ class IngestJob:
         self.is_recorded = False
         self.received: Future[Any] = Future()
         self.applied: Future[int | None] = Future()
+        # A future that is marked as running cannot be cancelled by a client that disconnects.
         for future in (self.received, self.applied):
             future.set_running_or_notify_cancel()
 
@@ -70,6 +72,15 @@ class IngestJob:
         """Set the generation as the result of `applied`, unless it has a result already."""
         with suppress(InvalidStateError):
             self.applied.set_result(generation)
+
+
+def apply_job() -> IngestJob:
+    """Return a job without documents. It only makes the ledger's changes searchable."""
+
+    def record_nothing(index: Any) -> Receipt:
+        return Receipt(received=0, unchanged=0, rejected=(), events=())
+
+    return IngestJob(0, record_nothing)
 
 
 class IngestQueue:
@@ -150,8 +161,9 @@ class IngestQueue:
             if self.is_closed:
                 raise Busy("the service is stopping and accepts no more documents")
             waiting = sum(job.size for job in self._jobs)
+            is_full = waiting + job.size > MAX_QUEUED_DOCUMENTS
             # A job that is larger than the limit is accepted if no other job waits.
-            if waiting and waiting + job.size > MAX_QUEUED_DOCUMENTS:
+            if waiting and is_full:
                 raise Busy(
                     f"{waiting:,} documents wait, and {job.size:,} more exceed the limit of "
                     f"{MAX_QUEUED_DOCUMENTS:,}; try again in a second, or send fewer at once"
@@ -249,7 +261,7 @@ class IngestQueue:
             log.exception("a request could not be received")
             job.fail(NotReady(f"not received: {_describe(error)}"))
             return False
-        # `answer_all` may have answered already.
+        # While the service stops, `answer_all` may have set a result already.
         with suppress(InvalidStateError):
             job.received.set_result(receipt)
         return True
@@ -284,8 +296,10 @@ class IngestQueue:
             return recorded
 
     def _is_ready_to_apply(self) -> bool:
+        """Return whether the second thread can go on: a job is recorded, or the queue has ended."""
         if not self._jobs:
             return self.is_closed
+        # Jobs are recorded in their order, so the first one tells whether any is recorded.
         return self._jobs[0].is_recorded
 
     def _wait_timeout(self) -> float | None:
@@ -342,6 +356,11 @@ class IngestQueue:
                 return generation
 
     def _handle_failure(self, jobs: Sequence[IngestJob], error: Exception) -> None:
+        """Log why a batch failed, answer its jobs, and choose the time until the next attempt.
+
+        The time doubles with each failed retry. A batch with new jobs starts from `RETRY_SECONDS`.
+        The same failure is logged only once.
+        """
         if str(error) != self.failure:
             log.error(
                 "documents could not be made searchable: %s",
@@ -349,10 +368,9 @@ class IngestQueue:
                 exc_info=_needs_traceback(error),
             )
 
-        is_repeated = self.failure is not None and not jobs
-        if is_repeated:
-            limit = max(MAX_RETRY_SECONDS, RETRY_SECONDS)
-            self._retry_seconds = min(2 * self._retry_seconds, limit)
+        is_failed_retry = self.failure is not None and not jobs
+        if is_failed_retry:
+            self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
         else:
             self._retry_seconds = RETRY_SECONDS
         self.failure = _describe(error)

@@ -41,6 +41,7 @@ from model_code.collection.ledger.ledger import VERSION_CONFLICT
 from model_code.collection.sync.named_sources import source_states
 from model_code.collection.sync.sync import sync
 from model_code.corpus.reading_notes import sort_notes
+from model_code.corpus.rows import Rejection
 from model_code.corpus.settings import CorpusSettings
 from model_code.files import MANIFEST
 from model_code.retrieval.index_settings import KnownQuerySettings
@@ -51,7 +52,7 @@ from model_code.text.snippets import require_queries
 from orchestration.freshness.drift_page import newest_page
 from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
-from orchestration.service.ingest_queue import IngestJob
+from orchestration.service.ingest_queue import IngestJob, apply_job
 from orchestration.service.overview import make_overview
 from orchestration.service.service import Service
 from orchestration.service.source_files import find_source_file, has_source_file
@@ -174,6 +175,7 @@ async def search(
 ) -> SearchResult:
     """Search the documents."""
     if request.text is not None:
+        # A search for a text is a batch of one text.
         options = request.model_dump(exclude={"text", "like", "vector"})
         batch = models.BatchRequest(texts=[request.text], **options)
         (result,) = await _search(batch, service)
@@ -229,18 +231,21 @@ def _shadow_later(
 ) -> None:
     """Offer the queries to shadow mode once the answer is sent.
 
-    Searches are left out whose answers depend on more than the ranking of the texts.
+    In shadow mode, the challenger searches for the same queries, and its rankings are compared with
+    the champion's. Searches are left out whose answers depend on more than the ranking.
     """
     thread = service.shadow_thread
     if thread is None or request.filters or request.sort or request.offset:
         return
     is_default = request.retriever in (None, service.searchers.default())
+    # Conditions inside a text, such as package:numpy, are filters too.
     texts = [text for text in request.texts if not parse_query(text).conditions]
     if is_default and texts:
         background.add_task(thread.offer, texts)
 
 
 async def _search(request: models.BatchRequest, service: Service) -> list[SearchResult]:
+    """Answer the texts of a request in a search thread, within the limits of the service."""
     _check_search(request, request.texts)
     if request.min_generation is not None:
         await run_sync(_wait_for_generation, service, request)
@@ -307,7 +312,13 @@ def _check_search(request: models.BaseSearchRequest, texts: Sequence[str]) -> No
 
 
 def _wait_for_generation(service: Service, request: models.BaseSearchRequest) -> None:
-    """Wait until the required generation is searchable; `Refusal` after the time limit."""
+    """Wait until the generation that a search requires is open, or a newer one.
+
+    A client that has changed documents knows the generation that contains its changes.
+
+    Raises:
+        Refusal: If the generation is not open after `MAX_GENERATION_WAIT_SECONDS`.
+    """
     required = request.min_generation or 0
     deadline = time.monotonic() + MAX_GENERATION_WAIT_SECONDS
     while True:
@@ -378,13 +389,21 @@ async def give_feedback(
 
 
 def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
+    """Record an opinion about a hit in the ledger, and return the verdict that counts now.
+
+    Raises:
+        NotFound: If the document does not exist.
+        SettingsError: If the query cannot be searched or stored.
+    """
     require_queries([request.query])
     # PostgreSQL cannot store this character.
     require("\0" not in request.query, "the query contains a character 0; remove it")
-    # NotFound is raised here if there is no such document.
     _find_document(service, request.document_id)
+
     query = " ".join(request.query.split())
     searcher = service.searchers.current()
+    # An opinion about a hit that only known queries brought up is recorded as such. It says little
+    # about how the retriever ranks the document.
     raised = searcher.is_raised_by_known_queries(query, request.document_id, request.rank)
     feedback = Feedback(
         query=query,
@@ -432,25 +451,27 @@ async def list_documents(
     limit: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="Number of documents.")] = 100,
 ) -> DocumentPage:
     """Return a page of all documents, in the order of their ids."""
+    return await service.pool.run(lambda: _read_document_page(service, after, limit))
 
-    def read_page() -> DocumentPage:
-        searcher = service.searchers.current()
-        # One more id tells whether there is another page.
-        ids = searcher.ids_after(after, limit + 1)
-        page_ids = ids[:limit]
-        documents = searcher.documents(page_ids)
-        next_id = page_ids[-1] if len(ids) > limit else None
-        return DocumentPage(
-            generation=searcher.generation.number,
-            total=searcher.generation.manifest["documents"],
-            documents=[
-                _stored_document(service, searcher, documents[document_id])
-                for document_id in page_ids
-            ],
-            next=next_id,
-        )
 
-    return await service.pool.run(read_page)
+def _read_document_page(service: Service, after: str, limit: int) -> DocumentPage:
+    """Return the first `limit` documents whose ids come after the id `after`."""
+    searcher = service.searchers.current()
+    # One more id tells whether there is another page.
+    ids = searcher.ids_after(after, limit + 1)
+    page_ids = ids[:limit]
+    next_id = page_ids[-1] if len(ids) > limit else None
+
+    documents_by_id = searcher.documents(page_ids)
+    documents = []
+    for document_id in page_ids:
+        documents.append(_stored_document(service, searcher, documents_by_id[document_id]))
+    return DocumentPage(
+        generation=searcher.generation.number,
+        total=searcher.generation.manifest["documents"],
+        documents=documents,
+        next=next_id,
+    )
 
 
 @router.get("/documents/{document_id:path}", tags=["documents"])
@@ -462,6 +483,11 @@ async def get_document(document_id: str, service: ServiceDependency) -> StoredDo
 
 
 def _find_document(service: Service, document_id: str) -> StoredDocument:
+    """Return a document of the default retriever's index.
+
+    Raises:
+        NotFound: If there is none with this id.
+    """
     searcher = service.searchers.current()
     documents = searcher.documents([document_id])
     if not documents:
@@ -470,7 +496,10 @@ def _find_document(service: Service, document_id: str) -> StoredDocument:
 
 
 def _stored_document(service: Service, searcher: Searcher, document: Document) -> StoredDocument:
-    """Return a document with the texts of its known queries that may be shown."""
+    """Return a document with the texts of its known queries that may be shown.
+
+    A known query is a query that the document is known to answer. Those of users may be private.
+    """
     settings = service.project.settings("known_queries", KnownQuerySettings)
     known = ShownQueries.select(searcher.known_queries([document.document_id]), settings.show)
     return StoredDocument(
@@ -534,16 +563,7 @@ async def apply_changes(
     service: ServiceDependency, response: Response, wait: Wait = True
 ) -> ChangeResult:
     """Make everything searchable that the ledger has, such as additions by `freshet add`."""
-    return await _run_job(service, _apply_job(), response, wait)
-
-
-def _apply_job() -> IngestJob:
-    """Return a job without documents. It only makes the ledger's changes searchable."""
-
-    def record_nothing(index: LiveIndex) -> Receipt:
-        return Receipt(0, 0, (), ())
-
-    return IngestJob(0, record_nothing)
+    return await _run_job(service, apply_job(), response, wait)
 
 
 @router.post(
@@ -631,8 +651,11 @@ async def sync_source(request: models.SyncRequest, service: ServiceDependency) -
 
 
 def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
+    """Compare a source with the index, record the differences, and make them searchable."""
+
     def make_searchable() -> int | None:
-        job = service.ingest_queue.put(_apply_job())
+        """Return the generation with the changes; None if it takes too long to wait for."""
+        job = service.ingest_queue.put(apply_job())
         with suppress(TimeoutError):
             return job.applied.result(MAX_CHANGE_WAIT_SECONDS)
         return None
@@ -666,6 +689,12 @@ async def _run_job(
 ) -> ChangeResult:
     """Queue a job, and wait for its answers. The job continues if the client disconnects.
 
+    Args:
+        service: The service.
+        job: The change.
+        response: Gets the status 200 if the change is searchable, or 202 if it is only recorded.
+        wait: Whether to wait until the change is searchable.
+
     Raises:
         NothingAccepted: If all rows were refused.
         Busy: If the queue is full, or the job was not received in time.
@@ -680,7 +709,8 @@ async def _run_job(
             "sending it again is safe"
         ) from None
 
-    if receipt.rejected and not receipt.events and not receipt.unchanged:
+    has_accepted_rows = receipt.events or receipt.unchanged
+    if receipt.rejected and not has_accepted_rows:
         first = receipt.rejected[0]
         raise NothingAccepted(
             f"none of {receipt.received:,} rows was accepted; row {first.row}: {first.reason}",
@@ -698,6 +728,7 @@ async def _run_job(
 
 
 def _check_document_count(documents: int) -> None:
+    """Refuse a request with more documents than `MAX_DOCUMENTS`."""
     if documents > MAX_DOCUMENTS:
         raise Refusal(
             f"the request has {documents:,} documents, but this service accepts at most "
@@ -706,7 +737,7 @@ def _check_document_count(documents: int) -> None:
         )
 
 
-def _change_result(receipt: Any, generation: int | None) -> ChangeResult:
+def _change_result(receipt: Receipt, generation: int | None) -> ChangeResult:
     """Return the outcome of a change.
 
     Args:
@@ -724,7 +755,7 @@ def _change_result(receipt: Any, generation: int | None) -> ChangeResult:
     )
 
 
-def _rejected_rows(rejections: Sequence[Any]) -> list[RejectedRow]:
+def _rejected_rows(rejections: Sequence[Rejection]) -> list[RejectedRow]:
     rows = []
     for rejection in rejections:
         rows.append(RejectedRow(rejection.row, rejection.document_id, rejection.reason))
@@ -738,7 +769,9 @@ async def status(service: ServiceDependency) -> models.StatusResponse:
 
 
 def _status(service: Service) -> models.StatusResponse:
+    """Collect the state of all parts of the service. Nothing is opened or changed by it."""
     not_ready_reason = service.not_ready_reason()
+    # The ledger is read before `failure`, which also reports a failed read.
     freshness = service.freshness()
     default = None
     with suppress(NotReady):
@@ -774,6 +807,10 @@ def _status(service: Service) -> models.StatusResponse:
 
 
 def _shadow_state(service: Service) -> models.ShadowState | None:
+    """Return the state of shadow mode; None if it is off.
+
+    Shadow mode compares the challenger with the champion on a share of the live queries.
+    """
     thread = service.shadow_thread
     if thread is None:
         return None
@@ -784,6 +821,7 @@ def _shadow_state(service: Service) -> models.ShadowState | None:
 
 
 def _following_state(service: Service) -> models.FollowingState | None:
+    """Return how far this copy of a collection is behind its writer; None if it is no copy."""
     if service.follow_thread is None:
         return None
     follower = service.follow_thread.follower
@@ -799,11 +837,13 @@ def _following_state(service: Service) -> models.FollowingState | None:
 
 
 def _live_state(name: str, searcher: Searcher) -> models.LiveState:
+    """Return which generation of a retriever is searched, its size, and its age in seconds."""
     generation = searcher.generation
+    manifest = generation.folder / MANIFEST
     age = None
     # The folder of an old generation may be deleted already.
     with suppress(FileNotFoundError):
-        age = max(0.0, time.time() - (generation.folder / MANIFEST).stat().st_mtime)
+        age = max(0.0, time.time() - manifest.stat().st_mtime)
     return models.LiveState(
         retriever=name,
         generation=generation.number,

@@ -75,7 +75,10 @@ class Searchers:
             NotFound: If `retriever` is not live.
         """
         name = retriever or self.default()
-        return self._searchers.get(name) or self._open(name)
+        searcher = self._searchers.get(name)
+        if searcher is None:
+            searcher = self._open(name)
+        return searcher
 
     def default(self) -> str:
         """Return the name of the default retriever.
@@ -144,6 +147,7 @@ class Searchers:
         return dict(self._searchers)
 
     def _open(self, name: str) -> Searcher:
+        """Open the searcher of a live retriever, unless another thread has opened it meanwhile."""
         live_names = retrievers(self.live)
         if name not in live_names:
             raise NotFound(f"retriever {name!r} is not live (live: {', '.join(live_names)})")
@@ -255,7 +259,8 @@ class SearchPool:
         Raises:
             Busy: If the queue is full, or moves too slowly.
         """
-        entry = _QueuedSearch(kind, texts, search, time.monotonic() + MAX_WAIT_SECONDS)
+        deadline = time.monotonic() + MAX_WAIT_SECONDS
+        entry = _QueuedSearch(kind, texts, search, deadline)
         with self._lock:
             if self.inside >= SEARCH_THREADS + MAX_WAITING_SEARCHES:
                 raise Busy(
@@ -289,11 +294,13 @@ class SearchPool:
     def _answer_next(self) -> None:
         """Answer the first search of the queue together with others of the same kind.
 
-        The queue may be empty, because another thread has taken several searches.
+        This runs once for each search that was queued. The queue may be empty, because another
+        thread has taken several searches at once.
         """
-        group = [entry for entry in self._take_group() if entry.start()]
-        if group:
-            self._answer(group)
+        # A search does not start if its client has disconnected or its deadline has passed.
+        started = [entry for entry in self._take_group() if entry.start()]
+        if started:
+            self._answer(started)
 
     def _take_group(self) -> list[_QueuedSearch]:
         """Take the first search of the queue and others of the same kind.
@@ -301,20 +308,22 @@ class SearchPool:
         The searches have at most `MAX_GROUP_QUERIES` queries together, unless the first one alone
         has more.
         """
-        group: list[_QueuedSearch] = []
-        remaining: list[_QueuedSearch] = []
-        room = MAX_GROUP_QUERIES
         with self._lock:
-            for entry in self._queue:
-                is_first = not group
-                fits = not is_first and entry.kind == group[0].kind and len(entry.texts) <= room
-                if is_first or fits:
+            if not self._queue:
+                return []
+            first, *others = self._queue
+            group = [first]
+            remaining: list[_QueuedSearch] = []
+            # Number of queries that the group can still take.
+            room = MAX_GROUP_QUERIES - len(first.texts)
+            for entry in others:
+                if entry.kind == first.kind and len(entry.texts) <= room:
                     group.append(entry)
                     room -= len(entry.texts)
                 else:
                     remaining.append(entry)
             self._queue = remaining
-        return group
+            return group
 
     def _answer(self, group: Sequence[_QueuedSearch]) -> None:
         """Search all queries of a group together.
@@ -323,8 +332,10 @@ class SearchPool:
         affect the others.
         """
         texts = [text for entry in group for text in entry.texts]
+        # Searches of one kind have equal options, so each of their functions can answer all texts.
+        search = group[0].search
         try:
-            results = group[0].search(texts)
+            results = search(texts)
         except BaseException as error:
             if len(group) == 1:
                 group[0].answer.set_exception(error)
@@ -333,6 +344,7 @@ class SearchPool:
                 self._answer([entry])
             return
 
+        # Give each search the answers of its own texts.
         start = 0
         for entry in group:
             end = start + len(entry.texts)

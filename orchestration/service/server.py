@@ -105,6 +105,14 @@ class _Server(uvicorn.Server):
     """A uvicorn server that registers itself while it accepts requests."""
 
     def __init__(self, app: FastAPI, registration: Registration | NoRegistration, url: str) -> None:
+        """Configure uvicorn, and handle the signals that end the service.
+
+        Args:
+            app: The service.
+            registration: Publishes the address of the service for clients on this machine.
+            url: The address.
+        """
+        # `lifespan` is off because `serve` starts and stops the service itself.
         config = uvicorn.Config(
             app,
             timeout_graceful_shutdown=REQUEST_SECONDS,
@@ -148,7 +156,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Withdraw the registration, and finish the running requests."""
         self.registration.withdraw()
-        # After half of this time, requests that still wait for the queue are answered.
+        # uvicorn cuts requests off after `REQUEST_SECONDS`. Requests that wait for a change are
+        # answered after half of this time, so that their clients get an answer.
         asyncio.get_running_loop().call_later(
             REQUEST_SECONDS / 2, self.service.ingest_queue.answer_all
         )
@@ -177,7 +186,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def _url(bound_socket: socket.socket) -> str:
+    """Return the address at which this machine reaches a socket."""
     host, port = bound_socket.getsockname()[:2]
+    # A client cannot connect to the addresses that mean "all interfaces".
     if host in ("0.0.0.0", "::"):
         host = LOOPBACK_ADDRESSES[0]
     if ":" in host:

@@ -31,7 +31,7 @@ from model_code.retrieval.reranker import Reranker, RerankSettings
 from orchestration.service import searchers
 from orchestration.service.errors import Busy, NotReady
 from orchestration.service.following import FollowThread, PublishThread
-from orchestration.service.ingest_queue import IngestJob, IngestQueue
+from orchestration.service.ingest_queue import IngestJob, IngestQueue, apply_job
 from orchestration.service.searchers import Searchers, SearchPool
 from orchestration.service.shadow import ShadowThread
 from orchestration.service.telemetry import Telemetry
@@ -149,6 +149,8 @@ class Service:
 
         self._index: LiveIndex | None = None
         self._index_lock = threading.Lock()
+        # The generation in which a new document was last searched for, and when. The start values
+        # allow the first such search at once.
         self._probed_generation = -1
         self._probe_time = -CANARY_SECONDS
         self._is_running = False
@@ -163,6 +165,7 @@ class Service:
         """
         if self._is_running:
             return
+        # Before the first build nothing is live (`NotReady`), and there is nothing to load.
         with suppress(NotReady):
             # The first search of a process is slow. It is done here, so that no user waits for it.
             self.searchers.current().search("warm", 1)
@@ -297,12 +300,13 @@ class Service:
         Expired documents are removed whenever changes are applied. So a job without changes is
         queued if a document has expired.
         """
+        # Such a service may not change the index: its writer removes expired documents.
         if self.project.is_read_only or self.follow_thread is not None:
             return
         # Do nothing if nothing is live yet (`NotReady`) or the service is stopping (`Busy`).
         with suppress(NotReady, Busy):
             if self.searchers.current().expired_documents():
-                self.ingest_queue.put(IngestJob(0, lambda index: Receipt(0, 0, (), ())))
+                self.ingest_queue.put(apply_job())
 
     def _watch_inbox(self) -> None:
         """Receive the files of the inbox until the service stops.
@@ -362,6 +366,7 @@ class Service:
         newest_lag = math.nan
         canary = read_canary(self.project)
         if canary is not None:
+            # The rank is None if the search did not find the new document.
             newest_rank = canary["rank"] or 0
             newest_lag = canary["lag"]
 
@@ -398,16 +403,17 @@ class Service:
         yield from self._retriever_gauges()
 
     def _retriever_gauges(self) -> Iterator[GaugeMetricFamily]:
-        open_searchers = self.searchers.opened()
-        failures = dict(self.maintenance.failures)
-
-        behind = dict.fromkeys(open_searchers, False)
-        behind.update(dict.fromkeys(failures, True))
+        """Yield the metrics that have one value per retriever."""
+        behind = {}
         generations = {}
         documents = {}
-        for name, searcher in open_searchers.items():
+        for name, searcher in self.searchers.opened().items():
+            behind[name] = False
             generations[name] = searcher.generation.number
             documents[name] = searcher.generation.manifest["documents"]
+        # Maintenance may have failed for a retriever that is not open for search here.
+        for name in list(self.maintenance.failures):
+            behind[name] = True
 
         yield _gauge_by_retriever("behind", "1 if the retriever could not be updated.", behind)
         yield _gauge_by_retriever(
@@ -437,7 +443,9 @@ class Service:
         except NotReady:
             return default
         except Exception as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            message = str(error) or type(error).__name__
+            reason = message.splitlines()[0]
+            # The same failure is logged only once.
             if reason != self.freshness_failure:
                 log.error("the freshness of the index is unknown: %s", reason)
             self.freshness_failure = reason
@@ -452,7 +460,10 @@ class Service:
 
 
 def _record_inbox(index: LiveIndex) -> Receipt:
-    """Record the files of the inbox, and return one receipt for all of them."""
+    """Record the files of the inbox, and return one receipt for all of them.
+
+    A file that could not be read has no receipt of its own.
+    """
     received = 0
     unchanged = 0
     rejected: list[Rejection] = []
@@ -473,6 +484,7 @@ def _gauge(name: str, description: str, value: float) -> GaugeMetricFamily:
 def _gauge_by_retriever(
     name: str, description: str, values: Mapping[str, float]
 ) -> GaugeMetricFamily:
+    """Return a Prometheus metric with the label `retriever`, and one value per retriever."""
     gauge = GaugeMetricFamily(f"freshet_{name}", description, labels=["retriever"])
     for retriever, value in values.items():
         gauge.add_metric([retriever], value)

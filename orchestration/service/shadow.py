@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import queue
 import random
@@ -186,6 +187,7 @@ class ShadowThread:
             self.record.dropped += 1
 
     def _run(self) -> None:
+        """Process jobs until the thread is stopped, and write the counts from time to time."""
         _lower_priority()
         while not self._stopping.is_set():
             try:
@@ -226,6 +228,7 @@ class ShadowThread:
         return True
 
     def _process(self, job: ShadowJob, challenger: Challenger) -> None:
+        """Add one query, or one opinion about a hit, to the counts about the challenger."""
         searcher = self._searcher()
         record = self._record_for(searcher, challenger)
         if job.document_id is None:
@@ -236,19 +239,24 @@ class ShadowThread:
         self._save_if_due()
 
     def _look_for_challenger(self) -> None:
-        """Open the challenger if it is another one than before, or close it if there is none."""
+        """Open the challenger if it is another one than before, or close it if there is none.
+
+        The challenger is the registered retriever that asks to be promoted. MLflow is asked at most
+        every `CHALLENGER_SECONDS`, because each question starts a process.
+        """
         now = time.monotonic()
         if now - self._last_look < CHALLENGER_SECONDS:
             return
         self._last_look = now
+        # The counts about the present challenger are written before it may be closed.
         self._save()
 
-        opened = "" if self._challenger is None else self._challenger.version
-        found = self._find(self.project, opened)
+        open_version = "" if self._challenger is None else self._challenger.version
+        found = self._find(self.project, open_version)
         self.failure = None
         if found is None:
             self._forget_challenger()
-        elif found["version"] != opened:
+        elif found["version"] != open_version:
             self._forget_challenger()
             self._challenger = self._open_files(
                 found["version"], found["retriever"], Path(found["files"])
@@ -287,20 +295,28 @@ class ShadowThread:
         self, text: str, searcher: Searcher, challenger: Challenger, record: ShadowRecord
     ) -> None:
         """Search with both retrievers, and add their agreement to the record."""
-        (of_champion,) = searcher.plain_retriever.search([text], SEARCH_DEPTH)
-        (of_challenger,) = challenger.search([text], SEARCH_DEPTH)
-        views = searcher.views
-        comparison = Comparison(
-            [name for name, _ in of_champion if name in challenger.document_ids],
-            [name for name, _ in of_challenger if any(name in view for view in views)],
-        )
-        first = comparison.champion[:DEFAULT_DEPTH]
-        second = comparison.challenger[:DEFAULT_DEPTH]
-        if not first and not second:
+        (champion_ranking,) = searcher.plain_retriever.search([text], SEARCH_DEPTH)
+        (challenger_ranking,) = challenger.search([text], SEARCH_DEPTH)
+
+        # Documents that only one of the two knows are left out.
+        champion_ids = []
+        for document_id, _ in champion_ranking:
+            if document_id in challenger.document_ids:
+                champion_ids.append(document_id)
+        challenger_ids = []
+        for document_id, _ in challenger_ranking:
+            # A view holds the live documents of one segment of the champion's index.
+            if any(document_id in view for view in searcher.views):
+                challenger_ids.append(document_id)
+        comparison = Comparison(champion_ids, challenger_ids)
+
+        champion_top = champion_ids[:DEFAULT_DEPTH]
+        challenger_top = challenger_ids[:DEFAULT_DEPTH]
+        if not champion_top and not challenger_top:
             return
         record.queries += 1
-        record.overlap += overlap_at(first, second)
-        record.rbo += rank_biased_overlap(first, second)
+        record.overlap += overlap_at(champion_top, challenger_top)
+        record.rbo += rank_biased_overlap(champion_top, challenger_top)
 
         self._remembered[query_hash(text)] = comparison
         if len(self._remembered) > MAX_REMEMBERED_QUERIES:
@@ -309,16 +325,20 @@ class ShadowThread:
     def _count_opinion(
         self, text: str, document_id: str, verdict: str, record: ShadowRecord
     ) -> None:
-        """Count an opinion about a hit of a compared query, in place of an earlier one."""
+        """Count an opinion about a hit of a compared query, in place of an earlier one.
+
+        The record counts wins, losses and ties of the challenger. An outcome is the name of one of
+        these counts.
+        """
         comparison = self._remembered.get(query_hash(text))
         if comparison is None:
             return
         outcome = compare_ranks(comparison, document_id, verdict)
         if outcome is None:
             return
-        earlier = comparison.outcomes.get(document_id)
-        if earlier is not None:
-            setattr(record, earlier, getattr(record, earlier) - 1)
+        earlier_outcome = comparison.outcomes.get(document_id)
+        if earlier_outcome is not None:
+            setattr(record, earlier_outcome, getattr(record, earlier_outcome) - 1)
         comparison.outcomes[document_id] = outcome
         setattr(record, outcome, getattr(record, outcome) + 1)
 
@@ -374,44 +394,56 @@ def compare_ranks(comparison: Comparison, document_id: str, verdict: str) -> str
     """
     ranks = []
     for ranking in (comparison.champion, comparison.challenger):
-        rank = len(ranking) + SEARCH_DEPTH
         if document_id in ranking:
-            rank = ranking.index(document_id)
-        ranks.append(rank)
-    of_champion, of_challenger = ranks
+            ranks.append(ranking.index(document_id))
+        else:
+            ranks.append(math.inf)
+    champion_rank, challenger_rank = ranks
 
-    is_ranked = document_id in comparison.champion or document_id in comparison.challenger
-    if not is_ranked:
-        return None
-    if of_champion == of_challenger:
-        return "ties"
-    is_better = of_challenger < of_champion
+    if champion_rank == challenger_rank:
+        is_ranked = champion_rank < math.inf
+        return "ties" if is_ranked else None
+    is_win = challenger_rank < champion_rank
     if verdict == Opinion.DOWN:
-        is_better = not is_better
-    return "wins" if is_better else "losses"
+        is_win = not is_win
+    return "wins" if is_win else "losses"
 
 
-def ask_mlflow(project: Project, opened: str) -> dict[str, Any] | None:
-    """Return the challenger, found by a process of low priority.
+def ask_mlflow(project: Project, open_version: str) -> dict[str, Any] | None:
+    """Return the challenger in MLflow's registry, found by a process of low priority.
 
     Args:
         project: The project.
-        opened: Number of the version that is open, or "".
+        open_version: Number of the version that is open, or "".
+
+    Returns:
+        `version`, `retriever` and `files` of the challenger; None if there is none.
 
     Raises:
         FreshetError: If the process fails.
     """
     module = "orchestration.registry.shadow_challenger"
     completed = subprocess.run(
-        ["nice", "-n", str(NICENESS), sys.executable, "-m", module, str(project.root), opened],
+        [
+            "nice",
+            "-n",
+            str(NICENESS),
+            sys.executable,
+            "-m",
+            module,
+            str(project.root),
+            open_version,
+        ],
         capture_output=True,
         text=True,
         timeout=CHALLENGER_TIMEOUT_SECONDS,
     )
     lines = completed.stdout.splitlines()
-    if completed.returncode or not lines:
-        reason = (completed.stderr.strip().splitlines() or ["no output"])[-1]
+    if completed.returncode != 0 or not lines:
+        error_lines = completed.stderr.strip().splitlines()
+        reason = error_lines[-1] if error_lines else "no output"
         raise FreshetError(f"the challenger cannot be read from MLflow: {reason}")
+    # The answer is the last line. Libraries may have printed lines before it.
     return json.loads(lines[-1])
 
 

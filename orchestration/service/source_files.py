@@ -64,6 +64,11 @@ class _PossibleFile:
 
 
 def _find_possible_file(project: Project, document_id: str) -> _PossibleFile | None:
+    """Return the existing file that a document's id names.
+
+    None if the document's source is no folder, or if the folder has no such file. The id of a
+    document in a named source begins with the name of the source, as in `manual:install.md`.
+    """
     settings = project.settings("corpus", CorpusSettings)
     name = document_id
     sources = read_sources(project)

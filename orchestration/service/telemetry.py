@@ -97,9 +97,15 @@ class Telemetry:
             self._meter.create_observable_gauge(name, [self._gauge_callback(name, collect)])
 
     def _gauge_callback(self, name: str, collect: CollectGauges) -> Callable[[Any], list[Any]]:
+        """Return the function that OpenTelemetry calls to read one gauge.
+
+        `collect` computes all gauges at once, and each callback reads only one. So the callbacks
+        share a result for `GAUGE_CACHE_SECONDS`.
+        """
         from opentelemetry.metrics import Observation
 
         def read(options: Any) -> list[Any]:
+            """Return the present values of the gauge: one, or one per retriever."""
             now = time.monotonic()
             if now - self._gauges_read >= GAUGE_CACHE_SECONDS:
                 self._gauges = {gauge.name: gauge for gauge in collect()}
@@ -215,6 +221,7 @@ class TraceRequests:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         method = scope["method"]
+        # A request that ends without a response has failed.
         status = MIN_ERROR_STATUS
 
         async def send_recorded(message: Message) -> None:
@@ -227,6 +234,7 @@ class TraceRequests:
         with tracer.start_as_current_span(method, extract(headers), SpanKind.SERVER) as span:
             await self.app(scope, receive, send_recorded)
 
+            # The route is known only now, because the router runs inside the span.
             route = getattr(scope.get("route"), "path", "none")
             span.update_name(f"{method} {route}")
             span.set_attribute("http.request.method", method)

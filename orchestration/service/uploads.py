@@ -51,12 +51,17 @@ def read_uploads(files: Sequence[UploadFile], settings: CorpusSettings) -> Clean
 def _read_all(
     files: Sequence[UploadFile], folder: Path, columns: ColumnSettings
 ) -> Iterator[Row | RefusedRow]:
+    """Yield the rows of uploaded files.
+
+    The readers of formats need a path. So each file is copied into `folder` while it is read.
+    """
     for number, file in enumerate(files):
         name = upload_name(file)
         if not name or not is_usable_id(name):
             detail = "its name cannot be the id of a document; give the file another name"
             yield _refuse(name, "bad id", detail)
             continue
+        # The copy is named by a number, because the name of the upload may be no safe file name.
         path = folder / f"{number}{_suffixes(name)}"
         with path.open("wb") as stream:
             shutil.copyfileobj(file.file, stream)
@@ -91,10 +96,14 @@ def _require_bounded_size(path: Path, name: str) -> None:
 
 
 def _suffixes(name: str) -> str:
-    """Return the one or two suffixes that tell a format, such as `.csv.gz`."""
+    """Return the one or two suffixes that tell a format, such as `.csv.gz`.
+
+    Only short suffixes of letters and digits are kept, so that the result is a safe file name.
+    """
     suffixes = PurePosixPath(name).suffixes[-2:]
     return "".join(suffix for suffix in suffixes if _SAFE_SUFFIX.fullmatch(suffix))
 
 
 def _refuse(name: str, reason: Reason, detail: str) -> RefusedRow:
+    """Return the refused row that stands for a whole file."""
     return RefusedRow("documents", f"{name}:1", reason, detail, "", name or None, bool(name))
