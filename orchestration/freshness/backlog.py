@@ -92,12 +92,19 @@ def events_to_check(backlog: IngestBacklog | None, settings: DriftSettings) -> E
 
 
 def _last_measured_event(ledger: Ledger, generation: Generation) -> int:
+    """Return the id of the last event that needs no drift check; 0 if there is none.
+
+    It is the largest of three ids: the last event that the retriever was trained with, the last
+    event of the newest drift report, and the last event up to which a drift check found too few
+    documents.
+    """
     last_measured = max(0, generation.cursor.trained)
 
     for report in ledger.recent_drift_reports(1):
         last_measured = max(last_measured, report["last_event"])
 
     for check in ledger.tasks.last(generation.retriever, MAX_PAST_CHECKS, TaskKind.DRIFT_CHECK):
+        # A drift check is refused if its events contain too few documents to measure.
         found_too_few = check.state == TaskState.REFUSED
         if found_too_few and check.event_range is not None:
             last_measured = max(last_measured, check.event_range.last)

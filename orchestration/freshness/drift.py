@@ -135,20 +135,21 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
             return None
 
         with ledger:
-            check = None
-            if not record or _may_be_measured(project, ledger, generation):
-                searcher = Searcher.open(project.live, generation.retriever)
-                generation = searcher.generation
-                check = _measure_and_decide(project, searcher, ledger, dry_run=not record)
-                if check is not None:
-                    row = _row_of_check(check, ledger.retriever)
-                    check = replace(check, page=drift_page.page_with_titles(row, searcher))
-            if not record:
-                return check
-
-            if check is None:
+            if record and not _may_be_measured(project, ledger, generation):
+                # Opening the index takes long, and is not needed here.
                 _close_checks_without_documents(ledger, generation.watermark)
-            else:
+                return None
+
+            searcher = Searcher.open(project.live, generation.retriever)
+            check = _measure_and_decide(project, searcher, ledger, dry_run=not record)
+            if check is None:
+                if record:
+                    _close_checks_without_documents(ledger, searcher.generation.watermark)
+                return None
+
+            row = _row_of_check(check, ledger.retriever)
+            check = replace(check, page=drift_page.page_with_titles(row, searcher))
+            if record:
                 # The task is written before the report. If this process is killed in between, the
                 # next check covers the same events and finds the task.
                 _request_task(ledger, check)
@@ -182,15 +183,30 @@ def _may_be_measured(project: Project, ledger: Ledger, generation: Generation) -
 def _measure_and_decide(
     project: Project, searcher: Searcher, ledger: Ledger, dry_run: bool
 ) -> DriftCheck | None:
+    """Measure the newest batch of documents and the window, and let the policy decide.
+
+    A batch is the documents that arrived between two drift reports. The window is the last batches
+    together, in which a slow drift shows. Nothing is written to the ledger.
+
+    Args:
+        project: The project.
+        searcher: Searcher of the live collection.
+        ledger: The ledger, opened for the searcher's retriever.
+        dry_run: Whether to measure even a single document.
+
+    Returns:
+        The check without its page; None if too few documents arrived.
+    """
     settings = parameters.load(project.params_file)
     generation = searcher.generation
     ledger_view = ledger.view_at(generation.cursor)
-    *earlier, newest = batches_to_measure(
+    *reported, newest = batches_to_measure(
         ledger, settings.drift.window, generation.watermark, ledger_view.cursor.trained
     )
 
     # The window consists of the newest batch and up to `window - 1` earlier ones.
-    earlier = earlier[-(settings.drift.window - 1) :] if settings.drift.window > 1 else []
+    max_earlier = settings.drift.window - 1
+    earlier = reported[-max_earlier:] if max_earlier > 0 else []
     cache = CheckCache.open(
         calibration_folder(project, searcher, settings), searcher.generation.tuned
     )
@@ -206,7 +222,9 @@ def _measure_and_decide(
     newest_arrivals = reader.read_arrivals(newest, MAX_SCORED_ARRIVALS)
     batches = []
     for events in earlier:
-        batches.append(reader.read_arrivals(events, ceil(MAX_SCORED_ARRIVALS / len(earlier))))
+        # The earlier batches share one budget, so that a long window takes no more time.
+        max_scored = ceil(MAX_SCORED_ARRIVALS / len(earlier))
+        batches.append(reader.read_arrivals(events, max_scored))
     batches.append(newest_arrivals)
 
     old_scores = _score_old_documents(searcher, reference, settings, batches, reader)
@@ -255,6 +273,7 @@ def read_attempts(
     ):
         event = _event_of(task)
         was_carried_out = task.state in (TaskState.DONE, TaskState.REFUSED)
+        # Attempts before the last training do not count any more.
         if event is None or not was_carried_out or event <= trained_event:
             continue
         last_attempt = max(last_attempt, event)
@@ -266,21 +285,25 @@ def read_attempts(
     changed_since_refusal = None
     if last_refusal is not None:
         changed_since_refusal = _changed_documents(searcher, ledger_view, last_refusal)
-    obstacle = queries.obstacle
+    retune_obstacle = queries.obstacle
     if not isinstance(searcher.base.retriever, FusedRetriever):
-        obstacle = f"{searcher.generation.retriever} is no fusion"
+        retune_obstacle = f"{searcher.generation.retriever} is no fusion"
     attempts = Attempts(
-        len(queries.learning.queries),
-        queries_before,
-        obstacle,
-        changed_since_refusal,
-        len(trained),
+        queries=len(queries.learning.queries),
+        queries_before=queries_before,
+        retune_obstacle=retune_obstacle,
+        changed_since_refusal=changed_since_refusal,
+        trained=len(trained),
     )
     return attempts, _changed_documents(searcher, ledger_view, last_attempt)
 
 
 def _event_of(task: Task) -> int | None:
-    """Return the id of the last event that an attempt covered; None if it is not recorded."""
+    """Return the id of the last event that an attempt covered; None if it is not recorded.
+
+    A retune records it as `last_event`, a retrain as `watermark`. An attempt that ended before has
+    only the range of events for which it was requested.
+    """
     if "last_event" in task.details:
         event: int = task.details["last_event"]
         return event
@@ -295,10 +318,12 @@ def _changed_documents(searcher: Searcher, ledger_view: LedgerView, after: int) 
 
     Documents that are live as they were trained are not counted.
     """
+    # The first view is the base segment, with the documents that are live as they were trained.
     base = searcher.views[0]
     changed = 0
     for event in ledger_view.arrivals(after + 1, searcher.generation.watermark):
-        changed += event.document_id not in base
+        if event.document_id not in base:
+            changed += 1
     return changed
 
 
@@ -350,15 +375,21 @@ def batches_to_measure(
         Event ranges, oldest first. The last range is the newest batch. It is empty (`last` is
         smaller than `first`) if nothing new is searchable.
     """
-    reported = []
-    for report in reversed(ledger.recent_drift_reports(window + 1)):
+    reported: list[EventRange] = []
+    # One more report is read, so that `last_reported` is found even if `window` is 0.
+    newest_first = ledger.recent_drift_reports(window + 1)
+    for report in reversed(newest_first):
         if report["last_event"] > last_trained:
             first = max(report["first_event"], last_trained + 1)
             reported.append(EventRange(first, report["last_event"]))
 
-    last_reported = max([0, last_trained, *(events.last for events in reported)])
+    last_reported = max(0, last_trained)
+    for events in reported:
+        last_reported = max(last_reported, events.last)
     unreported = EventRange(last_reported + 1, watermark)
-    return [*reported[-window:], unreported]
+    # With `window` = 0, reported[-0:] would be all of them.
+    earlier = reported[-window:] if window > 0 else []
+    return [*earlier, unreported]
 
 
 def _reasons_not_to_score(
@@ -504,12 +535,12 @@ class BatchReader:
         if "asked" not in self.unscored:
             asked = self._arrived_query_scores(arrivals, max_scored)
 
-        statuses = {id_: self._statuses[id_] for id_ in ids if id_ in self._statuses}
+        statuses = {name: self._statuses[name] for name in ids if name in self._statuses}
         examples = {
             MADE_QUERIES: lowest_scores(quality or {}),
             ASKED_QUERIES: lowest_scores(asked or {}),
             "conflicts": _broken_constraints(statuses),
-            "growth": tuple(DocumentExample(id_) for id_ in new[:MAX_EXAMPLES]),
+            "growth": tuple(DocumentExample(name) for name in new[:MAX_EXAMPLES]),
         }
         return Arrivals(
             vectors,
@@ -543,6 +574,8 @@ class BatchReader:
         return trained_documents(self.searcher.generation)
 
     def _new_arrivals(self, events: EventRange) -> list[Event]:
+        """Return the events of a range that added or changed a document of the live collection."""
+        # The first view is the base segment, which holds the documents of the last training.
         base = self.searcher.views[0]
 
         arrivals = []
@@ -557,9 +590,21 @@ class BatchReader:
     def _pseudo_query_scores(
         self, texts: Mapping[str, str], max_scored: int
     ) -> dict[str, float] | None:
+        """Score documents by pseudo-queries, which are made of spans of their texts.
+
+        Args:
+            texts: Texts of the new documents by id.
+            max_scored: Largest number of documents to score.
+
+        Returns:
+            The score of each document by its id. None if no text is long enough for a query.
+        """
         sampled_ids = self._sample_ids(texts, max_scored)
         sample = {document_id: texts[document_id] for document_id in sampled_ids}
-        return self._score(probes.generate_questions(sample, self.settings.drift.seed))
+        questions = probes.generate_questions(sample, self.settings.drift.seed)
+        if not questions:
+            return None
+        return probes.scores_by_document(self._plain_search, questions)
 
     def _score_changed(self, arrivals: Sequence[Event], max_scored: int) -> PairedScores:
         """Score changed documents by pseudo-queries of their former and of their present version.
@@ -579,7 +624,8 @@ class BatchReader:
         """
         if "changed" in self.unscored:
             return no_paired_scores()
-        # Both versions are searched, so a full sample has half as many documents.
+        # Both versions are searched, so half as many documents take the same time. The half is used
+        # if it is still large enough for a test.
         limit = max_scored
         if max_scored // 2 >= self.settings.drift.minimum_batch:
             limit = max_scored // 2
@@ -587,13 +633,16 @@ class BatchReader:
         event_ids = {event.document_id: event.id for event in arrivals}
         kept = self.cache.changed_scores
         scored = [name for name, event in event_ids.items() if str(event) in kept]
-        if len(scored) < min(limit, len(event_ids)) // 2:
+        # The scores that earlier checks kept suffice if they are half of a full sample.
+        full_sample = min(limit, len(event_ids))
+        if len(scored) < full_sample // 2:
             self._search_changed(event_ids, self._sample_ids(event_ids, limit))
             scored = [name for name, event in event_ids.items() if str(event) in kept]
 
         sample = self._sample_ids(scored, limit)
         if not sample:
             return no_paired_scores()
+        # One row per document: the scores before and after, and the loss by growth.
         rows = [kept[str(event_ids[document_id])] for document_id in sample]
         before, after, crowding_loss = np.array(rows, np.float64).T
         return PairedScores(before, after, crowding_loss, tuple(sample))
@@ -610,14 +659,13 @@ class BatchReader:
         present_texts: dict[str, str] = {}
         for segment, ids in self._ids_by_segment(sample):
             present_texts.update(_read_texts(segment.documents, ids))
-        former = {
-            question.document_id: question
-            for question in probes.generate_questions(former_texts, seed)
-        }
-        present = {
-            question.document_id: question
-            for question in probes.generate_questions(present_texts, seed)
-        }
+        former: dict[str, Question] = {}
+        for question in probes.generate_questions(former_texts, seed):
+            former[question.document_id] = question
+        present: dict[str, Question] = {}
+        for question in probes.generate_questions(present_texts, seed):
+            present[question.document_id] = question
+        # A text that is too short for a query has no question.
         compared = sorted(former.keys() & present.keys())
         if not compared:
             return
@@ -628,7 +676,8 @@ class BatchReader:
         )
         before = reciprocal_ranks(ranks_before).tolist()
         after = reciprocal_ranks(ranks_now).tolist()
-        losses = crowding(ranks_before, remaining_share(self.searcher, len(self._trained))).tolist()
+        share = remaining_share(self.searcher, len(self._trained))
+        losses = crowding(ranks_before, share).tolist()
         for i, document_id in enumerate(compared):
             key = str(event_ids[document_id])
             self.cache.changed_scores[key] = (before[i], after[i], losses[i])
@@ -648,6 +697,7 @@ class BatchReader:
 
     @cached_property
     def _plain_search(self) -> Search:
+        """Search of the live collection without the words of known queries of documents."""
         return self.cache.queries.cached(self.searcher.plain_retriever).search
 
     def _arrived_query_scores(
@@ -679,6 +729,8 @@ class BatchReader:
                 questions.append(Question(document_id, query, self.arrived_answers[query]))
         if not questions:
             return None
+
+        # Search the collection with plain encodings in place of the solved vectors.
         segments = [view.searchable for view in self.searcher.views]
         solved_ids = [document_id for document_id in sample if document_id in self._solved_ids]
         with TemporaryDirectory() as folder:
@@ -708,11 +760,6 @@ class BatchReader:
         drift = self.settings.drift
         return probes.sample_texts(document_ids, min(limit, drift.largest_batch), drift.seed)
 
-    def _score(self, questions: Sequence[Question]) -> dict[str, float] | None:
-        if not questions:
-            return None
-        return probes.scores_by_document(self._plain_search, questions)
-
     def _read_vectors_and_texts(
         self, document_ids: Sequence[str]
     ) -> tuple[np.ndarray, tuple[str, ...], dict[str, str]]:
@@ -723,7 +770,9 @@ class BatchReader:
         segments = self._ids_by_segment(document_ids)
         # If no segment contains any of the documents, one segment is still read, so that the empty
         # array has H columns. The last segment is taken because it is small.
-        with_documents = [(segment, ids) for segment, ids in segments if ids] or segments[-1:]
+        with_documents = [(segment, ids) for segment, ids in segments if ids]
+        if not with_documents:
+            with_documents = segments[-1:]
 
         texts: dict[str, str] = {}
         vectors = []
@@ -738,7 +787,8 @@ class BatchReader:
         """Return every segment, each with those of the given documents that are live in it."""
         segments = []
         for view in self.searcher.views:
-            segments.append((view.segment, [id_ for id_ in document_ids if id_ in view]))
+            live_ids = [document_id for document_id in document_ids if document_id in view]
+            segments.append((view.segment, live_ids))
         return segments
 
 
@@ -751,6 +801,9 @@ def _score_array(scores: Mapping[str, float] | None) -> np.ndarray | None:
 
 def _broken_constraints(statuses: Mapping[str, str]) -> tuple[DocumentExample, ...]:
     """Return refined documents that break a constraint, as examples.
+
+    The vector of a refined document was solved by IncDSI. A constraint is a query of an older
+    document for which the solved document must not rank higher.
 
     Args:
         statuses: Names of a `Status` by document id.
@@ -805,15 +858,17 @@ def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
             is_open=task.state == TaskState.OPEN,
             after_pilot=_includes_pilot(replaced_decision),
         )
-        time = task.requested
+        decided = task.requested
         if was_carried_out and task.ended is not None:
-            time = task.ended
-        entries[key] = (time, decision)
+            decided = task.ended
+        entries[key] = (decided, decision)
 
-    return [decision for _, decision in sorted(entries.values(), key=itemgetter(0))]
+    by_time = sorted(entries.values(), key=itemgetter(0))
+    return [decision for _, decision in by_time]
 
 
 def _includes_pilot(decision: PastDecision | None) -> bool:
+    """Return whether a decision was a pilot, or a retrain that followed from one."""
     if decision is None:
         return False
     return decision.action == Action.PILOT or decision.after_pilot

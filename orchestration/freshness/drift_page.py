@@ -177,6 +177,12 @@ def render_page(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
 
 
 def _introduction(row: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """Return a paragraph: retriever, time, documents that were measured, and chance of an alarm.
+
+    Args:
+        row: Row of the report in the ledger; see `render_page`.
+        report: The report itself.
+    """
     moment = datetime.fromtimestamp(row["recorded"], UTC)
     window = ""
     if report["batches"] > 1:
@@ -196,6 +202,10 @@ def _introduction(row: Mapping[str, Any], report: Mapping[str, Any]) -> str:
 
 
 def _decision(decision: Mapping[str, Any]) -> str:
+    """Return the section that states the next step, its meaning and its reasons.
+
+    The step that the measures called for is named as well if it may not start now.
+    """
     action = decision["action"]
     title = f"Decision: {action}"
     if decision["wanted"] != action:
@@ -212,6 +222,7 @@ def _decision(decision: Mapping[str, Any]) -> str:
 
 
 def _overview(report: Mapping[str, Any]) -> str:
+    """Return a table with one row per result, each linked to the section of its measure."""
     rows = []
     for measure in report["measures"]:
         link = f'<a href="#{escape(measure["name"])}">{escape(measure["name"])}</a>'
@@ -289,6 +300,11 @@ def _measure_section(
 
 
 def _result(measure: Mapping[str, Any]) -> str:
+    """Return one result of a measure in words, with a picture and further numbers.
+
+    Args:
+        measure: The result for the newest batch, or for the last batches together.
+    """
     css_class, outcome = _outcome(measure)
     value = f"{measure['value']:.4f}"
     side = "above" if measure["tail"] == "high" else "below"
@@ -303,24 +319,34 @@ def _result(measure: Mapping[str, Any]) -> str:
 
     facts = []
     for key, number in measure["detail"].items():
-        if key not in ("p", "level"):
-            text = f"{number:.4f}" if isinstance(number, float) else str(number)
-            facts.append(f"{key.replace('_', ' ')} {text}")
+        # The sentence above has the p-value, and the threshold follows from the level.
+        if key in ("p", "level"):
+            continue
+        text = f"{number:.4f}" if isinstance(number, float) else str(number)
+        facts.append(f"{key.replace('_', ' ')} {text}")
     if facts:
         sentence += f'<p class="muted">{escape(", ".join(facts))}</p>'
     return sentence
 
 
 def _scale(measure: Mapping[str, Any]) -> str:
-    """Return a picture of the value beside the values without drift and the threshold."""
+    """Return a picture of the value beside the values without drift and the threshold.
+
+    It is empty for a measure without a null distribution. `measure["null"]` holds quantiles of the
+    values that the measure has without drift.
+    """
     null = measure["null"]
     if not null:
         return ""
     points = [measure["value"], measure["threshold"], null["0.01"], null["0.99"]]
     low = min(points)
-    extent = (max(points) - low) or 1.0
+    extent = max(points) - low
+    if extent == 0:
+        # All points are equal. Any other extent avoids a division by zero.
+        extent = 1.0
 
     def position(number: float) -> float:
+        """Return the horizontal place of a number in the picture."""
         share = (number - low) / extent
         return round(SCALE_MARGIN + share * (SCALE_WIDTH - 2 * SCALE_MARGIN), 1)
 
@@ -380,6 +406,7 @@ def _scroll_start(label: str) -> str:
 
 
 def _not_measured(unmeasured: Sequence[Mapping[str, Any]]) -> str:
+    """Return the list of measures that have no result, each with the reason."""
     if not unmeasured:
         return ""
     items = []

@@ -79,7 +79,8 @@ def load_reference(project: Project, searcher: Searcher, settings: Parameters) -
 def _reference_name(searcher: Searcher) -> str:
     """Return the name of the reference's folder, which depends on the weights of a retune.
 
-    With other weights, the protected queries had other ranks before any addition.
+    A retune chooses the weights of a fusion again. With other weights, the protected queries had
+    other ranks before any addition.
     """
     tuned = searcher.generation.tuned
     return "reference" if tuned is None else f"reference-{tuned}"
@@ -112,6 +113,7 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
     min_documents = MIN_REFERENCE_RATIO * settings.drift.largest_batch
     documents, note = select_reference_documents(project, searcher.generation, min_documents)
 
+    # A document is compared by the vector of its first passage.
     first_passage_rows = []
     for document_id, rows in base.rows.rows_by_document.items():
         if document_id in documents:
@@ -193,12 +195,16 @@ def documents_without_training_queries(artifacts: Path) -> set[str]:
 
 def _pseudo_questions(searcher: Searcher, documents: set[str], seed: int) -> list[Question]:
     """Generate pseudo-queries for a sample of the old documents that are still live."""
+    # The first view is the base segment, without the documents that were removed or changed.
     candidates = documents.intersection(searcher.views[0].document_ids())
     sample = set(probes.sample_texts(candidates, MAX_SCORED_DOCUMENTS, seed))
 
-    ids, texts = read_columns(searcher.base.documents, "document_id", "text")
-    text_by_id = {id_: text for id_, text in zip(ids, texts, strict=True) if id_ in sample}
-    return probes.generate_questions(dict(sorted(text_by_id.items())), seed)
+    document_ids, texts = read_columns(searcher.base.documents, "document_id", "text")
+    sampled_texts = {}
+    for document_id, text in zip(document_ids, texts, strict=True):
+        if document_id in sample:
+            sampled_texts[document_id] = text
+    return probes.generate_questions(dict(sorted(sampled_texts.items())), seed)
 
 
 def _judged_questions(project: Project, searcher: Searcher, seed: int) -> list[Question]:
@@ -291,6 +297,7 @@ def score_protected_queries(
 
     ranks_before = np.array([query.rank for query in unchanged], np.int64)
     if len(unchanged) < settings.drift.minimum_batch:
+        # The report states how many queries there are, which it counts by these scores.
         return no_paired_scores()._replace(before=reciprocal_ranks(ranks_before))
     search = cache.queries.cached(searcher.plain_retriever).search
     ranks_now = probes.first_ranks(search, current_questions, PROTECTED_DEPTH)

@@ -59,9 +59,11 @@ def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
     for retriever in live_retrievers(project):
         backlog = backlog_of(ledger, GenerationStore(project.live, retriever).current())
         if backlog is None:
+            # Nothing waits, so all open additions of this retriever are closed.
             ledger.tasks.close_others(TaskKind.ADD, retriever, None)
             continue
 
+        # One addition covers all waiting changes, so additions of fewer changes are closed.
         events = EventRange(backlog.first, backlog.last)
         ledger.tasks.close_others(TaskKind.ADD, retriever, events)
 
@@ -74,7 +76,10 @@ def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
 
 
 def _describe_backlog(ledger: Ledger, retriever: str, project: Project, waiting: int) -> str:
-    """Describe in words how many changes wait, and how many of them bring queries for IncDSI."""
+    """Describe in words how many changes wait, and how many of them bring queries.
+
+    IncDSI places a document that brings queries: it solves a vector that these queries find.
+    """
     cursor = GenerationStore(project.live, retriever).current().cursor
     with_queries = ledger.view_at(cursor).count_pending_with_queries()
     reason = f"{waiting} changes are waiting"

@@ -148,7 +148,10 @@ class JudgementCounts:
         """
         if self.enough_for_training:
             counts = [f"{self.by_split[s]:,} {s}" for s in SPLIT_ORDER if self.by_split.get(s)]
-            return f"{self.total:,} judged questions: {', '.join(counts)}" if counts else "none"
+            # With training.min_judged_queries = 0, no question is enough.
+            if not counts:
+                return "none"
+            return f"{self.total:,} judged questions: {', '.join(counts)}"
         total = f"{self.total:,}"
         if self.total < self.needed:
             total += f" of about {self.needed:,}"
@@ -203,14 +206,16 @@ def read_judged_pairs(
 def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedPairs:
     """Merge the judgements of the corpus with all other judgements.
 
-    The corpus identifies queries by id, and the other origins identify them by text. A pair that
-    both judge gets the grade of the corpus, unless the project's own judgements contain the pair.
+    The corpus identifies queries by id, and the other origins identify them by text. A query of
+    another origin gets the id of the corpus query with the same text. A pair that both judge gets
+    the grade of the corpus, unless the project's own judgements contain the pair.
 
     Args:
         arrived: The judgements of all other origins, which include the project's own.
         corpus: The judgements of the corpus.
         own: The project's own judgements alone.
     """
+    # A query without a split has no judgements in the corpus.
     id_by_text = {}
     for query_id, split in corpus.splits.items():
         if split is not None:
@@ -293,7 +298,8 @@ def rename_judged_source(project: Project, old: str, new: str, dry_run: bool = F
         changed = 0
         for pair in pairs:
             new_id = renamed_id(pair.document_id, old, new)
-            changed += new_id != pair.document_id
+            if new_id != pair.document_id:
+                changed += 1
             renamed.append(replace(pair, document_id=new_id))
         if changed and not dry_run:
             write_judgements(project.judgements, renamed)
@@ -335,11 +341,18 @@ def retrain_obstacle(project: Project, generation: Generation) -> str | None:
 
 
 def _count(project: Project, generation: Generation | None) -> JudgementCounts:
+    """Count the judged questions by split, and compute how many a training needs.
+
+    Args:
+        project: The project.
+        generation: The generation whose live documents may be judged. None allows any document.
+    """
     settings = parameters.load(project.params_file)
     shares = settings.corpus.splits
     pairs = read_judged_pairs(project, generation)
     by_split = Counter(pairs.final_splits(shares).values())
 
+    # The smallest limit counts: a build is useful if it can train at least one retriever.
     needed_for_training = min(
         retriever.training.min_judged_queries for retriever in settings.retrievers.values()
     )
@@ -425,8 +438,8 @@ def _read_corpus_pairs(project: Project, document_ids: Set[str] | None) -> Judge
     for row in _read_corpus_table(project, "qrels"):
         query_id = row["query_id"]
         document_id = row["document_id"]
-        is_live = document_ids is None or document_id in document_ids
-        if is_live and pairs.splits.get(query_id) is not None:
+        may_be_judged = document_ids is None or document_id in document_ids
+        if may_be_judged and pairs.splits.get(query_id) is not None:
             pairs.relevance[query_id, document_id] = row["relevance"]
     return pairs
 
@@ -442,6 +455,7 @@ def _read_corpus_table(project: Project, name: str) -> list[Row]:
 
     columns = CORPUS_COLUMNS[name]
     with pq.ParquetFile(path) as file:
+        # The column `answers` exists only in a corpus with known answer texts.
         present = [column for column in columns if column in file.schema_arrow.names]
         table = file.read(columns=present)
     rows = []

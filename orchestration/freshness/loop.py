@@ -112,9 +112,11 @@ def recent_documents(project: Project) -> list[RecentDocument]:
         return []
     with ledger:
         last = ledger.position().event
+        first = max(1, last - MAX_RECENT_EVENTS)
         view = ledger.view_at(GenerationStore(project.live, retriever).current().cursor)
         recent: list[RecentDocument] = []
-        for event in reversed(view.events(max(1, last - MAX_RECENT_EVENTS), last)):
+        for event in reversed(view.events(first, last)):
+            # A put adds or changes a document. It is live if no later event replaced it.
             is_live = event.kind == EventKind.PUT and event.state == EventState.LIVE
             if is_live and event.document is not None:
                 document = event.document
@@ -126,7 +128,9 @@ def recent_documents(project: Project) -> list[RecentDocument]:
 
 
 def _arrived_step(view: LedgerView, ledger: Ledger) -> LoopStep:
+    """Describe how many changes arrived, and how many of them are not searchable yet."""
     backlog = view.backlog()
+    # Events are numbered from 1, so the last id is also their number.
     last = ledger.position().event
     if last == 0:
         return LoopStep("arrived", "none", NOTHING_ARRIVED)
@@ -139,11 +143,15 @@ def _arrived_step(view: LedgerView, ledger: Ledger) -> LoopStep:
 
 
 def _added_step(view: LedgerView, generation: Generation) -> LoopStep:
+    """Describe how many documents are searchable, added, refined by IncDSI, and refused.
+
+    The vector of a refined document was solved by IncDSI instead of being its plain encoding.
+    """
     counts = view.counts()
     live = counts.get(EventState.LIVE, 0)
     text = f"{generation.manifest['documents']:,} documents are searchable, {live:,} of them added"
     statuses = refinement_statuses(generation).values()
-    refined = sum(status != Status.NOT_REFINED.name for status in statuses)
+    refined = len([status for status in statuses if status != Status.NOT_REFINED.name])
     if refined:
         text += f", {refined:,} refined"
     rejected = counts.get(EventState.REJECTED, 0)
@@ -153,6 +161,13 @@ def _added_step(view: LedgerView, generation: Generation) -> LoopStep:
 
 
 def _drift_step(project: Project, ledger: Ledger, tasks: list[Task]) -> LoopStep:
+    """Describe the newest drift report, and the earlier one that called for an action, if any.
+
+    Args:
+        project: The project.
+        ledger: The ledger, opened for the default retriever.
+        tasks: The newest tasks of the retriever.
+    """
     reports = ledger.recent_drift_reports(1)
     is_open = any(
         task.kind == TaskKind.DRIFT_CHECK and task.state == TaskState.OPEN for task in tasks
@@ -160,20 +175,30 @@ def _drift_step(project: Project, ledger: Ledger, tasks: list[Task]) -> LoopStep
     if not reports:
         minimum = parameters.load(project.params_file).drift.minimum_batch
         text = f"not measured yet: a check needs {minimum:,} added documents (drift.minimum_batch)"
-        return LoopStep("drift", "running" if is_open else "none", text)
+        state = "running" if is_open else "none"
+        return LoopStep("drift", state, text)
 
     newest = reports[0]
     text = _describe_report(newest["report"])
+    # The newest report may have had too few documents to decide, while a task of an earlier one is
+    # still open.
     deciding = deciding_report(project)
     if deciding is not None and deciding.action not in text:
-        text += f". Earlier: {deciding.text.splitlines()[0]}: {'; '.join(deciding.reasons)}"
+        headline = deciding.text.splitlines()[0]
+        text += f". Earlier: {headline}: {'; '.join(deciding.reasons)}"
     state = "running" if is_open else "done"
     return LoopStep("drift", state, text, newest["recorded"])
 
 
 def _describe_report(record: Mapping[str, Any]) -> str:
+    """Describe a drift report: its decision, the reasons, and the measures that are missing.
+
+    Args:
+        record: The report as the ledger holds it. It may have no decision.
+    """
     decision = record.get("decision") or {}
-    text = f"{decision.get('action', 'measured')}: {'; '.join(decision.get('reasons', ()))}"
+    action = decision.get("action", "measured")
+    text = f"{action}: {'; '.join(decision.get('reasons', ()))}"
     unmeasured = describe_unmeasured(record.get("report", record).get("unmeasured", ()))
     if unmeasured:
         text += f". Not measurable yet: {unmeasured}"
@@ -193,6 +218,7 @@ def _task_step(name: str, kind: TaskKind, tasks: list[Task], otherwise: str) -> 
 
 
 def _gate_step(project: Project) -> LoopStep:
+    """Describe the last verdict of the gate, the test that decides about a promotion."""
     last = history.last_verdict(project)
     if last is None:
         return LoopStep("gate", "none", "no version asked to be promoted yet")

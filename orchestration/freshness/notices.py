@@ -72,6 +72,13 @@ def failed_task_runs(project: Project) -> set[str]:
 
 
 def _ledger_problems(project: Project, retriever: str, ledger: Mapping[str, Any]) -> dict[str, str]:
+    """Return the problems that the ledger shows: waiting changes, drift and failed tasks.
+
+    Args:
+        project: The project.
+        retriever: Name of a live retriever.
+        ledger: The part `ledger` of the retriever's status; see `live_status`.
+    """
     problems = {}
     problems.update(_stuck_changes(project, retriever, ledger["lag"]))
     problems.update(_drift(retriever, ledger["drift"]))
@@ -84,9 +91,14 @@ def _ledger_problems(project: Project, retriever: str, ledger: Mapping[str, Any]
 
 
 def _stuck_changes(project: Project, retriever: str, lag: Mapping[str, Any]) -> dict[str, str]:
+    """Return a problem if changes wait longer than `MAX_WAIT_SECONDS` to become searchable.
+
+    The message tells whether no process applies the changes, or which process should apply them.
+    """
     if not lag["pending"] or lag["seconds"] < MAX_WAIT_SECONDS:
         return {}
 
+    # The process that changes the index holds this lock.
     lock = project.live / WRITER_LOCK
     if lock_is_free(lock):
         reason = "no process applies them"
@@ -100,16 +112,21 @@ def _stuck_changes(project: Project, retriever: str, lag: Mapping[str, Any]) -> 
     return {f"waiting {retriever}": message}
 
 
-def _drift(retriever: str, newest: Mapping[str, Any] | None) -> dict[str, str]:
-    if newest is None:
+def _drift(retriever: str, newest_report: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return a problem if a measure of the newest drift report is beyond its threshold.
+
+    Args:
+        retriever: Name of the retriever.
+        newest_report: Row of the ledger with the report; None if there is none.
+    """
+    if newest_report is None:
         return {}
-    measures = newest["report"].get("report", {}).get("measures", ())
+    measures = newest_report["report"].get("report", {}).get("measures", ())
     exceeded = [measure["name"] for measure in measures if measure["tripped"]]
     if not exceeded:
         return {}
-    return {
-        f"drift {retriever} {newest['recorded']}": f"{retriever}: drift of {', '.join(exceeded)}"
-    }
+    key = f"drift {retriever} {newest_report['recorded']}"
+    return {key: f"{retriever}: drift of {', '.join(exceeded)}"}
 
 
 def _refused_promotion(project: Project) -> dict[str, str]:

@@ -210,14 +210,14 @@ def _train_and_compare(
         PilotNotPossible: If too few new documents have queries of the gate split.
     """
     plan = plan_retrain(project, FOLDER)
+    # This raises an error early if no part of the live retriever is trained.
     last_stage, _ = _stage_and_settings(project, plan.retriever)
     generation = read_planned_generation(project, plan)
     # The generation is opened before the training. While it is open, it is not deleted.
     live = Searcher(project.live, generation, {})
 
-    sample = sample_documents(
-        (row["id"] for row in live_documents(generation)), _rank_new(project, plan), max_documents
-    )
+    live_ids = (row["id"] for row in live_documents(generation))
+    sample = sample_documents(live_ids, _rank_new(project, plan), max_documents)
     new = sample & set(plan.new)
     show(
         f"pilot on {len(sample):,} of {plan.documents:,} documents, "
@@ -232,6 +232,7 @@ def _train_and_compare(
     )
     targets = _build_corpus_and_find_targets(workspace, new, show)
     _build(workspace, last_stage, show)
+    # The live index answers the same queries, on the same documents.
     with TemporaryDirectory() as encodings:
         live_segments = judging_segments(live, judging_queries(workspace), Path(encodings))
         evaluate_segments(workspace, plan.retriever, live_segments, folder / "searched")

@@ -169,11 +169,13 @@ def decide(
     harm = _measures_of_harm(report, is_shifted=bool(shifted))
     limits = _exceeded(report, LIMIT_MEASURES)
     growth = _exceeded(report, [GROWTH])
+    # Growth calls for a retrain only if the weights of the retriever cannot be chosen again.
     if attempts.retune_obstacle is not None:
         limits.extend(growth)
 
     if harm or limits:
         causes = [*harm, *limits]
+        # A shift of the documents is no reason of its own, but it explains a harm.
         if harm:
             causes.extend(shifted)
         reasons = [describe_measure(measure) for measure in causes]
@@ -257,6 +259,7 @@ def describe_retune(attempts: Attempts, growth: Sequence[TestResult] = ()) -> st
 
 
 def _exceeded(report: DriftReport, names: Sequence[str]) -> list[TestResult]:
+    """Return the results of the named measures that are beyond their thresholds."""
     return [measure for measure in report.of(*names) if measure.exceeded]
 
 
@@ -308,6 +311,7 @@ def _pilot_is_due(
 
 
 def _last(past: Sequence[PastDecision], batches: int) -> Sequence[PastDecision]:
+    """Return the decisions for the last `batches` batches."""
     # With `batches` = 0, past[-0:] would return all decisions.
     return past[-batches:] if batches else ()
 
@@ -323,11 +327,11 @@ def _reasons_against_retrain(report: DriftReport, settings: DriftSettings) -> li
         if measure.name == CONFLICTS:
             reason += f" ({CONFLICTS_REMEDY})"
         reasons.append(reason)
-    # A measure may have a result for the batch and one for the window. The latter, which comes
-    # last, is kept.
-    shifted_or_grown = [one for one in report.exceeded if one.name != CONFLICTS]
+    shifted_or_grown = [measure for measure in report.exceeded if measure.name != CONFLICTS]
     if not shifted_or_grown:
         return reasons
+    # A measure may have a result for the batch and one for the window. The latter, which comes
+    # last, is kept.
     harmless = {measure.name: measure for measure in deciding_measures(report.measures)}
     if harmless:
         descriptions = [describe_measure(measure) for measure in harmless.values()]
@@ -338,6 +342,7 @@ def _reasons_against_retrain(report: DriftReport, settings: DriftSettings) -> li
 
 
 def _describe_no_drift(report: DriftReport, settings: DriftSettings) -> str:
+    """Say why no measure is beyond its threshold: too few documents, or no drift."""
     documents = max(report.documents, report.window_documents)
     if documents < settings.minimum_batch:
         return (

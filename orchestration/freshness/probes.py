@@ -27,7 +27,8 @@ from model_code.text.documents import Document
 def first_passage_vectors(segment: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
     """Read the vectors of the first passages of the given documents of a segment.
 
-    Only the rows of these passages are read from the segment's file.
+    Only the rows of these passages are read from the segment's file. A long document has several
+    passages, and one row for each of them.
 
     Args:
         segment: The segment, an immutable index of documents, that holds the documents.
@@ -36,9 +37,9 @@ def first_passage_vectors(segment: LoadedSegment, document_ids: Iterable[str]) -
     Returns:
         Vectors of unit norm in the order of `document_ids`, (m, H) float32.
     """
-    rows = [segment.rows.rows_by_document[document_id][0] for document_id in document_ids]
+    first_rows = [segment.rows.rows_by_document[document_id][0] for document_id in document_ids]
     vectors = segment.retriever.passage_vectors(segment.rows.document_ids)
-    selected = vectors[np.array(rows, np.int64)]
+    selected = vectors[np.array(first_rows, np.int64)]
     return normalize_rows(np.asarray(selected, np.float32))
 
 
@@ -149,7 +150,8 @@ def document_scores(search: Search, questions: Sequence[Question]) -> np.ndarray
     Returns:
         One score per document, in ascending order of document ids, (n,) float32.
     """
-    return np.array(list(scores_by_document(search, questions).values()), np.float32)
+    scores = scores_by_document(search, questions)
+    return np.array(list(scores.values()), np.float32)
 
 
 def scores_by_document(search: Search, questions: Sequence[Question]) -> dict[str, float]:
@@ -186,6 +188,7 @@ def old_document_scores(
     Returns:
         One score per document, in ascending order of document ids, (n,) float32.
     """
+    # The first view is the base segment. It contains the old documents that are live and unchanged.
     old_documents = searcher.views[0]
     current_questions = []
     for question in questions:

@@ -184,6 +184,7 @@ def promote_or_reject(
 
     generation = None
     if promotion.passed:
+        # The promotion has made a generation of the challenger current.
         live = GenerationStore(challenger.project.live, challenger.version.retriever)
         generation = live.current_number()
     _record_outcome(challenger, promotion, generation, run_id)
@@ -204,7 +205,8 @@ def _build_name(key: str) -> str:
 def next_key(project: Project, plan: RetrainPlan) -> str:
     """Return the key of the interrupted retrain of this generation; a new key if there is none.
 
-    Keys are made of the retriever's name and the generation's number, with a counter from 2 on.
+    A key names a retrain and its folder. It is made of the retriever's name and the generation's
+    number, as in `hce-000007`. A second retrain of the generation has the key `hce-000007-2`.
     """
     retrains = []
     ledger = open_ledger_if_exists(project)
@@ -233,10 +235,16 @@ def _has_ended(folder: Path, ended_versions: Set[str | None]) -> bool:
     if (folder / OUTCOME_FILE).is_file():
         return True
     challenger_file = folder / CHALLENGER_FILE
-    return challenger_file.is_file() and read_json(challenger_file)["version"] in ended_versions
+    if not challenger_file.is_file():
+        return False
+    return read_json(challenger_file)["version"] in ended_versions
 
 
 def _read_registered_version(project: Project, key: str) -> versions.Version | None:
+    """Return the version that a retrain has registered.
+
+    None if the retrain did not come so far, or if the version was deleted from the registry.
+    """
     file = retrain_plan.retrain_folder(project, key) / CHALLENGER_FILE
     if not file.is_file():
         return None
@@ -294,6 +302,7 @@ def _begin_retrain(project: Project, key: str) -> RetrainPlan:
 
 
 def _export_planned_documents(project: Project, plan: RetrainPlan, folder: Path) -> None:
+    """Write the documents of the planned generation to `folder`, with their judged queries."""
     export_snapshot(project, retrain_plan.read_planned_generation(project, plan), folder)
 
 
@@ -318,7 +327,12 @@ def _record_outcome(
     live when the retrain began. Another retriever may have been the best on dev and promoted. The
     outcome is then recorded for this retriever as well, because it too was trained now.
 
-    If an earlier call was interrupted here, only the missing entries are recorded.
+    Args:
+        challenger: The trained challenger.
+        promotion: The result of the promotion.
+        generation: Number of the generation that the promotion made current; None if it was
+            refused.
+        run_id: Id of the Dagster run, which is recorded with the task.
     """
     version = challenger.version
     details = challenger.plan.summary()
@@ -333,6 +347,7 @@ def _record_outcome(
 
     for retriever in retrievers:
         with open_ledger(challenger.project, retriever) as ledger:
+            # An earlier call may have promoted the version and recorded only some entries.
             if promotion.already_champion and _is_recorded(ledger, retriever, version):
                 continue
             ledger.tasks.close_retrains(retriever, state, promotion.summary, details, run_id)

@@ -148,9 +148,12 @@ def read_retune_queries(project: Project, searcher: Searcher) -> RetuneQueries:
     settings = parameters.load(project.params_file)
     pairs = read_judged_pairs(project, searcher.generation)
     splits = pairs.final_splits(settings.corpus.splits)
+    # The build has recorded the queries that the encoder was trained on, and the hashes of those
+    # that were held out for the evaluation. Without such a record, no query counts as untrained.
     build = searcher.base.build_queries
     trained = {query_hash(query.text) for query in build.queries}
 
+    # The relevant documents of each query, with their grades.
     qrels: dict[str, dict[str, int]] = {}
     for (query_id, document_id), grade in sorted(pairs.relevance.items()):
         if grade > 0:
@@ -166,12 +169,13 @@ def read_retune_queries(project: Project, searcher: Searcher) -> RetuneQueries:
             continue
         split = splits.get(query_id)
         text_hash = query_hash(text)
-        is_new = split == TRAINING_SPLIT and text_hash not in trained and bool(build.held_out)
+        is_untrained = text_hash not in trained and bool(build.held_out)
         if split == GATE:
             gate.append(query_id)
-        elif split == DEV or is_new:
+        elif split == DEV or (split == TRAINING_SPLIT and is_untrained):
             learning.append(query_id)
-            at_build += text_hash in build.held_out
+            if text_hash in build.held_out:
+                at_build += 1
     return RetuneQueries(_select(texts, qrels, learning), _select(texts, qrels, gate), at_build)
 
 
@@ -255,6 +259,9 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
     settings = parameters.load(project.params_file)
     learning = sample_queries(queries.learning, MAX_QUERIES)
     gate = sample_queries(queries.gate, MAX_QUERIES)
+
+    # Documents may have one of these queries as a known query, which would find them trivially. So
+    # the index is opened without these queries.
     texts = [*learning.queries.values(), *gate.queries.values()]
     held_out = frozenset(query_hash(text) for text in texts)
     cache = QueryCache(project.state / "drift" / "retune_queries")
@@ -263,6 +270,8 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         joined = cache.cached(type(base).join_segments(segments))
         assert isinstance(joined, FusedSearch)
         before = joined.fusion
+
+        # Late interaction that the build has switched off may be switched on now.
         weights = dict(before.weights)
         for name in _late_names(base):
             weights.setdefault(name, 0.0)
@@ -271,6 +280,7 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         metric = settings.evaluation.main_metric
         after = choose_weights(search.fusion, scored, learning, metric)
 
+        # The gate compares both choices on its own queries.
         verdict = None
         if dict(after.weights) != dict(before.weights):
             verdict = judge_promotion(
@@ -290,7 +300,11 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
 
 
 def _late_names(fusion: FusedRetriever) -> list[str]:
-    """Return the names of the late interactions that a fusion can have."""
+    """Return the names of the late interactions that a fusion can have.
+
+    Late interaction scores candidates again by the best match of each query token. A component can
+    do this if its index has the signs of token vectors.
+    """
     names: list[str] = []
     for name, component in fusion.components.items():
         dense = component.dense
@@ -300,9 +314,17 @@ def _late_names(fusion: FusedRetriever) -> list[str]:
 
 
 def _gate_scores(search: FusedSearch, gate: Judgements, settings: Parameters) -> SystemScores:
+    """Search for the gate's queries, and return the score of each query by each metric of the gate.
+
+    Args:
+        search: The fusion with the weights to judge.
+        gate: The judged queries of the split gate.
+        settings: All settings of the project.
+    """
     import pandas as pd
 
     promotion = settings.promotion
+    # The metric to improve may also be protected. Each metric is evaluated once.
     metrics = list(dict.fromkeys([promotion.metric, *promotion.protected]))
     rankings = search.search(list(gate.queries.values()), settings.evaluation.depth)
     run = dict(zip(gate.queries, rankings, strict=True))
@@ -322,10 +344,14 @@ def _answered_by_copies(
     """
     import pandas as pd
 
-    relevant = {document_id for grades in qrels.values() for document_id in grades}
-    documents = searcher.documents(relevant)
+    pairs: list[tuple[str, str]] = []
+    for query_id, grades in qrels.items():
+        for document_id in grades:
+            pairs.append((query_id, document_id))
+    documents = searcher.documents({document_id for _, document_id in pairs})
     rows = [(name, document.title, document.text) for name, document in documents.items()]
-    pairs = [(query_id, name) for query_id, grades in qrels.items() for name in grades]
+
+    # `find_query_lines` reads tables. It does not read passages.
     document_table = pd.DataFrame(rows, columns=["document_id", "title", "text"])
     corpus = Corpus(
         documents=document_table,
@@ -333,8 +359,8 @@ def _answered_by_copies(
         queries=pd.DataFrame(list(texts.items()), columns=["query_id", "text"]),
         qrels=pd.DataFrame(pairs, columns=["query_id", "document_id"]),
     )
-    copied = find_query_lines(corpus).keys()
-    return {query_id for query_id, grades in qrels.items() if grades.keys() & copied}
+    copying_documents = find_query_lines(corpus).keys()
+    return {query_id for query_id, grades in qrels.items() if grades.keys() & copying_documents}
 
 
 def _select(
@@ -342,6 +368,7 @@ def _select(
     qrels: Mapping[str, dict[str, int]],
     query_ids: Sequence[str],
 ) -> Judgements:
+    """Return the texts and the relevant documents of the given queries."""
     return Judgements(
         queries={query_id: texts[query_id] for query_id in query_ids},
         qrels={query_id: qrels[query_id] for query_id in query_ids},

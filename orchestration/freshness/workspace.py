@@ -122,6 +122,7 @@ def _make_model_paths_absolute(project_root: Path, folder: Path) -> None:
     settings = flatten(parameters.read_mapping(folder / "params.yaml"))
     assignments = []
     for name, value in settings.items():
+        # The name is a path in the settings, such as retrievers.hce.training.start.
         key = name.rpartition(".")[2]
         if key not in MODEL_SETTINGS or not value or (folder / value).exists():
             continue
