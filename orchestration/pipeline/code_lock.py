@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
@@ -33,8 +34,8 @@ hash_once = cache(hash_path)
 def code_root(root: Path) -> Path:
     """Return the folder with the code that a project uses.
 
-    A project with a code lock uses the installed code. A clone has no code lock and uses the code
-    in its own folder.
+    A project with the file `code.lock.json` uses the installed code. A clone has no such file and
+    uses the code in its own folder.
     """
     if (root / NAME).is_file():
         return INSTALLED
@@ -42,9 +43,10 @@ def code_root(root: Path) -> Path:
 
 
 def write(root: Path, new: bool = False) -> None:
-    """Update the code lock of a project.
+    """Update the code lock of a project: the file with a hash of each stage's code.
 
-    Nothing is written in a clone, because its `dvc.yaml` names the files of the code.
+    DVC runs the stages again whose hashes have changed. Nothing is written in a clone, because its
+    `dvc.yaml` names the files of the code.
 
     Args:
         root: Folder of the project.
@@ -62,18 +64,27 @@ def write(root: Path, new: bool = False) -> None:
     hash_once.cache_clear()
     hashes = {stage.name: code_hash(stage) for stage in TABLE}
     path = root / NAME
-    if not path.is_file() or path.read_text(encoding="utf-8") != canonical_json(hashes):
+    is_current = path.is_file() and path.read_text(encoding="utf-8") == canonical_json(hashes)
+    if not is_current:
         write_json(path, hashes)
 
 
 def _require_own_package(name: str) -> None:
+    """Check that Python imports Freshet's package of this name, and not another one.
+
+    Packages such as `assets` have common names. Another package of the name would be hashed and
+    run in place of Freshet's.
+    """
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin and Path(spec.origin).parents[1] == INSTALLED:
         return
 
-    location = None
+    location: Any = None
     if spec is not None:
-        location = spec.origin or list(spec.submodule_search_locations or [])
+        location = spec.origin
+        # A folder without `__init__.py` is a package without an origin.
+        if location is None:
+            location = list(spec.submodule_search_locations or [])
     raise FreshetError(
         f"Python finds another package {name!r} than Freshet's ({location}). Install Freshet in a "
         "separate environment, or rename the other package"
@@ -87,7 +98,7 @@ def code_hash(stage: Stage) -> str:
 
 
 def require_current(stage: Stage, root: Path) -> None:
-    """Check that the code lock matches the code that runs.
+    """Check that the code lock, the file with a hash of each stage's code, matches the code.
 
     DVC compares the hashes of the code lock to decide whether a stage has to run. If Freshet was
     upgraded since the lock was written, that decision was wrong. A clone without a code lock always
@@ -99,7 +110,9 @@ def require_current(stage: Stage, root: Path) -> None:
     # The code may have changed on disk since this process first hashed it.
     hash_once.cache_clear()
     path = root / NAME
-    if path.is_file() and read_json(path).get(stage.name) != code_hash(stage):
+    if not path.is_file():
+        return
+    if read_json(path).get(stage.name) != code_hash(stage):
         raise FreshetError(
             f"{NAME} belongs to another version of Freshet; `freshet run` writes it again"
         )

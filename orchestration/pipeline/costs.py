@@ -58,7 +58,8 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
     rows = []
     for name in (*BASELINES, *settings.fusions, *settings.retrievers):
         encoder, index = settings.build_folders(project.artifacts, name)
-        if not (encoder.is_dir() and index.is_dir()):
+        is_built = encoder.is_dir() and index.is_dir()
+        if not is_built:
             continue
         retriever = open_retriever(encoder, index, settings.encoder)
         p50, p95 = latency(retriever.search, texts)
@@ -94,6 +95,7 @@ def recorded_seconds(project: Project, stage: Stage | None) -> float | None:
     """
     if stage is None:
         return None
+    # Without its inputs, the stage has no key by which its run could be found.
     for path in stage.inputs.values():
         if not (project.root / path).exists():
             return None

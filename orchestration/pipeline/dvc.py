@@ -91,9 +91,9 @@ def environment(project: Project, **extra: str) -> dict[str, str]:
         **extra: Further variables.
     """
     variables = dict(os.environ)
-    variables["PATH"] = os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    )
+    # The commands in `dvc.yaml` begin with `python`, which is looked for in these folders.
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    variables["PATH"] = os.pathsep.join(folders)
     variables["FRESHET_STATE"] = str(project.state)
     variables["PYTHONUNBUFFERED"] = "1"
     variables.update(extra)
@@ -103,9 +103,8 @@ def environment(project: Project, **extra: str) -> dict[str, str]:
 def initialise(project: Project) -> None:
     """Make the project's folder a DVC project if it is not one yet, and update its DVC files.
 
-    These are its code lock and its `dvc.yaml`.
-
-    In a git repository, DVC is set up to work with git, and otherwise without it.
+    These files are `dvc.yaml` and `code.lock.json`, the hashes of each stage's code. In a git
+    repository, DVC is set up to work with git, and otherwise without it.
     """
     code_lock.write(project.root)
     dvc_file.update(project.root)
@@ -138,18 +137,23 @@ def _configure_git(root: Path) -> None:
     A project that was copied or moved may have left or entered a repository. Outside a repository,
     DVC starts only with the setting `core.no_scm`.
     """
-    has_git = in_git(root)
+    # The shared file belongs to the user. Only the local file is changed.
     shared_config, local_config = (root / ".dvc" / name for name in CONFIG_FILES)
-    if has_git and _forbids_git(local_config):
+    is_forbidden_locally = _forbids_git(local_config)
+    is_forbidden = is_forbidden_locally or _forbids_git(shared_config)
+    if in_git(root):
+        if not is_forbidden_locally:
+            return
         change = ["core.no_scm", "--unset"]
-    elif not has_git and not _forbids_git(shared_config) and not _forbids_git(local_config):
-        change = ["core.no_scm", "true"]
     else:
-        return
+        if is_forbidden:
+            return
+        change = ["core.no_scm", "true"]
     subprocess.run(command_line("config", "-q", "--local", *change), cwd=root, check=True)
 
 
 def _forbids_git(config: Path) -> bool:
+    """Return whether a configuration file of DVC sets `core.no_scm`, so that DVC uses no git."""
     if not config.exists():
         return False
     pattern = r"^\s*no_scm\s*=\s*true\b"
@@ -212,15 +216,29 @@ def changed_stages(root: Path, settings: Mapping[str, Any]) -> set[str]:
     # A stage may run again if it reads the output of a changed stage. The stages in `dvc.lock` have
     # no order, so this is repeated until no further stage is found.
     while True:
-        outputs = {out["path"] for name in changed for out in recorded[name].get("outs", ())}
-        readers = set()
-        for name, stage in recorded.items():
-            paths = [dep["path"] for dep in stage.get("deps", ())]
-            if any(path.startswith(output) for path in paths for output in outputs):
-                readers.add(name)
+        readers = _readers_of(changed, recorded)
         if readers <= changed:
             return changed
         changed |= readers
+
+
+def _readers_of(addresses: set[str], recorded: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the addresses of the stages that read an output of the given stages.
+
+    Args:
+        addresses: Addresses of stages in `dvc.lock`.
+        recorded: The entries of all stages in `dvc.lock`, by address.
+    """
+    outputs = []
+    for address in addresses:
+        outputs.extend(output["path"] for output in recorded[address].get("outs", ()))
+
+    readers = set()
+    for address, entry in recorded.items():
+        for dependency in entry.get("deps", ()):
+            if dependency["path"].startswith(tuple(outputs)):
+                readers.add(address)
+    return readers
 
 
 def _has_changed(
@@ -233,11 +251,12 @@ def _has_changed(
         stage: The entry of the stage in `dvc.lock`.
         current: Present content of each file of parameters, by the name of the file.
     """
-    for dep in stage.get("deps", ()):
-        path = root / dep["path"]
-        if dep["path"] == SOURCE_LOCK and path.is_file():
-            content = path.read_bytes()
-            if hashlib.md5(content, usedforsecurity=False).hexdigest() != dep.get("md5"):
+    for dependency in stage.get("deps", ()):
+        path = root / dependency["path"]
+        if dependency["path"] == SOURCE_LOCK and path.is_file():
+            # DVC records files by their MD5.
+            digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+            if digest != dependency.get("md5"):
                 return True
     for file, parameters in stage.get("params", {}).items():
         for key, value in parameters.items():
@@ -271,6 +290,11 @@ def restore_lock(root: Path, copy: Path) -> bool:
 
 
 def _read_lock(root: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries of the stages in `dvc.lock`, by address; empty if no stage ever ran.
+
+    Raises:
+        FreshetError: If the file is cut off.
+    """
     path = root / LOCK
     if not path.exists():
         return {}
@@ -326,7 +350,8 @@ def remove_stale_notes(root: Path) -> bool:
     if not path.exists():
         return False
     pids = _noted_pids(path)
-    if not pids or any(runs_dvc(pid) for pid in pids):
+    is_in_use = any(runs_dvc(pid) for pid in pids)
+    if not pids or is_in_use:
         return False
     path.unlink(missing_ok=True)
     return True

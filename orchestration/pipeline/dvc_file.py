@@ -36,6 +36,7 @@ def stage_entry(stage: Stage, has_own_code: bool = True) -> dict[str, Any]:
             entry depends on the hash of the code in `code.lock.json`.
     """
     if stage.expand_by is not None:
+        # DVC replaces this by the name of each retriever.
         stage = stage.for_retriever("${key}")
 
     dependencies = list(stage.inputs.values())
@@ -82,11 +83,11 @@ def write(path: Path, has_own_code: bool = True) -> None:
 
 
 def update(root: Path) -> None:
-    """Bring `dvc.yaml` of a project with a code lock up to date with the installed stages.
+    """Bring the `dvc.yaml` of a project up to date with the installed stages.
 
     Another version of Freshet may have other stages, or stages that read other settings. Stages
     that the user added are kept. Nothing is written in a clone, whose `dvc.yaml` belongs to the
-    code.
+    code. A clone is recognised by its lack of a `code.lock.json`.
 
     Args:
         root: Folder of the project.

@@ -45,11 +45,16 @@ def adopt_synced_source(project: Project) -> bool:
 
     synced = _read_json_or_none(synced_source_file(project))
     lock = read_lock(project)
-    if synced is None or lock is None or lock["content_hash"] == synced["content_hash"]:
+    if synced is None or lock is None:
         return False
+    is_locked_already = lock["content_hash"] == synced["content_hash"]
+    if is_locked_already:
+        return False
+
     settings = parameters.load(project.params_file)
     current = make_source_lock(settings.corpus, project.root)
-    if current["content_hash"] != synced["content_hash"]:
+    has_changed_since_sync = current["content_hash"] != synced["content_hash"]
+    if has_changed_since_sync:
         return False
     ingest(project)
     return True
@@ -72,6 +77,7 @@ def lock_judgements(project: Project) -> None:
 
 
 def _set_judgement_hash(lock: dict[str, Any], project: Project) -> None:
+    """Set the hash of `judgements.jsonl` in a lock, or remove it if there is no such file."""
     value = judgement_hash(project.judgements)
     lock.pop(JUDGEMENT_LOCK, None)
     if value is not None:

@@ -141,11 +141,16 @@ def _path_from_project(root: Path, source: str, cwd: Path) -> str:
 
 
 def _write_project_files(root: Path) -> None:
+    """Write the files of a project besides `params.yaml`, with `dvc.yaml` as the last one.
+
+    Files that exist already are kept, so that an interrupted call can be repeated.
+    """
     (root / "inbox").mkdir(exist_ok=True)
     for name, text in PROJECT_FILES.items():
         if not (root / name).exists():
             write_text(root / name, text)
 
+    # An interrupted `git init` leaves a folder without HEAD, which git does not accept.
     is_interrupted = (root / ".git").is_dir() and not (root / ".git/HEAD").exists()
     if is_interrupted or not in_git(root):
         subprocess.run(["git", "init", "-q"], cwd=root, check=True)
@@ -155,6 +160,8 @@ def _write_project_files(root: Path) -> None:
 
 
 def _describe_source(corpus: CorpusSettings, root: Path) -> str:
+    """Describe the source of a new project in one line: its kind, its size, and ignored files."""
+    # The default source is a new folder. Its kind is not known before it contains files.
     if corpus.source == "auto":
         suffixes = ", ".join(DOCUMENT_SUFFIXES)
         return f"documents: put files ({suffixes}) into {corpus.path}/"

@@ -86,13 +86,14 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     planned: dict[str, PlannedStage] = {}
     for stage in required_rows(table, targets):
         address = stage.address
-        if missing_keys and address in recorded:
+        has_run = address in recorded
+        if missing_keys and has_run:
             reason = f"params.yaml lacks {', '.join(missing_keys)}, which a build writes there"
             planned[address] = PlannedStage(address, "maybe", (reason,))
             continue
 
         changes = ["it never ran"]
-        if address in recorded:
+        if has_run:
             changes = describe_changes(status.get(address, ()))
         upstream = []
         for earlier in stages.upstream(stage, table):
@@ -144,6 +145,8 @@ class PlannedBuild:
         if dagster_run:
             self.environment["FRESHET_DAGSTER_RUN"] = dagster_run
 
+        # A retrain builds in a workspace, whose state folder is that of the project it was made
+        # for. The backup of its `dvc.lock` must not replace the project's.
         backup_folder = project.state
         if project.home:
             backup_folder = project.root / ".dvc" / "tmp"
@@ -186,6 +189,7 @@ class PlannedBuild:
         for name in list(self.waiting):
             if name not in required:
                 continue
+            # The lock is released between two stages, so that other commands can use the project.
             with self.project.lock():
                 if hash_path(self.project.params_file) != self.settings_hash:
                     raise FreshetError(
@@ -202,6 +206,7 @@ class PlannedBuild:
             self.waiting.remove(name)
             if not self.waiting:
                 self.close()
+            # A stage whose output DVC skipped or restored is not reported.
             if ran:
                 yield name
 
@@ -262,15 +267,17 @@ class PlannedBuild:
     def _complete_settings(self) -> None:
         """Add keys that DVC requires and that are missing in params.yaml, with default values."""
         _, missing_keys = _table_and_missing_keys(self.project)
-        if missing_keys:
-            if self.project.home is None:
-                parameters.change_settings(self.project, missing_keys)
-            else:
-                parameters.write_overrides(self.project.params_file, missing_keys)
-            print_to_stderr(
-                "params.yaml lacked keys that DVC requires; their defaults are added: "
-                f"{', '.join(missing_keys)}"
-            )
+        if not missing_keys:
+            return
+        if self.project.home is None:
+            parameters.change_settings(self.project, missing_keys)
+        else:
+            # The settings of a workspace are its own, so no audit log records the change.
+            parameters.write_overrides(self.project.params_file, missing_keys)
+        print_to_stderr(
+            "params.yaml lacked keys that DVC requires; their defaults are added: "
+            f"{', '.join(missing_keys)}"
+        )
 
     def _repro(self, address: str, print_line: PrintLine) -> bool:
         """Run DVC for one stage, and return whether the stage itself ran.
@@ -283,10 +290,9 @@ class PlannedBuild:
         if self.warm_python is not None:
             # The program of the warm Python runs DVC. It comes first in PATH under the name
             # `python`, so DVC also starts the stage with it.
-            command[0] = str(self.warm_python.program)
-            variables["PATH"] = os.pathsep.join(
-                [str(self.warm_python.program.parent), variables["PATH"]]
-            )
+            python = self.warm_python.program
+            command[0] = str(python)
+            variables["PATH"] = os.pathsep.join([str(python.parent), variables["PATH"]])
         output = _DvcOutput(address, print_line)
 
         # DVC runs in a separate session, so that Ctrl-C in the terminal reaches only this process.
@@ -348,7 +354,9 @@ class _DvcOutput:
         if line.startswith(STAGE_ERROR_PREFIX):
             self.stage_error = line.removeprefix(STAGE_ERROR_PREFIX)
         elif line.startswith(DVC_ERROR_PREFIX):
-            self.dvc_error = line.partition("': ")[2] or line
+            # The line is: ERROR: failed to reproduce 'STAGE': REASON
+            reason = line.partition("': ")[2]
+            self.dvc_error = reason or line
         elif line and not line.startswith(IGNORED_PREFIXES):
             self._print_line(line)
 
@@ -440,24 +448,33 @@ def plan_stage(address: str, changes: list[str], upstream: list[PlannedStage]) -
         changes: Changes of its inputs, settings and code, in words.
         upstream: The plans of the stages whose outputs it reads.
     """
-    moving = [stage.address for stage in upstream if stage.action != "skip"]
+    rebuilt = [stage.address for stage in upstream if stage.action != "skip"]
 
     # A missing or changed input is not a reason if an earlier stage of this build writes it.
     ignored: tuple[str, ...] = ()
-    if moving:
+    if rebuilt:
         ignored = ("deleted artifacts/", "modified artifacts/")
     reasons = tuple(change for change in changes if not change.startswith(ignored))
 
     if reasons:
         return PlannedStage(address, "run", reasons)
-    if moving:
-        maybe = tuple(f"{name} may change its output" for name in moving)
-        return PlannedStage(address, "maybe", maybe)
+    if rebuilt:
+        possible_reasons = tuple(f"{name} may change its output" for name in rebuilt)
+        return PlannedStage(address, "maybe", possible_reasons)
     return PlannedStage(address, "skip", ())
 
 
 def describe_changes(entries: Sequence[Any]) -> list[str]:
-    """Return a line per change from the entries of `dvc status --json` for one stage."""
+    """Return a line per change from the entries of `dvc status --json` for one stage.
+
+    Args:
+        entries: Texts, or objects such as {"changed deps": {"params.yaml": {"seed": "modified"}}}.
+            An object has the changes of inputs and outputs by path, and of settings by file and
+            key.
+
+    >>> describe_changes([{"changed deps": {"params.yaml": {"seed": "modified"}}}, "changed cmd"])
+    ['modified setting seed', 'changed cmd']
+    """
     lines = []
     for entry in entries:
         if isinstance(entry, str):
@@ -466,7 +483,8 @@ def describe_changes(entries: Sequence[Any]) -> list[str]:
         for kind, paths in entry.items():
             for path, change in paths.items():
                 if isinstance(change, dict):
-                    lines += [f"{value} setting {key}" for key, value in change.items()]
+                    for key, key_change in change.items():
+                        lines.append(f"{key_change} setting {key}")
                 elif kind == "changed deps":
                     lines.append(f"{change} {path}")
                 else:

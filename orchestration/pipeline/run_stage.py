@@ -60,6 +60,7 @@ def run_stage(stage: Stage, project: Project) -> StageRecord:
         record = make_stage_record(stage, project, inputs, report, started, time.time())
 
         runs.spool_record(project, record)
+        # In a build of Freshet, the process that started DVC writes the record to MLflow.
         if RECORDER not in os.environ:
             runs.try_record_all(project)
         # Checkpoints are deleted last. If the stage fails before, DVC runs it again, and training
@@ -106,6 +107,7 @@ def _execute(
 
 
 def _require_unchanged(stage: Stage, project: Project, inputs: StageInputs) -> None:
+    """Raise an error if an input, the code or a setting of a stage changed while it ran."""
     changed = inputs.changes(stage_key.read_stage_inputs(stage, project.root))
     if changed:
         raise FreshetError(
@@ -137,8 +139,8 @@ def make_stage_record(
     commit, is_dirty = git_state(project.root)
     systems = {system: collect_numbers(metrics) for system, metrics in evaluated_systems(report)}
 
-    # Each evaluated system gets a separate run with its metrics. The stage's run has the metrics of
-    # the stage's retriever.
+    # Each evaluated system gets a separate run with its metrics. The stage's own run has only the
+    # metrics of the stage's retriever, or none if the stage belongs to no retriever.
     if systems:
         metrics = dict(systems.get(stage.retriever or "", {}))
     else:
@@ -174,6 +176,7 @@ def _build_name() -> str:
 
 
 def _recorded_files(output: Path) -> list[Path]:
+    """Return the small reports, tables and pictures in a stage's output, which MLflow keeps."""
     files = []
     for path in sorted(output.glob("*")):
         if path.suffix in RECORDED_SUFFIXES and path.stat().st_size < MAX_RECORDED_BYTES:
@@ -200,7 +203,11 @@ def collect_numbers(report: dict[str, Any]) -> dict[str, float]:
 
 
 def training_curve(output: Path) -> list[dict[str, Any]]:
-    """Return the rows of `history.json`, with metrics renamed to `dev.METRIC` as in other runs."""
+    """Return the rows of `history.json`, the values that a training measured at its steps.
+
+    Metrics such as `nDCG@10` are renamed to `dev.nDCG@10`, as in the runs of other stages. Empty
+    for a stage that does not train.
+    """
     path = output / "history.json"
     if not path.exists():
         return []
@@ -210,7 +217,8 @@ def training_curve(output: Path) -> list[dict[str, Any]]:
         renamed_row = {}
         for key, value in row.items():
             is_metric = "@" in key
-            renamed_row[f"dev.{key}" if is_metric else key] = value
+            name = f"dev.{key}" if is_metric else key
+            renamed_row[name] = value
         curve.append(renamed_row)
     return curve
 
@@ -225,14 +233,15 @@ def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
         generations: Number of ancestor processes among which DVC is looked for.
         interval: Seconds between two checks.
     """
-    # A stage that is forked from a warm Python is not a child of DVC. The environment then names
-    # the process that DVC started.
+    # A stage may be forked from a warm Python, a process that has imported slow libraries. It is
+    # then not a child of DVC, and the environment names the process that DVC started.
     launcher = psutil.Process(int(os.environ.get(LAUNCHER, os.getpid())))
     watched = []
     for process in launcher.parents()[:generations]:
         if runs_dvc(process.pid, "orchestration.pipeline.run_stage"):
             watched.append(process)
     if LOCK_HELD in os.environ:
+        # The variable has the process id of the build that holds the project's lock.
         watched.append(psutil.Process(int(os.environ[LOCK_HELD])))
     if not watched:
         return
@@ -242,12 +251,19 @@ def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
 
 
 def _kill_when_one_ends(watched: list[psutil.Process], interval: float) -> None:
+    """Kill this process as soon as one of the watched processes has ended.
+
+    Args:
+        watched: The processes.
+        interval: Seconds between two checks.
+    """
     while all(_is_alive(process) for process in watched):
         time.sleep(interval)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _is_alive(process: psutil.Process) -> bool:
+    """Return whether a process has not ended. A zombie has ended, and waits for its parent."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -255,9 +271,9 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _verify_inputs(project: Project, stage: Stage, table: Sequence[Stage]) -> None:
-    """Check the outputs that a stage reads, because a plain `dvc repro` may have restored them.
+    """Check the contracts of the outputs that a stage reads.
 
-    A build of Freshet has checked them before.
+    A plain `dvc repro` may have restored them from a cache, and DVC checks no contract.
     """
     with project.lock():
         verify_outputs(project, stages.upstream(stage, table))
@@ -273,7 +289,9 @@ def main(arguments: list[str]) -> int:
         settings = parameters.load(project.params_file)
         table = stages.expand(settings.retrievers, settings.fusions)
         (stage,) = stages.find(arguments[0], table)
-        if RECORDER not in os.environ:
+        # A build of Freshet sets the variable. It has verified the inputs already.
+        is_bare_dvc = RECORDER not in os.environ
+        if is_bare_dvc:
             _verify_inputs(project, stage, table)
         record = run_stage(stage, project)
     except FreshetError as error:

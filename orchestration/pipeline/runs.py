@@ -33,7 +33,7 @@ from model_code.settings import require
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Metric, Run
+    from mlflow.entities import Experiment, Metric, Param, Run
 
 
 # Name of the MLflow experiment of the first project in a store. The experiment of any further
@@ -156,6 +156,7 @@ def tracking_uri(project: Project) -> str:
 
 
 def _own_uri(project: Project) -> str:
+    """Return the address of the MLflow store in the project's state folder."""
     return sqlite_url(store_folder(project) / "mlflow.db")
 
 
@@ -164,14 +165,15 @@ def store_folder(project: Project) -> Path:
     return project.state.resolve() / "mlflow"
 
 
-@lru_cache(maxsize=4)
-def _cached_store(uri: str, project: Project) -> RunStore:
-    return RunStore(project)
-
-
 def run_store(project: Project) -> RunStore:
     """Return the project's store of runs. It is opened once per process and address."""
     return _cached_store(tracking_uri(project), project)
+
+
+@lru_cache(maxsize=4)
+def _cached_store(uri: str, project: Project) -> RunStore:
+    """Open the store. The address is an argument only because the cache must depend on it."""
+    return RunStore(project)
 
 
 def find_run(project: Project, key: str) -> str | None:
@@ -267,15 +269,19 @@ class RunStore:
             self.client.delete_run(run.info.run_id)
 
         build_tags = self._build_tags(record, started_ms)
-        tags = {**_stage_tags(record), **build_tags}
+        tags = _stage_tags(record)
+        tags.update(build_tags)
         run = self.client.create_run(self.experiment, started_ms, tags, run_name=record.name)
         run_id = run.info.run_id
         self._log_numbers(run_id, record)
         self._log_inputs(run_id, record)
         for path in record.artifacts:
             self.client.log_artifact(run_id, str(path))
+
+        # The runs of systems are children of the build or, without a build, of the stage.
+        parent_tags = build_tags or {PARENT: run_id}
         for system, metrics in record.systems.items():
-            self._record_system(system, metrics, record, build_tags or {PARENT: run_id})
+            self._record_system(system, metrics, record, parent_tags)
 
         self.client.set_terminated(run_id, "FINISHED", ended_ms)
         if build_tags:
@@ -292,28 +298,35 @@ class RunStore:
         return runs[0].info.run_id if runs else None
 
     def _build_tags(self, record: StageRecord, started_ms: int) -> dict[str, str]:
-        """Return the tags that make a run a child of the run of its build.
+        """Find or create the run of the build, and return the tags of its children.
 
-        The run of the build is created with the first stage. Without a build there are no tags.
+        The run of the build is created with the first stage, and shows the results of all stages.
+        The tags make the run of a stage a child of it. Without a build there are no tags.
         """
         if not record.build:
             return {}
-        tags = {BUILD: record.build, KIND: record.kind}
-        facts = {**tags, SOURCE_NAME: SOURCE_COMMAND, SOURCE_TYPE: "LOCAL", USER: _user_name()}
+        build_tags = {
+            BUILD: record.build,
+            KIND: record.kind,
+            SOURCE_NAME: SOURCE_COMMAND,
+            SOURCE_TYPE: "LOCAL",
+            USER: _user_name(),
+        }
         if record.git_commit:
-            facts[COMMIT] = record.git_commit
+            build_tags[COMMIT] = record.git_commit
         query = f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'"
-        build_run = self._find_or_create_run(query, started_ms, facts, record.build)
+        build_run = self._find_or_create_run(query, started_ms, build_tags, record.build)
         build_run_id = build_run.info.run_id
         self._log_inputs(build_run_id, record)
         self._show_on_build(build_run_id, record)
-        return {**tags, PARENT: build_run_id}
+        return {BUILD: record.build, KIND: record.kind, PARENT: build_run_id}
 
     def _show_on_build(self, run_id: str, record: StageRecord) -> None:
         """Write the stage's changed settings and its systems' metrics to the run of the build."""
         from mlflow.entities import Param
 
         changed = self._changed_params(record)
+        # MLflow refuses another value of a parameter that the run has already.
         known = self.client.get_run(run_id).data.params
         params = []
         for key, value in changed.items():
@@ -325,11 +338,8 @@ class RunStore:
         for system, metrics in record.systems.items():
             for metric, value in metrics.items():
                 values[f"{system}.{metric}"] = value
-        metrics = _metrics(values, (), int(record.ended * 1000))
-        while metrics or params:
-            self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
-            metrics = metrics[METRICS_PER_BATCH:]
-            params = params[PARAMS_PER_BATCH:]
+        points = _metrics(values, (), int(record.ended * 1000))
+        self._log_in_batches(run_id, points, params)
 
     def _changed_params(self, record: StageRecord) -> dict[str, str]:
         """Return the settings that have changed since the last finished run of the stage.
@@ -373,32 +383,56 @@ class RunStore:
         record: StageRecord,
         parent_tags: Mapping[str, str],
     ) -> None:
+        """Record the metrics of one evaluated system in a run of its own.
+
+        Args:
+            system: Name of the system.
+            metrics: Its metrics.
+            record: The record of the stage that evaluated it.
+            parent_tags: Tags that name the parent run: the build or, without a build, the stage.
+        """
         ended_ms = int(record.ended * 1000)
         query = f"tags.`{SYSTEM}` = '{system}' and tags.`{PARENT}` = '{parent_tags[PARENT]}'"
+        # The run has the name of the system and, for a pilot or a retrain, the kind of build.
         name = record.name.replace(record.stage, system)
-        run = self._find_or_create_run(query, ended_ms, {SYSTEM: system, **parent_tags}, name)
+        tags = {SYSTEM: system}
+        tags.update(parent_tags)
+        run = self._find_or_create_run(query, ended_ms, tags, name)
         self.client.log_batch(run.info.run_id, _metrics(metrics, (), ended_ms))
         self.client.set_terminated(run.info.run_id, "FINISHED", ended_ms)
 
     def _find_or_create_run(self, query: str, time_ms: int, tags: dict[str, str], name: str) -> Run:
+        """Return the newest run that matches an MLflow query; a new run if none matches.
+
+        Args:
+            query: The query.
+            time_ms: Start of a new run, in milliseconds since the epoch.
+            tags: Tags of a new run.
+            name: Name of a new run.
+        """
         runs = self._newest_runs(query, limit=1)
         if runs:
             return runs[0]
         return self.client.create_run(self.experiment, time_ms, tags, run_name=name)
 
     def _newest_runs(self, query: str, limit: int = 10) -> list[Run]:
+        """Return at most `limit` runs of the project that match an MLflow query, newest first."""
         return self.client.search_runs(
             [self.experiment], query, max_results=limit, order_by=["attributes.start_time DESC"]
         )
 
     def _log_numbers(self, run_id: str, record: StageRecord) -> None:
+        """Write the settings of a stage as parameters of its run, and its numbers as metrics."""
         from mlflow.entities import Param
 
-        params = [
-            Param(valid_name(key), str(value)[:MAX_PARAM_LENGTH])
-            for key, value in record.params.items()
-        ]
+        params = []
+        for key, value in record.params.items():
+            params.append(Param(valid_name(key), str(value)[:MAX_PARAM_LENGTH]))
         metrics = _metrics(record.metrics, record.curves, int(record.ended * 1000))
+        self._log_in_batches(run_id, metrics, params)
+
+    def _log_in_batches(self, run_id: str, metrics: list[Metric], params: list[Param]) -> None:
+        """Write metrics and parameters to a run, in requests that MLflow does not refuse."""
         while metrics or params:
             self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
             metrics = metrics[METRICS_PER_BATCH:]
@@ -441,6 +475,7 @@ def record_verdict(project: Project, build: str, passed: bool, reasons: str) -> 
 
 
 def _stage_tags(record: StageRecord) -> dict[str, str]:
+    """Return the tags by which the run of a stage is found: its key, its stage and its commit."""
     tags = {KEY: record.key, STAGE: record.stage, DIRTY: str(record.git_dirty).lower()}
     if record.git_commit:
         tags[COMMIT] = record.git_commit
@@ -452,14 +487,23 @@ def _stage_tags(record: StageRecord) -> dict[str, str]:
 def _metrics(
     values: Mapping[str, float], curves: Sequence[Mapping[str, Any]], time_ms: int
 ) -> list[Metric]:
-    """Return the points for MLflow: one for each value, and one for each number in the curves."""
+    """Return the points for MLflow: one for each value, and one for each number in the curves.
+
+    Args:
+        values: Values by name. Their points have step 0.
+        curves: Rows with a "step" and values at that step.
+        time_ms: Time of all points, in milliseconds since the epoch.
+    """
     from mlflow.entities import Metric
 
-    metrics = [Metric(valid_name(name), float(value), time_ms, 0) for name, value in values.items()]
+    metrics = []
+    for name, value in values.items():
+        metrics.append(Metric(valid_name(name), float(value), time_ms, step=0))
     for row in curves:
+        step = int(row["step"])
         for name, value in row.items():
             if name != "step" and isinstance(value, (int, float)):
-                metrics.append(Metric(valid_name(name), float(value), time_ms, int(row["step"])))
+                metrics.append(Metric(valid_name(name), float(value), time_ms, step))
     return metrics
 
 
@@ -495,13 +539,17 @@ def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
 
         client = MlflowClient(uri, uri)
         experiment = _find_or_create_experiment(client, project, is_own, artifact_root)
-        has_moved = artifact_root and experiment.artifact_location != artifact_root
-        if ARTIFACT_ROOT not in os.environ and artifact_root and has_moved:
+        # The project's own store holds absolute paths. They are wrong after the project was moved.
+        # An address that a user has chosen is never rewritten.
+        is_chosen = ARTIFACT_ROOT in os.environ
+        has_moved = experiment.artifact_location != artifact_root
+        if artifact_root and has_moved and not is_chosen:
             _rewrite_artifact_paths(folder, experiment.artifact_location, artifact_root)
         return client, experiment
 
 
 def _configure_mlflow(uri: str) -> None:
+    """Set MLflow's log levels and environment variables, which it reads when a store is opened."""
     # The import of mlflow sets log levels that print too much, so they are set again here.
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -546,9 +594,11 @@ def _find_or_create_experiment(
         project.require_own_identity()
     identity = project.identity
 
+    # Find out who owns the experiment `freshet`. A missing one will be this project's.
     experiment = client.get_experiment_by_name(EXPERIMENT)
     owner = experiment.tags.get(OWNER) if experiment else identity
-    if owner is None and (is_own_store or project.promotions.exists()):
+    may_claim = is_own_store or project.promotions.exists()
+    if owner is None and may_claim:
         client.set_experiment_tag(experiment.experiment_id, OWNER, identity)
         owner = identity
 
@@ -563,14 +613,22 @@ def _find_or_create_experiment(
 
 
 def _rewrite_artifact_paths(folder: Path, old: str, new: str) -> None:
-    """Correct the artifact paths in a store that was moved or copied with its project."""
+    """Correct the artifact paths in a store that was moved or copied with its project.
+
+    Args:
+        folder: Folder of the store, with the SQLite database.
+        old: Address of the artifacts before, with which the stored paths begin.
+        new: Address of the artifacts now.
+    """
     with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
         for table, column in ARTIFACT_PATH_COLUMNS:
             statement = (
                 f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
                 f"WHERE substr({column}, 1, ?) = ?"
             )
-            database.execute(statement, (new, len(old) + 1, len(old), old))
+            # SQL counts characters from 1, so the rest of a path begins at this character.
+            rest_start = len(old) + 1
+            database.execute(statement, (new, rest_start, len(old), old))
 
 
 def spool_record(project: Project, record: StageRecord) -> None:
@@ -616,6 +674,7 @@ def record_all(project: Project) -> None:
 
 
 def _spool_entries(project: Project) -> list[Path]:
+    """Return the folders of the records that wait to be written to MLflow, oldest first."""
     return sorted(path.parent for path in project.state.glob(f"spool/*/{RECORD}"))
 
 

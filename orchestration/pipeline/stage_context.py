@@ -42,6 +42,7 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
         f"retrievers.{stage.retriever}": "retriever",
         f"fusions.{stage.retriever}": "fusion",
     }
+    # None is a possible value of a setting, so another object marks a missing one.
     absent = object()
     groups = {}
     missing = []

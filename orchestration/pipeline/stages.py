@@ -86,13 +86,17 @@ def find(address: str, stages: Iterable[Stage]) -> tuple[Stage, ...]:
 
 def upstream(stage: Stage, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     """Return the stages whose output `stage` reads directly."""
-    return tuple(
-        other
-        for other in stages
-        if any(_overlaps(path, other.output) for path in stage.inputs.values())
-    )
+    inputs = list(stage.inputs.values())
+    earlier = []
+    for other in stages:
+        if any(_overlaps(path, other.output) for path in inputs):
+            earlier.append(other)
+    return tuple(earlier)
 
 
 def _overlaps(first: str, second: str) -> bool:
     """Return whether two paths are the same or one lies inside the other."""
-    return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
+    # With the slash, artifacts/index is not taken for a parent of artifacts/index_2.
+    first_folder = f"{first}/"
+    second_folder = f"{second}/"
+    return first_folder.startswith(second_folder) or second_folder.startswith(first_folder)

@@ -68,6 +68,11 @@ def _versions(project: Project, stages: Iterable[Stage]) -> Iterator[tuple[Stage
 
 
 def _check(project: Project, stage: Stage) -> None:
+    """Check that the output of a stage, as it lies in place, keeps the stage's contract.
+
+    Raises:
+        BrokenOutput: If it does not.
+    """
     settings = parameters.load(project.params_file)
     output = project.root / stage.output
     context = stage_context(stage, project, settings, output, project.state / "checkpoints")
@@ -83,7 +88,7 @@ def _check(project: Project, stage: Stage) -> None:
 def _read_notes(project: Project) -> dict[str, str]:
     """Return the hash of the checked output of each stage, by address.
 
-    A file that a crash cut off has no notes: its outputs are checked again.
+    If a crash cut the file off, there are no notes, and all outputs are checked again.
     """
     path = project.root / NOTES
     if not path.is_file():

@@ -23,13 +23,16 @@ def main(address: str, arguments: list[str]) -> int:
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
 
-        def end_command(*_: object) -> None:
-            # The server ends the command when the connection closes, and still answers.
+        def end_command(*signal_arguments: object) -> None:
+            # The server ends the command when no more can be sent. It still sends the exit code.
             server.shutdown(socket.SHUT_WR)
 
         signal.signal(signal.SIGTERM, end_command)
-        socket.send_fds(server, [len(content).to_bytes(LENGTH_BYTES, "big")], [0, 1, 2])
+        # The descriptors 0, 1 and 2 are the standard input, output and error of the command.
+        length = len(content).to_bytes(LENGTH_BYTES, "big")
+        socket.send_fds(server, [length], [0, 1, 2])
         server.sendall(content)
+        # The answer is the exit code as one byte. It is empty if the server has ended.
         answer = server.recv(1)
     if not answer:
         print("error: the Python of this build ended; run the command again", file=sys.stderr)
@@ -38,6 +41,7 @@ def main(address: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # The server runs modules only. This process becomes a new Python for anything else.
     if sys.argv[2:3] != ["-m"]:
         os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
     sys.exit(main(sys.argv[1], sys.argv[2:]))

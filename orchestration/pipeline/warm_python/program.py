@@ -89,6 +89,11 @@ def is_on() -> bool:
 
 
 def _start_server(address: Path) -> subprocess.Popen[bytes]:
+    """Start the server at a socket. Clients may connect at once, before it has imported anything.
+
+    The server inherits the listening socket. It ends when its standard input is closed, which the
+    operating system does even if this process is killed.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(address))
         listener.listen()
@@ -104,6 +109,7 @@ def _start_server(address: Path) -> subprocess.Popen[bytes]:
 
 
 def _end_server(server: subprocess.Popen[bytes], folder: Path) -> None:
+    """Close the server's standard input, wait until it has ended, and delete its folder."""
     if server.stdin is not None:
         server.stdin.close()
     server.wait()

@@ -105,15 +105,13 @@ def serve(listener: socket.socket) -> Request | None:
                 if request is None:
                     client.close()
                     continue
-                pid = os.fork()
-                if pid == 0:
+                command = fork_command(request, client)
+                if command is None:
+                    # This is the forked process.
                     client.close()
                     release(commands)
                     selector.close()
                     return request
-                for descriptor in request.streams:
-                    os.close(descriptor)
-                command = RunningCommand(pid, os.pidfd_open(pid), client)
                 selector.register(client, selectors.EVENT_READ, command)
                 selector.register(command.pidfd, selectors.EVENT_READ, command)
                 commands.add(command)
@@ -121,9 +119,11 @@ def serve(listener: socket.socket) -> Request | None:
                 # The process and its client ended at the same time.
                 continue
             elif key.fileobj is key.data.client:
+                # The client has closed the connection: the build was interrupted.
                 selector.unregister(key.data.client)
                 stop(key.data)
             else:
+                # The process of a command has ended.
                 selector.unregister(key.data.pidfd)
                 if key.data.is_wanted:
                     selector.unregister(key.data.client)
@@ -132,17 +132,43 @@ def serve(listener: socket.socket) -> Request | None:
     return None
 
 
+def fork_command(request: Request, client: socket.socket) -> RunningCommand | None:
+    """Fork a process that will run a request.
+
+    Args:
+        request: The request.
+        client: Connection to the client that waits for the exit code.
+
+    Returns:
+        In the server, the running command. None in the forked process.
+    """
+    pid = os.fork()
+    if pid == 0:
+        return None
+    # The forked process has copies of the streams.
+    for descriptor in request.streams:
+        os.close(descriptor)
+    return RunningCommand(pid, os.pidfd_open(pid), client)
+
+
 def read_request(client: socket.socket) -> Request | None:
-    """Read the request of a client; None if the client was killed before it was complete."""
+    """Read the request of a client; None if the client was killed before it was complete.
+
+    The client sends the length of its request, the file descriptors of its standard streams, and
+    the request as JSON.
+    """
     head, streams, _, _ = socket.recv_fds(client, LENGTH_BYTES, STREAMS)
     length = int.from_bytes(head, "big")
     with client.makefile("rb") as stream:
         content = stream.read(length)
-    if not head or len(content) < length:
+    is_complete = bool(head) and len(content) == length
+    if not is_complete:
         for descriptor in streams:
             os.close(descriptor)
         return None
     arguments, folder, variables = json.loads(content)
+
+    # A stage watches the ancestors of its client. The kernel tells the id of the client's process.
     peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
     client_pid, _, _ = PEER.unpack(peer)
     variables[LAUNCHER] = str(client_pid)
@@ -164,8 +190,10 @@ def stop(command: RunningCommand) -> None:
 
 def finish(command: RunningCommand) -> None:
     """Send the exit code of a process that has ended to its client."""
-    code = os.waitstatus_to_exitcode(os.waitpid(command.pid, 0)[1])
+    _, status = os.waitpid(command.pid, 0)
+    code = os.waitstatus_to_exitcode(status)
     if code < 0:
+        # The process was ended by the signal with the number -code.
         code = SIGNAL_BASE - code
     os.close(command.pidfd)
     # The client may have been killed.
@@ -176,12 +204,14 @@ def finish(command: RunningCommand) -> None:
 
 def run(request: Request) -> None:
     """Run a command in this process as a new Python would."""
+    # The streams become the standard input, output and error, which have the numbers 0, 1 and 2.
     for number, descriptor in enumerate(request.streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.variables)
+    # All forked processes would otherwise draw the same random numbers.
     random.seed()
     sys.path.insert(0, request.folder)
     sys.argv = request.arguments[1:]
