@@ -68,12 +68,14 @@ class TrailEntry:
         if len(self.documents) > MAX_SHOWN_DOCUMENTS:
             shown.append(f"and {len(self.documents) - MAX_SHOWN_DOCUMENTS:,} more")
 
-        parts = [self.detail, ", ".join(shown)]
+        description = [self.detail, ", ".join(shown)]
         if self.source:
-            parts.append(f"from {self.source}")
-        what = "; ".join(part for part in parts if part)
-        line = f"{self._moment:%Y-%m-%d %H:%M:%S}  {self.actor:12}  {self.action:13}  "
-        return f"{line}{self.count:>6,}  {what}".rstrip()
+            description.append(f"from {self.source}")
+        what = "; ".join(part for part in description if part)
+
+        # Time, actor, action and count are columns of fixed width.
+        columns = f"{self._moment:%Y-%m-%d %H:%M:%S}  {self.actor:12}  {self.action:13}  "
+        return f"{columns}{self.count:>6,}  {what}".rstrip()
 
     @property
     def _moment(self) -> datetime:
@@ -156,7 +158,10 @@ def _promotions(lines: Sequence[Mapping[str, Any]]) -> list[TrailEntry]:
 def _entries_of_lines(
     lines: Sequence[AuditEntry], summaries: Sequence[EventSummary]
 ) -> list[TrailEntry]:
-    """Return the lines of the audit log with the documents of their events."""
+    """Return the lines of the audit log with the documents of their events.
+
+    A line of the log names its events in the ledger by ranges of ids.
+    """
     by_id = {summary.id: summary for summary in summaries}
     entries = []
     for line in lines:
@@ -174,7 +179,8 @@ def _unclaimed_entries(
 ) -> list[TrailEntry]:
     """Return entries for changes in the ledger that the audit log does not mention.
 
-    They were made by a process that was killed before it wrote its line, or by another tool.
+    They were made by a process that was killed before it wrote its line, or by another tool. Events
+    of one kind that came from one source at one time are one entry.
     """
     claimed: set[int] = set()
     for line in lines:
@@ -188,10 +194,10 @@ def _unclaimed_entries(
         if summary.id not in claimed:
             key = (summary.kind, summary.source, summary.received)
             changes.setdefault(key, []).append(summary)
-    return [
-        _entry(received, UNKNOWN_ACTOR, kind, len(found), found)
-        for (kind, _, received), found in changes.items()
-    ]
+    entries = []
+    for (kind, _, received), found in changes.items():
+        entries.append(_entry(received, UNKNOWN_ACTOR, kind, len(found), found))
+    return entries
 
 
 def _entry(
@@ -202,6 +208,16 @@ def _entry(
     summaries: Sequence[EventSummary],
     detail: str = "",
 ) -> TrailEntry:
+    """Return an entry of the audit trail for one change.
+
+    Args:
+        moment: Time of the change, in seconds since 1970.
+        actor: Who made the change.
+        action: Kind of the change.
+        count: Number of documents, opinions, judgements, settings or versions.
+        summaries: The events of the change in the ledger, which name its documents.
+        detail: Further facts, such as the names of settings.
+    """
     # The event of a revert names no document.
     of_documents = [summary for summary in summaries if summary.kind != EventKind.REVERT]
     documents = dict.fromkeys(summary.document_id for summary in of_documents)

@@ -227,6 +227,7 @@ def require_current(project: Project, retrievers: Iterable[str]) -> None:
             command to run.
     """
     settings = parameters.load(project.params_file)
+    # All baselines are evaluated by one stage.
     addresses = [_evaluation_stage(settings, name).address for name in retrievers]
     addresses = list(dict.fromkeys(addresses))
 
@@ -260,25 +261,34 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
         return names[0]
 
     scores = {name: _dev_scores(project, name) for name in names}
-    if not all(dev.get("queries") for dev in scores.values()):
+    has_dev_queries = all(dev.get("queries") for dev in scores.values())
+    if not has_dev_queries:
         raise FreshetError(
             "there are no dev queries to choose the best retriever by: name it yourself "
             "(`freshet register NAME`), or raise corpus.splits.dev_share in params.yaml"
         )
     metric = settings.promotion.metric
+    # Of equal scores, the last name wins, so that the choice does not depend on the order.
     return max(names, key=lambda name: (scores[name][metric], name))
 
 
 def best_untrained(project: Project, settings: Parameters) -> str:
     """Return the baseline with the best promotion metric on dev, or the fusion if dev is empty."""
     scores = {name: _dev_scores(project, name) for name in settings.searchable_baselines}
-    if not all(dev.get("queries") for dev in scores.values()):
+    has_dev_queries = all(dev.get("queries") for dev in scores.values())
+    if not has_dev_queries:
+        # The last baseline is the fusion.
         return parameters.BASELINES[-1]
     metric = settings.promotion.metric
     return max(scores, key=lambda name: scores[name][metric])
 
 
 def _dev_scores(project: Project, name: str) -> dict[str, Any]:
+    """Return the metrics of a system on the split dev, and its number of `queries`.
+
+    Raises:
+        FreshetError: If the system is not evaluated yet.
+    """
     path = evaluation_folder(project.artifacts, name) / "metrics.json"
     if not path.exists():
         raise FreshetError(f"{name} is not evaluated yet: run `freshet run`")

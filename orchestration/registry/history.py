@@ -64,6 +64,7 @@ def read(project: Project) -> list[dict[str, Any]]:
 
 
 def _is_last_line(project: Project, action: str, before: str | None, after: str | None) -> bool:
+    """Return whether the last line of the history records this very change of the champion."""
     lines = read(project)
     if not lines:
         return False

@@ -41,6 +41,7 @@ def read_roles(project: Project) -> dict[str, Version | None]:
         FreshetError: If the store is damaged, or another program has locked it.
     """
     path = store_folder(project) / DATABASE
+    # The address of the project's own store is a URL that ends with the path of its file.
     is_own_store = tracking_uri(project).endswith(str(path))
     if is_own_store:
         if not path.exists():
@@ -76,6 +77,12 @@ def _read_own_store(path: Path) -> dict[str, Version | None] | None:
 
 
 def _roles_of_model(connection: sqlite3.Connection, model: str) -> dict[str, Version | None]:
+    """Return the version in each role of `versions.ROLES`, or None, from MLflow's tables.
+
+    Args:
+        connection: Connection to MLflow's database.
+        model: Name of the registered model.
+    """
     numbers = dict.fromkeys(versions.ROLES)
 
     aliases = connection.execute(
@@ -93,6 +100,7 @@ def _roles_of_model(connection: sqlite3.Connection, model: str) -> dict[str, Ver
 
     champion_number = numbers[CHAMPION]
     if champion_number is not None:
+        # The tag is an empty text if the champion replaced no version.
         tags = _version_tags(connection, model, champion_number)
         numbers[PREVIOUS] = tags.get(versions.REPLACED) or None
 
@@ -110,10 +118,12 @@ def _read_version(connection: sqlite3.Connection, model: str, number: str | None
     if row is None:
         return None
     tags = _version_tags(connection, model, number)
+    # `from_registered` reads three attributes of MLflow's own class.
     return Version.from_registered(SimpleNamespace(version=number, run_id=row[0], tags=tags))
 
 
 def _version_tags(connection: sqlite3.Connection, model: str, number: str) -> dict[str, str]:
+    """Return the tags of a version, by name."""
     rows = connection.execute(
         "SELECT key, value FROM model_version_tags WHERE name = ? AND version = ?",
         (model, int(number)),

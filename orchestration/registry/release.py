@@ -161,10 +161,15 @@ def promote(
     """
     with open_registry(project) as registry:
         reconciled = reconcile_alias(project)
-        if challenger is None and reconciled is not None and not _has_challenger(registry):
+        has_candidate = challenger is not None or _has_challenger(registry)
+        # A person's change of the alias is the whole promotion if nothing else is to be judged.
+        if reconciled is not None and not has_candidate:
             return reconciled
-        result = _promote(project, registry, rules or GateRules.load(project), challenger, verdict)
+        if rules is None:
+            rules = GateRules.load(project)
+        result = _promote(project, registry, rules, challenger, verdict)
 
+    # A retrain, which names its challenger, leaves the live index as it is.
     champion_stays = not result.passed and result.champion is not None
     if challenger is None and champion_stays and not _is_live(project, result.champion):
         open_version(project, result.champion)
@@ -248,8 +253,11 @@ def manual_alias_change(project: Project) -> ManualAliasChange | None:
     """
     before = versions.version_with_alias(project, RECORDED_CHAMPION)
     after = versions.version_with_alias(project, CHAMPION)
-    unchanged = after is None if before is None else before.is_same(after)
-    if unchanged:
+    if before is None:
+        is_unchanged = after is None
+    else:
+        is_unchanged = before.is_same(after)
+    if is_unchanged:
         return None
 
     # A promotion by Freshet may have been interrupted after it moved the alias. The history tells
@@ -344,6 +352,15 @@ def _promote(
     challenger: Version | None,
     verdict: Verdict | None,
 ) -> PromotionResult:
+    """Ask the gate about a challenger, and make it champion and live, or record the refusal.
+
+    Args:
+        project: The project.
+        registry: The open registry.
+        rules: The rules of the gate.
+        challenger: The version to judge. None: the version with the alias `challenger`.
+        verdict: A verdict of the gate on this version. None: the gate is asked now.
+    """
     candidate, champion = _candidate_and_champion(project, registry, challenger)
     if candidate.is_same(champion):
         return _open_current_champion(project, candidate)
@@ -384,6 +401,7 @@ def _make_champion(
 
 
 def _open_current_champion(project: Project, champion: Version) -> PromotionResult:
+    """Make the champion live, for a promotion whose candidate is the champion already."""
     open_version(project, champion)
     return PromotionResult(champion, True, _already_champion(champion), already_champion=True)
 
@@ -414,11 +432,12 @@ def _put_alias_back(
     registry.set_champion(champion)
 
     summary = f"{champion} is the champion again: {change}"
+    # After a deleted alias, there is no version to judge.
     if change.after is not None:
         registry.remove_challenger(change.after)
-    if change.after is not None and verdict is not None:
-        registry.record_verdict(change.after, verdict)
-        summary += f" against the gate: {'; '.join(verdict.reasons)}"
+        if verdict is not None:
+            registry.record_verdict(change.after, verdict)
+            summary += f" against the gate: {'; '.join(verdict.reasons)}"
     return PromotionResult(champion, False, summary)
 
 
@@ -487,6 +506,7 @@ def _has_challenger(registry: Registry) -> bool:
 
 
 def _last_champion_change(project: Project) -> dict[str, Any] | None:
+    """Return the last line of the history that made another version champion, or None."""
     for line in reversed(history.read(project)):
         if line["action"] in history.CHAMPION_CHANGES:
             return line
@@ -533,9 +553,10 @@ def _live_build_provenance(project: Project) -> Mapping[str, Any] | None:
     if not (project.live / CURRENT).is_file():
         return None
 
-    collection = GenerationStore(project.live, default_retriever(project.live))
-    generations = {generation.number: generation for generation in collection.generations()}
-    current = generations.get(collection.current_number())
+    store = GenerationStore(project.live, default_retriever(project.live))
+    generations = {generation.number: generation for generation in store.generations()}
+    current = generations.get(store.current_number())
+    # `build` is the number of the first generation of the build.
     if current is None or current.build not in generations:
         return {}
     return generations[current.build].manifest["provenance"]

@@ -20,15 +20,18 @@ from orchestration.registry.shadow_record import load_record
 from orchestration.registry.versions import CHALLENGER, CHAMPION, SHADOW_TAG
 
 
-def find_challenger(project: Project, opened: str) -> dict[str, Any] | None:
+def find_challenger(project: Project, open_version: str) -> dict[str, Any] | None:
     """Return version, retriever and files of the challenger, and record its finding in MLflow.
+
+    The finding states how the challenger compared with the champion on live queries so far.
 
     Args:
         project: The project.
-        opened: Number of the version that is open; its files are not downloaded again.
+        open_version: Number of the version that is open; its files are not downloaded again.
 
     Returns:
-        None if this project has no challenger, or it is also the champion.
+        `version`, `retriever` and `files`. None if this project has no challenger, or if the
+        challenger is also the champion.
     """
     with versions.open_registry(project) as registry:
         challenger = registry.version_with_alias(CHALLENGER)
@@ -42,15 +45,16 @@ def find_challenger(project: Project, opened: str) -> dict[str, Any] | None:
             )
 
     files = None
-    if challenger.version != opened:
+    if challenger.version != open_version:
         files = str(versions.download_files(project, challenger))
     return {"version": challenger.version, "retriever": challenger.retriever, "files": files}
 
 
 def main(arguments: list[str]) -> None:
     """Print the challenger of the project at `arguments[0]` as JSON."""
-    root, opened = arguments
-    print(json.dumps(find_challenger(Project.find(Path(root)), opened)))
+    root, open_version = arguments
+    challenger = find_challenger(Project.find(Path(root)), open_version)
+    print(json.dumps(challenger))
 
 
 if __name__ == "__main__":

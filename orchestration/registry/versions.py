@@ -176,6 +176,11 @@ class Registry:
         return None
 
     def _number_with_role(self, role: str) -> str | None:
+        """Return the number of the version that has one of the `ROLES`.
+
+        Two roles are aliases of the model in MLflow, one is a tag of the model, and the previous
+        champion is a tag of the champion.
+        """
         model = self._registered_model()
         if model is None:
             return None
@@ -220,6 +225,7 @@ class Registry:
 
     def record_predecessor(self, version: Version, champion: Version | None) -> None:
         """Record on a version that is about to become champion which version it replaces."""
+        # MLflow has no tags without a value, so an empty text stands for no predecessor.
         predecessor = champion.version if champion else ""
         self.client.set_model_version_tag(self.model, version.version, REPLACED, predecessor)
 
@@ -247,6 +253,7 @@ class Registry:
             number = self._create_version(identity, build)
 
         tags = {TEXT_RULES: build.text, OWNER: self.owner}
+        # A build from another source than the ledger has no ledger position.
         if build.snapshot.log and build.snapshot.event:
             tags[EVENT] = str(build.snapshot.event)
             tags[EVENT_MARK] = build.snapshot.mark
@@ -295,6 +302,7 @@ class Registry:
             metrics = _read_metrics(build.evaluation)
             mlflow.log_metrics(metrics)
             model_uri = log_retriever(build)
+            # MLflow shows metrics on the page of the model only if they name the model.
             if model_uri.startswith(LOGGED_MODEL_PREFIX):
                 model_id = model_uri.removeprefix(LOGGED_MODEL_PREFIX)
                 mlflow.log_metrics(metrics, model_id=model_id)
@@ -325,6 +333,7 @@ class Registry:
             "the output has the best documents for each text."
         )
 
+        # Metrics have names such as dev.nDCG_at_10. The table has a row per metric.
         metrics = self.client.get_run(version.run_id).data.metrics
         table = ["| metric | dev | test |", "|---|---|---|"]
         for name in sorted({name.partition(".")[2] for name in metrics}):
@@ -473,6 +482,7 @@ def run_folders(project: Project, run_ids: Sequence[str]) -> list[Path]:
     folders = []
     for uri in uris:
         folder = Path(unquote(uri.removeprefix("file://"))).parent
+        # Files on a server, or in the store of another project, are not deleted.
         if folder.is_relative_to(store) and folder.is_dir():
             folders.append(folder)
     return folders
@@ -491,5 +501,6 @@ def _read_metrics(evaluation: Path) -> dict[str, float]:
 
 
 def _as_text(number: str | int | None) -> str | None:
+    """Return the number of a version as text."""
     # MLflow returns the numbers of aliases as text or as integers, depending on the store.
     return None if number is None else str(number)
