@@ -57,8 +57,8 @@ def decode_argument(argument: str) -> str:
     """Return an argument whose letters Python could not decode, read as UTF-8.
 
     In a locale such as POSIX, Python decodes only ASCII, and passes other bytes on as surrogates.
-    But most terminals send UTF-8. Names of files are left alone, because only the surrogates open
-    them. So are bytes that are not UTF-8.
+    But most terminals send UTF-8. Names of existing files are returned unchanged, because only the
+    surrogates open them. Bytes that are not UTF-8 are returned unchanged as well.
 
     Args:
         argument: An argument from `sys.argv`.
@@ -68,9 +68,12 @@ def decode_argument(argument: str) -> str:
     """
     if argument.isascii():
         return argument
-    value = argument.partition("=")[2] if argument.startswith("--") else argument
+    # In an option such as --from=notes, the name of a file follows the equals sign.
+    file_name = argument
+    if argument.startswith("--"):
+        file_name = argument.partition("=")[2]
     try:
-        if value and os.path.lexists(value):
+        if file_name and os.path.lexists(file_name):
             return argument
         return argument.encode("utf-8", "surrogateescape").decode("utf-8")
     except UnicodeError:

@@ -91,6 +91,7 @@ def installed_version() -> str:
 
 
 def _print_version(requested: bool) -> None:
+    """Print the version and end the command, if the option `--version` is given."""
     if requested:
         typer.echo(f"freshet {installed_version()}")
         raise typer.Exit()
@@ -137,6 +138,7 @@ def command_name(function: Callable[..., Any]) -> str:
 
 
 def _add_commands() -> None:
+    """Add all commands to the application `freshet`, and the less frequent ones to `tools`."""
     for panel, commands in COMMANDS.items():
         for command in commands:
             name = command_name(command)
@@ -144,12 +146,13 @@ def _add_commands() -> None:
     for command in TOOLS:
         tools.command(cls=Command)(command)
 
-    benchmark = app.command(
+    # `freshet bench --help` shows the help of the benchmarks, so it is passed on as well.
+    add_benchmark = app.command(
         context_settings=PASS_ARGUMENTS,
         add_help_option=False,
         rich_help_panel="Build and compare",
     )
-    benchmark(build.bench)
+    add_benchmark(build.bench)
     app.add_typer(sources.sources, name="sources", rich_help_panel="Documents")
     app.add_typer(tools, name="tools", rich_help_panel="Maintenance")
 

@@ -174,6 +174,9 @@ def bench(context: typer.Context) -> None:
     search_path = str(REPOSITORY)
     if os.environ.get("PYTHONPATH"):
         search_path += os.pathsep + os.environ["PYTHONPATH"]
-    variables = {**os.environ, "PYTHONPATH": search_path}
+    variables = dict(os.environ)
+    variables["PYTHONPATH"] = search_path
+
     command = [sys.executable, "-m", "benchmarks", *context.args]
-    raise typer.Exit(subprocess.run(command, env=variables).returncode)
+    completed = subprocess.run(command, env=variables)
+    raise typer.Exit(completed.returncode)

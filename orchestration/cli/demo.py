@@ -141,6 +141,7 @@ def _show_reading_notes(project: Project) -> None:
 
 
 def _show_searches(project: Project) -> None:
+    """Run example searches, and show that known queries find the documents that answer them."""
     from model_code.collection.generations.searcher import Searcher
     from orchestration.cli.known_queries_demo import known_queries_lines
     from orchestration.cli.search import hits_text
@@ -199,5 +200,7 @@ def example_titles(titles: Sequence[str], texts: Sequence[str]) -> tuple[str, ..
     long_titles = [query for query in candidates if len(split_words(query)) >= MIN_TITLE_WORDS]
     if len(long_titles) >= EXAMPLE_COUNT:
         candidates = long_titles
+    # The examples are spread evenly over the candidates.
     count = min(EXAMPLE_COUNT, len(candidates))
-    return tuple(candidates[i * len(candidates) // count] for i in range(count))
+    positions = [i * len(candidates) // count for i in range(count)]
+    return tuple(candidates[position] for position in positions)

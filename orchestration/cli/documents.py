@@ -89,6 +89,16 @@ def _add_files(
     as_json: bool,
     only_known: bool,
 ) -> None:
+    """Add or update the documents in files, and print the outcome.
+
+    Args:
+        files: Files and folders of documents; "-" is standard input.
+        input_format: Format of standard input.
+        dry_run: Whether to only print what would be changed.
+        retriever: Name of a live retriever; None for the default one.
+        as_json: Whether to print one JSON object.
+        only_known: Whether to refuse documents with unknown ids.
+    """
     from model_code.collection.index.changes import add_files
     from model_code.collection.index.live_index import LiveIndex
 
@@ -131,6 +141,7 @@ def delete(
     from model_code.collection.index.changes import delete_documents, delete_matching
     from model_code.collection.index.live_index import LiveIndex
 
+    # Either both are given or neither is.
     if bool(ids) == bool(filters):
         raise SettingsError("give either ids or --filter, as in: freshet delete --filter year<2000")
     if filters and erase:
@@ -307,15 +318,15 @@ def export(
         print_message(f"{everything} holds the project as JSON lines: {', '.join(files)}")
         return
 
-    name_of_retriever = retriever or default_retriever(project.live)
+    retriever_name = retriever or default_retriever(project.live)
     rows: Iterable[dict[str, Any]]
     if feedback:
         rows = (vars(entry) for entry in read_feedback(project))
     elif known_queries:
-        generation = GenerationStore(project.live, name_of_retriever).current()
+        generation = GenerationStore(project.live, retriever_name).current()
         rows = known_query_rows(project, generation)
     else:
-        rows = export_documents(project, name_of_retriever)
+        rows = export_documents(project, retriever_name)
     for row in rows:
         print_message(json.dumps(row, ensure_ascii=False))
 

@@ -115,6 +115,12 @@ def _show_plan(project: Project, plan: RetrainPlan, key: str) -> None:
 
 
 def _retune(project: Project, dry_run: bool) -> None:
+    """Choose the weights of the live fusion again, and print the outcome.
+
+    Args:
+        project: The project.
+        dry_run: Whether to only print the weights that would be chosen.
+    """
     from model_code.collection.generations.searcher import Searcher
     from orchestration.freshness.retune import choose_live_weights, run_manual_retune
 

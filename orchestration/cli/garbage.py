@@ -108,7 +108,9 @@ def _old_retrains(project: Project, keep: int) -> Iterator[Garbage]:
     """
     plans = list((project.state / FOLDER).glob(f"*/{PLAN}"))
     plans.sort(key=lambda plan: plan.stat().st_mtime_ns)
-    for plan in plans[: -max(keep, 1)]:
+    # The newest retrain is kept in any case, because it may be running.
+    kept = max(keep, 1)
+    for plan in plans[:-kept]:
         yield _folder_garbage(f"work of retrain {plan.parent.name}", plan.parent)
 
 
@@ -183,13 +185,13 @@ def _old_generations(project: Project, keep: int) -> Iterator[Garbage]:
         registered_versions = {version.version for version in versions.list_versions(project)}
 
     for name in names:
-        collection = GenerationStore(project.live, name)
+        store = GenerationStore(project.live, name)
         protected = set(planned_generations(project, name))
-        for build in registered_builds(collection):
+        for build in registered_builds(store):
             if build.manifest["provenance"][MODEL_VERSION] in registered_versions:
                 protected.add(build.number)
 
-        unneeded = collection.unneeded_generations(keep, protected)
+        unneeded = store.unneeded_generations(keep, protected)
         if not unneeded:
             continue
         noun = "generation" if len(unneeded) == 1 else "generations"
@@ -197,15 +199,23 @@ def _old_generations(project: Project, keep: int) -> Iterator[Garbage]:
         yield Garbage(
             f"live {noun} {numbers} of {name}",
             _megabytes([generation.folder for generation in unneeded]),
-            partial(_delete_generations, project, collection, keep, protected),
+            partial(_delete_generations, project, store, keep, protected),
         )
 
 
 def _delete_generations(
-    project: Project, collection: GenerationStore, keep: int, protected: set[int]
+    project: Project, store: GenerationStore, keep: int, protected: set[int]
 ) -> None:
+    """Delete old generations of a retriever while no other process changes the index.
+
+    Args:
+        project: The project.
+        store: The retriever's generations.
+        keep: Number of the newest generations to keep.
+        protected: Numbers of further generations to keep.
+    """
     with file_lock(project.live / WRITER_LOCK):
-        collection.collect_garbage(keep, protected)
+        store.collect_garbage(keep, protected)
 
 
 def _unneeded_incdsi_stores(project: Project, keep: int) -> Iterator[Garbage]:

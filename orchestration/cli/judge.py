@@ -132,6 +132,8 @@ def _record(project: Project, judged: JudgementInput, dry_run: bool, as_json: bo
 
 
 def _report_lines(judged: JudgementInput, dry_run: bool) -> Iterator[str]:
+    """Yield lines with the number of judgements that were read, and the first refused rows."""
+    # Questions that differ only in case are one question.
     questions = len({pair.question.casefold() for pair in judged.pairs})
     verb = "would be recorded" if dry_run else "read"
     judgement_noun = "judgement" if len(judged.pairs) == 1 else "judgements"
@@ -148,6 +150,16 @@ def _report_lines(judged: JudgementInput, dry_run: bool) -> Iterator[str]:
 
 
 def _judge_interactively(project: Project, file: Path | None, k: int) -> None:
+    """Search for each question, ask the user about each hit, and record the answers.
+
+    The judgements of a question are recorded before the next question, so that an interruption
+    loses only those of the present question.
+
+    Args:
+        project: The project.
+        file: File with one question per line. None: the user types the questions.
+        k: Number of hits per question.
+    """
     from orchestration.freshness.judged_pairs import add_judgements, count_judgements
 
     find = _searcher(project, k)
@@ -187,6 +199,7 @@ def _questions(file: Path | None) -> Iterator[str]:
             raise FreshetError(f"{file} is not a file; name a file with one question per line")
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     else:
+        # This asks until the answer is the empty text.
         lines = iter(lambda: _ask("question (empty: end): "), "")
     for line in lines:
         question = " ".join(line.split())
@@ -229,6 +242,7 @@ def _ask_verdict() -> str:
 
 
 def _ask(prompt: str, at_end: str = "") -> str:
+    """Return the user's answer; `at_end` if the input has ended, as by Ctrl-D."""
     try:
         return input(prompt).strip()
     except EOFError:

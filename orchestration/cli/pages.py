@@ -179,6 +179,7 @@ def run_together(
     processes: list[subprocess.Popen[bytes]] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        """End the wait for the processes by an exception."""
         # A second Ctrl-C must not interrupt the clean-up.
         for stop_signal in STOP_SIGNALS:
             signal.signal(stop_signal, _ignore_signal)

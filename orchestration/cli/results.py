@@ -164,6 +164,7 @@ def _cost_table(project: Project, comparison: dict[str, Any], queries: int) -> p
 
 
 def _judgement_line(project: Project) -> str:
+    """Return a sentence with the judgements that the next training has, or why it is unknown."""
     from orchestration.freshness.judged_pairs import count_judgements
 
     try:

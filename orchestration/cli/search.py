@@ -129,6 +129,7 @@ def search(
 
     Example: freshet search "sort an array" -k 5 --filter package=numpy
     """
+    # Either both are given or neither is.
     if (text is None) == (like is None):
         raise SettingsError(
             'give either a query or --like ID, as in: freshet search "sort an array", or freshet '
@@ -156,7 +157,8 @@ def search(
     if service is not None:
         result = service.search(text, k, like=like, retriever=retriever, **options)
     else:
-        result = _search_in_this_process(project, text, like, retriever, {"k": k, **options})
+        options["k"] = k
+        result = _search_in_this_process(project, text, like, retriever, options)
 
     if as_json:
         records: Any = [hit_record(hit) for hit in result.hits]
@@ -214,7 +216,11 @@ def facet_text(name: str, counts: Mapping[str, int]) -> str:
 
 
 def hits_text(hits: Sequence[Hit]) -> str:
-    """Return hits as text: rank, score, title, id, snippet without markup, and matched tokens."""
+    """Return hits as text: rank, score, title, id, snippet without markup, and matched tokens.
+
+    A hit below the relevance floor fits the query so little that it is probably no answer. If all
+    hits are below it, a last line says so.
+    """
     if not hits:
         return "no documents found"
     lines = [_hit_text(hit) for hit in hits]
@@ -224,8 +230,10 @@ def hits_text(hits: Sequence[Hit]) -> str:
 
 
 def _hit_text(hit: Hit) -> str:
+    """Return one hit as a line with rank, score and title, and indented lines below it."""
     title = hit.title or hit.document_id
     heading = f"{hit.rank:3}  {hit.score:.3f}  {title}"
+    # Below the relevance floor, a hit is probably no answer.
     if hit.below_floor:
         heading += "  (weak)"
     lines = [heading]
@@ -245,7 +253,9 @@ def _without_title(snippet: str, title: str) -> str:
     """Remove the title from the beginning of a snippet, because the line above shows it."""
     has_title = snippet.lower().startswith(title.lower())
     rest = snippet[len(title) :]
-    if has_title and not rest[:1].isalnum():
+    # The title "Sort" is not the beginning of a snippet such as "Sorting is fast".
+    ends_inside_word = rest[:1].isalnum()
+    if has_title and not ends_inside_word:
         return rest.lstrip(" .:-")
     return snippet
 

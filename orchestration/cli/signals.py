@@ -55,6 +55,7 @@ def exit_on_signals() -> Iterator[None]:
     terminal = os.dup(sys.stderr.fileno())
 
     def kill_all(number: int, frame: FrameType | None) -> None:
+        """Kill all child processes, say what is kept, and end this process."""
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -87,7 +87,9 @@ def rename(
 def source_line(state: SourceState) -> str:
     """Return a line with the name, size, last sync and location of a source."""
     noun = "document" if state.documents == 1 else "documents"
-    number = "an unknown number of" if state.documents is None else f"{state.documents:,}"
+    number = "an unknown number of"
+    if state.documents is not None:
+        number = f"{state.documents:,}"
     time = "never synced"
     if state.synced is not None:
         moment = datetime.fromtimestamp(state.synced, UTC)

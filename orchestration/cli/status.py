@@ -94,6 +94,11 @@ def _judgement_counts(project: Project) -> dict[str, Any]:
 
 
 def _stage_states(project: Project) -> dict[str, str]:
+    """Return whether each stage is built, out of date or not built, by its address.
+
+    A changed setting or source makes a stage out of date. A change of the code is not noticed,
+    because comparing it would take seconds.
+    """
     settings = parameters.load(project.params_file)
     finished = dvc.stages_that_ran(project.root)
     changed = dvc.changed_stages(project.root, parameters.read_mapping(project.params_file))
@@ -163,7 +168,11 @@ def _live_retrievers(project: Project) -> list[dict[str, Any]]:
     if default in ordered_names:
         ordered_names.remove(default)
         ordered_names.insert(0, default)
-    return [_live_retriever(project, name, name == default, problem) for name in ordered_names]
+    states = []
+    for name in ordered_names:
+        is_default = name == default
+        states.append(_live_retriever(project, name, is_default, problem))
+    return states
 
 
 def _live_retriever(
@@ -205,17 +214,8 @@ def status_text(status: dict[str, Any]) -> str:
     lines.append(_stages_line(status["stages"]))
     if status["registry_problem"]:
         lines.append(_line("versions", f"unknown: {status['registry_problem']}"))
-    for role in SHOWN_ROLES:
-        if not status["registry_problem"]:
-            lines.append(_version_line(role, status[role]))
-        if role == CHAMPION and status["moved_by_hand"]:
-            lines.append(
-                _line(
-                    "",
-                    f"{status['moved_by_hand']}; freshet promote settles this, "
-                    "and so does a sensor of freshet ui",
-                )
-            )
+    else:
+        lines += _version_lines(status)
 
     if status["shadow"]:
         lines.append(_line("shadow", status["shadow"]["text"]))
@@ -259,16 +259,19 @@ def _reading_note_lines(values: list[dict[str, Any]]) -> list[str]:
 
 
 def _line(label: str, text: str) -> str:
+    """Return a line whose text begins at the same column as that of the other lines."""
     return f"{label:{LABEL_WIDTH}}{text}"
 
 
 def _corpus_line(corpus: dict[str, Any] | None) -> str:
+    """Describe the locked source: its kind, and the hash of the content that builds read."""
     if corpus is None:
         return _line("corpus", "not ingested yet")
     return _line("corpus", f"{corpus['source']}, content {corpus['content_hash'][:12]}")
 
 
 def _stages_line(states: dict[str, str]) -> str:
+    """Count the stages that are built and out of date."""
     counts = Counter(states.values())
     text = f"{counts['built']} of {len(states)} built"
     if counts[OUT_OF_DATE]:
@@ -276,13 +279,26 @@ def _stages_line(states: dict[str, str]) -> str:
     return _line("stages", f"{text} (freshet plan shows which are out of date)")
 
 
-def _version_line(role: str, version: dict[str, Any] | None) -> str:
-    if version is None:
-        return _line(role, "none")
-    return _line(role, f"version {version['version']} ({version['retriever']})")
+def _version_lines(status: dict[str, Any]) -> list[str]:
+    """Return a line for champion, challenger and previous champion.
+
+    A line below the champion tells if a person has moved its alias in MLflow.
+    """
+    lines = []
+    for role in SHOWN_ROLES:
+        version = status[role]
+        text = "none"
+        if version is not None:
+            text = f"version {version['version']} ({version['retriever']})"
+        lines.append(_line(role, text))
+        if role == CHAMPION and status["moved_by_hand"]:
+            remedy = "freshet promote settles this, and so does a sensor of freshet ui"
+            lines.append(_line("", f"{status['moved_by_hand']}; {remedy}"))
+    return lines
 
 
 def _retriever_lines(retriever: dict[str, Any]) -> list[str]:
+    """Return the lines about a live retriever: its generation, its backlog, and a problem."""
     text = retriever["retriever"]
     if retriever["documents"] is not None:
         text += f" generation {retriever['generation']}, {retriever['documents']:,} documents"
