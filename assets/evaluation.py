@@ -22,7 +22,9 @@ def preview_metrics(folder: Path) -> Preview:
     rows = []
     for split in ("test", "gate", "dev"):
         for metrics in metrics_by_system:
-            rows.append({"system": metrics["system"], "split": split, **metrics[split]})
+            row = {"system": metrics["system"], "split": split}
+            row.update(metrics[split])
+            rows.append(row)
     return {"metrics": table(rows)}
 
 

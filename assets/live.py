@@ -123,10 +123,14 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
 def _check_documents_are_found(
     generation: "Generation", document_ids: set[str]
 ) -> dg.AssetCheckResult:
-    """Return the result of the check that a generation contains some documents."""
+    """Return the result of the check that a generation contains some documents.
+
+    A generation is a snapshot of the index, a list of segments with documents.
+    """
     from model_code.collection.generations.generation import document_rows
 
-    missing = sorted(document_ids - document_rows(generation, document_ids, ()).keys())
+    found_ids = document_rows(generation, document_ids, ()).keys()
+    missing = sorted(document_ids - found_ids)
     return dg.AssetCheckResult(
         passed=not missing,
         check_name="every_document_is_found",
@@ -168,13 +172,18 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
     """Describe how a document of the newest batch is found, for an asset's page.
 
     Rank 0 means that a search for its title does not find it.
+
+    Args:
+        canary: The document, its rank, and the seconds until it was searchable, as
+            `probe_newest_document` returns them. None if no document was searched for.
     """
     if canary is None:
         return {}
+    rank = canary["rank"]
     return {
         "newest": canary["document"],
         "newest_lag": canary["lag"],
-        "newest_rank": canary["rank"] or 0,
+        "newest_rank": 0 if rank is None else rank,
     }
 
 
@@ -223,11 +232,13 @@ def drift_report(project: ProjectResource) -> Iterator[EventResult]:
     metadata.update(_deciding_metadata(project))
     metadata.update(refinement_metadata(LiveIndex(project).generation, None))
     yield dg.MaterializeResult(metadata=metadata)
+    check_metadata: dict[str, Any] = {"tripped": exceeded}
+    check_metadata.update(numbers)
     yield dg.AssetCheckResult(
         passed=not exceeded,
         check_name="within_thresholds",
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"tripped": exceeded, **numbers},
+        metadata=check_metadata,
     )
 
 
@@ -336,11 +347,9 @@ def retrained_retriever(
     yield dg.MaterializeResult(
         data_version=dg.DataVersion(challenger.version.key), metadata=metadata
     )
-    yield dg.AssetCheckResult(
-        passed=verdict.passed,
-        check_name="gate",
-        metadata={"what happened": "; ".join(verdict.reasons), **verdict_numbers(verdict)},
-    )
+    check_metadata: dict[str, Any] = {"what happened": "; ".join(verdict.reasons)}
+    check_metadata.update(verdict_numbers(verdict))
+    yield dg.AssetCheckResult(passed=verdict.passed, check_name="gate", metadata=check_metadata)
 
 
 @dg.asset(
@@ -400,7 +409,15 @@ def _asset_reported_by_sensor(
 ) -> dg.AssetSpec:
     """Return an asset that the sensor `freshness` reports while it is fresh.
 
-    Its policy fails if the sensor does not report it, or does not run.
+    Dagster does not materialize it. Its policy fails if the sensor does not report it, or does not
+    run.
+
+    Args:
+        key: Key of the asset.
+        upstream: Name of the asset that makes it fresh.
+        warn_minutes: Minutes without a report after which Dagster warns.
+        fail_minutes: Minutes without a report after which the policy fails.
+        description: Description on Dagster's page.
     """
     policy = dg.FreshnessPolicy.time_window(
         fail_window=timedelta(minutes=fail_minutes), warn_window=timedelta(minutes=warn_minutes)

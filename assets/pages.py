@@ -52,6 +52,7 @@ def table(rows: Sequence[Mapping[str, Any]], width: int = 90) -> dg.TableMetadat
 
 
 def _cell(value: Any, width: int) -> str | int | float | bool:
+    """Return a number, or a text in one line of at most `width` characters."""
     if isinstance(value, (bool, int, float)):
         return value
     text = str(value).replace("\n", " ")
@@ -91,8 +92,12 @@ def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Preview:
     if plot:
         preview["learning curve"] = picture("training", plot)
 
-    # The step is the first column.
-    shown_rows = [{"step": row["step"], **row} for row in rows[-SHOWN_HISTORY_ROWS:]]
+    shown_rows = []
+    for row in rows[-SHOWN_HISTORY_ROWS:]:
+        # The first key becomes the first column.
+        shown_row = {"step": row["step"]}
+        shown_row.update(row)
+        shown_rows.append(shown_row)
     preview["history"] = table(shown_rows)
     return preview
 

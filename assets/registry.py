@@ -34,6 +34,7 @@ def registry_assets(stages: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     def first_champion(
         context: dg.AssetExecutionContext, project: ProjectResource
     ) -> dg.MaterializeResult:
+        """Promote the best untrained system, unless there is a champion."""
         from orchestration.registry import release
 
         result = release.promote_first_champion(project)
@@ -53,6 +54,7 @@ def registry_assets(stages: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         "copies of the encoder, the index, the hierarchy and the documents.",
     )
     def registered_retriever(project: ProjectResource) -> dg.MaterializeResult:
+        """Register the best retriever as challenger."""
         from orchestration.registry import release
 
         version = release.register(project)

@@ -14,11 +14,14 @@ from model_code.stages.stage import Stage
 
 def preview_hierarchy(folder: Path) -> Preview:
     """Show the sizes of each level, the topics of the first level, and a picture of the tree."""
-    levels = read_json(folder / "statistics.json")["levels"]
     names = ("level", "nodes", "passages_min", "passages_median", "passages_max", "cosine_mean")
+    level_rows = []
+    for level in read_json(folder / "statistics.json")["levels"]:
+        level_rows.append({name: level[name] for name in names})
+    first_level_topics = read_json(folder / TOPICS)[0]
     return {
-        "levels": table([{name: level[name] for name in names} for level in levels]),
-        "topics": table([{"topic": name} for name in read_json(folder / TOPICS)[0]]),
+        "levels": table(level_rows),
+        "topics": table([{"topic": topic} for topic in first_level_topics]),
         "tree": picture("hierarchy", (folder / "hierarchy.png").read_bytes()),
     }
 

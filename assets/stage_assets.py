@@ -82,11 +82,19 @@ def stage_assets(
 
 
 def _stage_asset(table: Sequence[Stage], stage: Stage, page: AssetPage) -> dg.AssetsDefinition:
+    """Return the asset of a stage, with a check of the stage's contract.
+
+    Args:
+        table: All expanded stages of the project, which tell the assets that it depends on.
+        stage: The stage.
+        page: Group, labels and content of the asset's page.
+    """
     key = asset_key(stage)
     group = page.group
     if stage.retriever is not None:
         # Dagster does not allow hyphens in the name of a group.
         group += f"_{stage.retriever.replace('-', '_')}"
+    # A stage that reads no other stage reads the source, whose lock is an asset as well.
     dependencies = [asset_key(earlier) for earlier in upstream(stage, table)]
 
     spec = dg.AssetSpec(
@@ -111,12 +119,13 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: AssetPage) -> dg.As
         retry_policy=RETRY,
     )
     def step(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+        """Bring the stage up to date through DVC, and return the content of its page."""
         build = _planned_build(project, context.run_id)
+        print_line = partial(log_line, context)
         try:
-            stages_that_ran = list(
-                build.bring_up_to_date(stage.address, partial(log_line, context))
-            )
+            stages_that_ran = list(build.bring_up_to_date(stage.address, print_line))
         except StageRefused as error:
+            # The same run would fail again.
             raise dg.Failure(str(error), allow_retries=False) from error
 
         last = context.instance.get_latest_materialization_event(key)
@@ -182,14 +191,23 @@ def materialize_result(
 def _unchanged_metadata(
     last: dg.EventLogEntry | None, version: str, key: str
 ) -> dict[str, Any] | None:
-    """Return the metadata of the last materialization if it has this data version and stage key."""
-    materialization = last.asset_materialization if last is not None else None
-    if materialization is None:
+    """Return the metadata of the last materialization if it is still valid; None otherwise.
+
+    Args:
+        last: The last materialization of the asset; None if there is none.
+        version: Hash of the present output. The metadata is valid if it describes this output.
+        key: Present stage key. The page shows it, so it must be the same as well.
+    """
+    if last is None or last.asset_materialization is None:
         return None
-    if (materialization.tags or {}).get(VERSION_TAG) != version:
+    materialization = last.asset_materialization
+    tags = materialization.tags or {}
+    if tags.get(VERSION_TAG) != version:
         return None
+
     metadata = dict(materialization.metadata)
-    if "stage key" not in metadata or metadata["stage key"].value != key:
+    last_key = metadata.get("stage key")
+    if last_key is None or last_key.value != key:
         return None
     return metadata
 

@@ -182,6 +182,7 @@ class Client:
         Raises:
             NotFoundError: If there is no document with this id.
         """
+        # Slashes are escaped as well, because they would separate parts of the path.
         path = quote(_require_id(document_id).encode("utf-8", "surrogatepass"), safe="")
         answer = self._request("GET", f"/documents/{path}")
         return parse_answer(StoredDocument, answer)
@@ -286,6 +287,7 @@ class Client:
         """
         body: dict[str, Any] = {"source": source}
         ids = [_require_id(value) for value in _list_of(document_ids, "document_ids")]
+        # Without ids and filters, the service refuses the empty list with a message.
         if ids or not filters:
             body["ids"] = ids
         if filters:
@@ -362,6 +364,7 @@ class Client:
         self.close()
 
     def _change(self, path: str, body: Any, wait: bool) -> ChangeResult:
+        """Send a change of documents, and return its outcome."""
         query = urlencode({"wait": str(wait).lower()})
         answer = self._request("POST", f"{path}?{query}", body, CHANGE_TIMEOUT_SECONDS)
         return parse_answer(ChangeResult, answer)
@@ -420,9 +423,18 @@ class Client:
     def _send(
         self, method: str, path: str, content: bytes | None, timeout: float
     ) -> tuple[int, bytes]:
+        """Send a request once, and return status and body of the answer.
+
+        Args:
+            method: HTTP method.
+            path: Path and query of the address, below the service's own path.
+            content: Body of the request; None for none.
+            timeout: Seconds to wait for each part of the answer.
+        """
         address = urlsplit(self.url)
         connection = self._thread_connection()
         connection.timeout = timeout
+        # An open connection does not read `timeout` again.
         if connection.sock is not None:
             connection.sock.settimeout(timeout)
         connection.request(method, address.path + path, content, self._headers)
@@ -566,6 +578,10 @@ def parse_answer(kind: type[T], value: Any) -> T:
     """Build an answer of type `kind` from parsed JSON.
 
     Keys that `kind` does not have are ignored, so that a client works with a newer service.
+
+    Args:
+        kind: A dataclass, a list, a tuple, or an optional type. Other types stay as JSON has them.
+        value: The parsed JSON.
     """
     if is_dataclass(kind):
         arguments = {}

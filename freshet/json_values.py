@@ -96,6 +96,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def _decode(value: bytes | bytearray) -> str:
+    """Return bytes in UTF-8 as text; raise `TypeError` for other bytes."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -103,10 +104,15 @@ def _decode(value: bytes | bytearray) -> str:
 
 
 def _decimal_value(value: Any) -> float | str | None:
+    """Return a `Decimal` as a number if no digit is lost, and as a text otherwise.
+
+    None for NaN and infinity, which JSON does not have.
+    """
     if not value.is_finite():
         return None
     number = float(value)
     # `repr` is the shortest text that is parsed as the same float. As a decimal number, this text
-    # equals the value only if no digit is lost.
-    is_exact = isfinite(number) and type(value)(repr(number)) == value
+    # equals the value only if no digit is lost. A value beyond the largest float is infinite here.
+    decimal_type = type(value)
+    is_exact = isfinite(number) and decimal_type(repr(number)) == value
     return number if is_exact else str(value)

@@ -56,10 +56,15 @@ class LocalProject(Client):
     def _exchange(
         self, method: str, path: str, content: bytes | None, timeout: float
     ) -> tuple[int, bytes]:
+        """Send a request to the application in this process. The timeout is not used."""
         return self._portal.call(self._call_app, method, path, content or b"")
 
     async def _call_app(self, method: str, path: str, content: bytes) -> tuple[int, bytes]:
-        """Send one request to the application by the ASGI protocol."""
+        """Send one request to the application by the ASGI protocol.
+
+        Returns:
+            Status and body of the answer.
+        """
         requests = [{"type": "http.request", "body": content}]
         answers: list[Any] = []
 
@@ -73,7 +78,8 @@ class LocalProject(Client):
             answers.append(message)
 
         path, _, query = path.partition("?")
-        headers = {"Host": "localhost", "Content-Length": str(len(content)), **self._headers}
+        headers = {"Host": "localhost", "Content-Length": str(len(content))}
+        headers.update(self._headers)
         scope = {
             "type": "http",
             "method": method,
@@ -83,6 +89,7 @@ class LocalProject(Client):
         }
         await self._app(scope, receive, send)
 
+        # The first message has the status, and the others have parts of the body.
         start, *body_messages = answers
         body = b"".join(message.get("body", b"") for message in body_messages)
         return start["status"], body

@@ -53,12 +53,15 @@ def core_share(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
     # These values mean that there is no limit.
     if quota in ("max", "-1"):
         return None
+    # The container may use `quota` microseconds of processor time in each `period`.
     return max(1, int(quota) // int(period))
 
 
 def _set_environment() -> None:
     """Set the variables that the user has not set."""
-    variables = {**TELEMETRY_OFF, "OMP_WAIT_POLICY": "PASSIVE"}
+    variables = dict(TELEMETRY_OFF)
+    # Idle threads of torch sleep instead of keeping a core busy.
+    variables["OMP_WAIT_POLICY"] = "PASSIVE"
     cores = core_share()
     if cores is not None:
         variables["OMP_THREAD_LIMIT"] = str(cores)

@@ -75,12 +75,13 @@ class BoundedConnection(H11Protocol):
             connection for connection in self.connections if not connection.transport.is_closing()
         ]
         if len(open_connections) > max_connections():
-            # The set may contain WebSockets, which have no phase.
-            waiting = [
-                connection
-                for connection in open_connections
-                if isinstance(connection, BoundedConnection) and connection.phase[0] == "head"
-            ]
+            # The set may contain WebSockets, which have no phase. The new connection waits for a
+            # head, so the list is never empty.
+            waiting = []
+            for connection in open_connections:
+                is_http = isinstance(connection, BoundedConnection)
+                if is_http and connection.phase[0] == "head":
+                    waiting.append(connection)
             oldest = min(waiting, key=lambda connection: connection.phase_start)
             oldest.transport.abort()
 
@@ -90,6 +91,10 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _check_phase(self) -> None:
+        """Close the connection if the client takes too long for the present phase of a request.
+
+        The check repeats itself every `PHASE_CHECK_SECONDS` as long as the connection is open.
+        """
         if self not in self.connections:
             # The connection was upgraded to a WebSocket.
             return
@@ -99,7 +104,9 @@ class BoundedConnection(H11Protocol):
             self.phase = phase
             self.phase_start = self.loop.time()
 
-        timeout = PHASE_TIMEOUT_SECONDS.get(phase[0], float("inf"))
+        # While the application computes, the client does not delay anything.
+        phase_name = phase[0]
+        timeout = PHASE_TIMEOUT_SECONDS.get(phase_name, float("inf"))
         if self.loop.time() - self.phase_start > timeout:
             self.transport.abort()
         else:
@@ -231,13 +238,15 @@ class Guard:
             )
 
         is_get = scope["type"] == "http" and scope["method"] == "GET"
-        if is_get and scope["path"].endswith("/graphql") and scope["query_string"]:
+        is_graphql_query = scope["path"].endswith("/graphql") and bool(scope["query_string"])
+        if is_get and is_graphql_query:
             return "GraphQL queries need POST, because an image of any page could send a GET"
 
         origin = headers.get("origin")
         if origin is not None and origin in self.origins:
             return None
 
+        # A program such as curl sends no origin.
         is_same_origin = origin is None or origin.partition("://")[2] == host
         if is_same_origin and self._is_allowed_fetch(scope, headers, is_get):
             return None
@@ -355,6 +364,7 @@ def serve_dagster(host: str, port: int, workspace: Path) -> None:
 
 
 def _is_dagster_page(path: str) -> bool:
+    """Return whether a link of another site may open a path of Dagster's page."""
     return not path.endswith("/graphql")
 
 

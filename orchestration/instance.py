@@ -139,6 +139,7 @@ def fail_abandoned_runs(project: Project) -> list[str]:
 
 
 def _has_running_process(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Return whether a process of a run still runs. A run that was resumed has started twice."""
     for start in instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START):
         pid = start.get_dagster_event().pid
         if _is_running(pid, start.timestamp):

@@ -183,6 +183,12 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
 
 
 def _parse_retrievers(groups: Any, training: Mapping[str, Any]) -> dict[str, RetrieverSettings]:
+    """Parse the group `retrievers`, which holds the settings of each retriever by its name.
+
+    Args:
+        groups: Content of the group.
+        training: Content of the group `training`, whose values a retriever inherits.
+    """
     require(
         isinstance(groups, Mapping) and bool(groups),
         "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}",
@@ -198,10 +204,17 @@ def _parse_retrievers(groups: Any, training: Mapping[str, Any]) -> dict[str, Ret
 def _parse_fusions(
     groups: Any, retrievers: Mapping[str, RetrieverSettings]
 ) -> dict[str, FusionSettings]:
+    """Parse the group `fusions`, which holds the settings of each fusion by its name.
+
+    Args:
+        groups: Content of the group.
+        retrievers: The retrievers, which a fusion may combine.
+    """
     require(
         isinstance(groups, Mapping),
         "fusions must map names to settings, such as {fused: {of: [hce, bm25]}}",
     )
+    # A fusion cannot be part of another fusion.
     unfused_baselines = [name for name in BASELINES if name != FUSED_BASELINE]
     allowed = [*unfused_baselines, HEADLINE, *retrievers]
 
@@ -268,6 +281,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def _parse_text(text: str) -> Parameters:
+    """Parse the text of `params.yaml`. Parsing takes long, and commands read the file often."""
     return parse(parse_yaml_mapping(text))
 
 
@@ -368,6 +382,7 @@ def missing_keys(path: Path, keys: Iterable[str]) -> list[str]:
         for a missing key.
     """
     mapping = read_mapping(path)
+    # The parsed settings have the defaults of the missing keys.
     parameters = load(path)
 
     assignments = []
@@ -445,6 +460,7 @@ def settings_reference() -> list[SettingDescription]:
 
 
 def _retriever_reference(group: str) -> Iterator[SettingDescription]:
+    """Yield the keys of a retriever, without those that it shares with the group `training`."""
     for row in describe_settings(RetrieverSettings, f"{group}.NAME"):
         if not row.key.startswith(f"{group}.NAME.training."):
             yield row

@@ -127,7 +127,8 @@ def _report_fresh_assets(
     reports = []
     for key in _fresh_assets(project, backlog):
         name = key.to_user_string()
-        if time.time() - report_times.get(name, 0.0) >= REPORT_INTERVAL_SECONDS[key]:
+        seconds_since_report = time.time() - report_times.get(name, 0.0)
+        if seconds_since_report >= REPORT_INTERVAL_SECONDS[key]:
             metadata = _backlog_metadata(project, backlog)
             reports.append(dg.AssetMaterialization(key, metadata=metadata))
             report_times[name] = time.time()
@@ -150,6 +151,7 @@ def _fresh_assets(project: Project, backlog: IngestBacklog | None) -> list[dg.As
 
 
 def _backlog_metadata(project: Project, backlog: IngestBacklog) -> dict[str, Any]:
+    """Describe what waits, and how the newest document is found, for the page of an asset."""
     from model_code.collection.index.status import read_canary
 
     metadata: dict[str, Any] = {
@@ -282,11 +284,21 @@ def cancellations(context: dg.RunStatusSensorContext, project: ProjectResource) 
 def _record_run_end(
     context: dg.RunStatusSensorContext, project: Project, default_outcome: str, canceled: bool
 ) -> None:
+    """Record in the ledger that the run of a task ended without success.
+
+    Args:
+        context: The run and its last event.
+        project: The project.
+        default_outcome: What happened, if the event has no message.
+        canceled: Whether a person canceled the run.
+    """
     from orchestration.freshness.due_tasks import record_run_end
 
     run = context.dagster_run
     outcome = context.dagster_event.message or default_outcome
-    record_run_end(project, run.tags.get(PARTITION_TAG, ""), run.run_id, outcome, canceled)
+    # The partition of a task's run is the run key of the task. Other runs have no such task.
+    run_key = run.tags.get(PARTITION_TAG, "")
+    record_run_end(project, run_key, run.run_id, outcome, canceled)
 
 
 SENSORS = [freshness, champion_alias, notices, failures, cancellations]

@@ -45,6 +45,7 @@ class FreshetRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[LangChainDocument]:
+        """Return the best passages for a query. LangChain calls this method in `invoke`."""
         number = self.k if k is None else k
         hits = self.client.search(query, number, **self.options).hits
         return [hit_to_passage(hit) for hit in hits]
@@ -120,14 +121,14 @@ class FreshetVectorStore(VectorStore):
             InvalidRequest: If a text is rejected. The message names the first one.
         """
         _refuse_text(texts, "texts")
-        bodies = list(texts)
-        given_ids = ids or [None] * len(bodies)
-        text_ids = [text_id or str(uuid.uuid4()) for text_id in given_ids]
+        text_list = list(texts)
+        given_ids = ids or [None] * len(text_list)
+        text_ids = [given_id or str(uuid.uuid4()) for given_id in given_ids]
 
         rows = []
-        all_metadata = metadatas or [{}] * len(bodies)
-        for text_id, body, metadata in zip(text_ids, bodies, all_metadata, strict=True):
-            rows.append(_row(text_id, body, metadata))
+        all_metadata = metadatas or [{}] * len(text_list)
+        for text_id, text, metadata in zip(text_ids, text_list, all_metadata, strict=True):
+            rows.append(_row(text_id, text, metadata))
         if not rows:
             return text_ids
 
@@ -223,7 +224,9 @@ def relevance(score: float) -> float:
     >>> relevance(0.0), relevance(1.0), relevance(-3.0)
     (0.5, 0.75, 0.125)
     """
-    return (1 + score / (1 + abs(score))) / 2
+    # The fraction maps all numbers to -1 to 1, and keeps their order.
+    signed = score / (1 + abs(score))
+    return (1 + signed) / 2
 
 
 def _refuse_text(values: Iterable[str], name: str) -> None:
@@ -238,6 +241,7 @@ def _refuse_text(values: Iterable[str], name: str) -> None:
 
 
 def _row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document of LangChain as a row for `Client.add`."""
     row: dict[str, Any] = {"_id": document_id, "text": text, "title": ""}
     fields = dict(metadata)
     for key in ("title", "date"):

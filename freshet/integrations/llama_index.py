@@ -28,11 +28,13 @@ class FreshetNodes(BaseRetriever):
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return the best passages for a query. LlamaIndex calls this method in `retrieve`."""
         hits = self.client.search(query_bundle.query_str, self.k, **self.options).hits
         return [NodeWithScore(node=_node(hit), score=hit.score) for hit in hits]
 
 
 def _node(hit: Hit) -> TextNode:
+    """Return the passage of a hit as a node, with the fields of its document as metadata."""
     metadata = dict(hit.fields)
     for key in METADATA_KEYS:
         metadata[key] = getattr(hit, key)
