@@ -274,7 +274,7 @@ def _deciding_metadata(project: ProjectResource) -> dict[str, Any]:
 def tuned_weights(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> dg.MaterializeResult[None]:
-    """Run the retune of a partition."""
+    """Choose the weights of the live fusion again. The partition is the task that requested it."""
     from orchestration.freshness.retune import run_requested_retune
 
     outcome = run_requested_retune(project, context.partition_key, context.run_id)
@@ -293,7 +293,7 @@ def tuned_weights(
 def retrain_pilot(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> dg.MaterializeResult[None]:
-    """Run the pilot of a partition."""
+    """Train on a sample of the documents. The partition is the task that requested it."""
     from orchestration.freshness.pilot import run_requested_pilot
 
     answer = run_requested_pilot(project, context.partition_key, context.log.info, context.run_id)
@@ -330,9 +330,10 @@ RETRAINED_RETRIEVER = dg.AssetSpec(
 def retrained_retriever(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> Iterator[EventResult]:
-    """Train the challenger of a partition, and ask the gate."""
+    """Train a challenger, and ask the gate. The partition is the retrain's task in the ledger."""
     from orchestration.freshness.retrain import gate_verdict, promote_or_reject, train_challenger
 
+    # A backfill runs old partitions. Their documents are not what is live now.
     if BACKFILL_TAG in context.run.tags:
         return
 
@@ -365,7 +366,7 @@ def retrained_retriever(
 def retrained_champion(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> dg.MaterializeResult:
-    """Promote the challenger of a partition.
+    """Promote the challenger that was trained for the partition, a retrain's task in the ledger.
 
     The challenger is loaded and never trained here, because this step blocks the one writer.
     """

@@ -118,7 +118,7 @@ def _promotion_metadata(project: ProjectResource, result: "PromotionResult") -> 
     "gate and the setting `promotion.by_hand` decide.",
 )
 def reconcile_champion(context: dg.OpExecutionContext, project: ProjectResource) -> None:
-    """Make the version live whose alias a person moved to it in MLflow."""
+    """Accept or undo a change of the alias `champion` that a person made in MLflow."""
     from orchestration.registry import release
 
     result = release.reconcile_alias(project)

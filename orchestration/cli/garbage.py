@@ -93,7 +93,10 @@ def _unfinished_stages(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _interrupted_pilots(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find the folder of a pilot that was interrupted."""
+    """Find the folder of a pilot that was interrupted.
+
+    A pilot is a short training on a sample of the documents. It deletes its folder when it ends.
+    """
     folder = project.state / pilot.FOLDER
     lock = project.state / pilot.LOCK
     if folder.is_dir() and lock_is_free(lock):
@@ -173,7 +176,7 @@ def _runs_without_version(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _old_generations(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find old live generations of each retriever.
+    """Find old live generations of each retriever. A generation is a snapshot of its index.
 
     A generation stays for any of four reasons: it is among the newest `keep`; the current
     generation uses its files; a planned retrain will read it; a registered version was opened as
@@ -219,7 +222,11 @@ def _delete_generations(
 
 
 def _unneeded_incdsi_stores(project: Project, keep: int) -> Iterator[Garbage]:
-    """Find caches of IncDSI that no generation needs."""
+    """Find caches of IncDSI that no generation needs.
+
+    IncDSI caches the vectors that it solved for added documents. A generation is a snapshot of the
+    live index.
+    """
     for path in unneeded_stores(project):
         yield Garbage(
             f"vectors of additions to a former build ({path.name})",

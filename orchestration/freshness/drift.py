@@ -159,7 +159,10 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
 
 
 def _row_of_check(check: DriftCheck, retriever: str) -> dict[str, Any]:
-    """Return a check under the column names of the ledger's drift reports."""
+    """Return a check as a row of the ledger's drift reports.
+
+    The page of a report is made from such a row, here before the ledger has it.
+    """
     return {
         "retriever": retriever,
         "recorded": time.time(),
@@ -328,7 +331,11 @@ def _changed_documents(searcher: Searcher, ledger_view: LedgerView, after: int) 
 
 
 def _request_task(ledger: Ledger, check: DriftCheck) -> None:
-    """Request the retune, pilot or retrain that the policy decided on, if any."""
+    """Request the retune, pilot or retrain that the policy decided on, if any.
+
+    A retune chooses the weights of a fusion again. A pilot trains on a sample of the documents, and
+    a retrain on all of them.
+    """
     if check.decision.action == Action.RETRAIN:
         kind = TaskKind.RETRAIN
     elif check.decision.action == Action.PILOT:
@@ -403,14 +410,17 @@ def _reasons_not_to_score(
         The reason for each kind of score. The keys are names of attributes of `Arrivals`.
     """
     needed = MIN_REFERENCE_RATIO * settings.drift.minimum_batch
-    questions_by_input = {"quality": reference.questions.made, "asked": reference.questions.asked}
+    # `quality` compares scores by pseudo-queries, and `asked` scores by judged queries.
+    questions_by_score = {"quality": reference.questions.made, "asked": reference.questions.asked}
+    # The first view is the base segment, with the old documents that are live and unchanged.
+    old_documents = searcher.views[0]
 
     reasons = {}
-    for input_name, questions in questions_by_input.items():
+    for score_name, questions in questions_by_score.items():
         asked_documents = {question.document_id for question in questions}
-        compared = sum(document_id in searcher.views[0] for document_id in asked_documents)
+        compared = len([name for name in asked_documents if name in old_documents])
         if compared < needed:
-            reasons[input_name] = (
+            reasons[score_name] = (
                 f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x "
                 f"drift.minimum_batch = {needed}"
             )
@@ -683,9 +693,16 @@ class BatchReader:
             self.cache.changed_scores[key] = (before[i], after[i], losses[i])
 
     def _former_ranks(self, questions: Sequence[Question]) -> np.ndarray:
-        """Return the ranks at which the base segment finds the former versions, (q,) int64.
+        """Return the ranks at which the base segment finds former versions of documents.
 
-        The base segment never changes, so a rank is found once and kept.
+        The base segment holds the documents as they were at the training. It never changes, so a
+        rank is found once and kept.
+
+        Args:
+            questions: q questions, one for each changed document.
+
+        Returns:
+            Ranks from 1, (q,) int64; 0 if the document is not found.
         """
         ranks = self.cache.former_ranks
         missing = [question for question in questions if question.document_id not in ranks]
@@ -784,7 +801,11 @@ class BatchReader:
         return np.concatenate(vectors), tuple(vector_ids), dict(sorted(texts.items()))
 
     def _ids_by_segment(self, document_ids: Sequence[str]) -> list[tuple[LoadedSegment, list[str]]]:
-        """Return every segment, each with those of the given documents that are live in it."""
+        """Return every segment, each with those of the given documents that are live in it.
+
+        A segment is a folder of indexed documents. Several segments may hold versions of a
+        document, but it is live in only one of them.
+        """
         segments = []
         for view in self.searcher.views:
             live_ids = [document_id for document_id in document_ids if document_id in view]

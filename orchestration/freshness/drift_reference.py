@@ -231,6 +231,7 @@ def _judged_questions(project: Project, searcher: Searcher, seed: int) -> list[Q
 def select_protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Question]:
     """Select dev queries for old documents, and measure the rank of the answer before additions.
 
+    A drift check repeats these protected queries, to see whether additions push old documents down.
     The rank is measured in the base segment, which holds the documents of the training. Queries of
     the split `gate` are not used: they judge a retrain, so they must not be its cause as well.
 

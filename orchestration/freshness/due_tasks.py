@@ -116,9 +116,10 @@ def record_run_end(
 ) -> None:
     """Record that the Dagster run of a task failed, or that a person canceled it.
 
-    A failed task is tried again. A canceled task is not tried again, unless it is an addition:
-    recorded changes must become searchable. Runs without an open task are ignored, for example runs
-    of a retrain that the gate already rejected.
+    A task is work that the ledger records as due, such as an addition or a retrain. A failed task
+    is tried again. A canceled task is not tried again, unless it is an addition: recorded changes
+    must become searchable. Runs without an open task are ignored, for example runs of a retrain
+    that the gate already rejected.
 
     Args:
         project: The project of the task.

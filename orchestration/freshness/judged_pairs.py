@@ -65,7 +65,10 @@ class JudgedPairs:
     relevance: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def query_rows(self) -> list[Row]:
-        """Return the rows of a snapshot's queries table: one for each query that has a pair."""
+        """Return the rows of a snapshot's queries table: one for each query that has a pair.
+
+        A snapshot is the copy of the live documents and their judgements that a retrain reads.
+        """
         judged = {query_id for query_id, _ in self.relevance}
         rows = []
         for query_id, text in self.texts.items():
@@ -74,7 +77,10 @@ class JudgedPairs:
         return rows
 
     def qrel_rows(self) -> list[Row]:
-        """Return the rows of a snapshot's qrels table: one for each judged pair."""
+        """Return the rows of a snapshot's qrels table: one for each judged pair.
+
+        A snapshot is the copy of the live documents and their judgements that a retrain reads.
+        """
         rows = []
         for (query_id, document_id), grade in self.relevance.items():
             rows.append(
@@ -94,6 +100,7 @@ class JudgedPairs:
             settings: The shares of the splits.
         """
         relevant = {pair: grade for pair, grade in self.relevance.items() if grade > 0}
+        # The split that the source states; None for a query whose split is drawn by a hash.
         stated = {query_id: self.splits[query_id] for query_id, _ in relevant}
         return split_queries(stated, settings, key_documents(relevant))
 

@@ -58,7 +58,10 @@ def find_problems(project: Project) -> dict[str, str]:
 
 
 def failed_task_runs(project: Project) -> set[str]:
-    """Return the ids of the Dagster runs of those failed tasks that `find_problems` reports."""
+    """Return the ids of the Dagster runs of those failed tasks that `find_problems` reports.
+
+    The sensor `notices` does not report these failed runs a second time.
+    """
     run_ids: set[str] = set()
     ledger = open_ledger_if_exists(project)
     if ledger is None:

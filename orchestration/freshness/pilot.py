@@ -182,7 +182,12 @@ def run_requested_pilot(
 
 
 def _requested_size(project: Project, retriever: str) -> int:
-    """Return the size of the sample for a pilot of `retriever`."""
+    """Return the largest number of documents in the sample of a pilot, from the settings.
+
+    Raises:
+        PilotNotPossible: If the settings switch pilots off, or another retriever is searched by
+            default now.
+    """
     max_documents = parameters.load(project.params_file).drift.pilot_documents
     if max_documents is None:
         raise PilotNotPossible("drift.pilot_documents is null")
@@ -255,6 +260,8 @@ def _make_sample_workspace(
     project: Project, root: Path, generation: Generation, sample: Set[str], retriever: str
 ) -> Project:
     """Create a workspace whose source is a sample of the live documents.
+
+    A workspace is a temporary project with its own copies of the code and of the settings.
 
     Args:
         project: The project.

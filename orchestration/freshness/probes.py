@@ -73,7 +73,10 @@ def judged_queries(artifacts: Path, split: str) -> Judgements | None:
 
 
 def gate_judgements(artifacts: Path) -> Judgements:
-    """Load the judged queries of the split `gate`, or of `test` if that split is empty."""
+    """Load the judged queries of the split `gate`, or of `test` if that split is empty.
+
+    The gate, which decides about promotions, compares retrievers on these queries.
+    """
     corpus = load_corpus(artifacts / "corpus")
     judgements = corpus.judgements(GATE)
     if judgements.queries:

@@ -113,6 +113,9 @@ def train_challenger(
 ) -> TrainedChallenger:
     """Export the live documents, run every stage in a workspace, and register the best retriever.
 
+    The registered version is the challenger: it asks to be promoted. A workspace is a project with
+    its own copies of code and settings, so that the user's artifacts are not changed.
+
     Steps that an earlier call with this key completed are not repeated.
 
     Args:

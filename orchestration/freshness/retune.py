@@ -201,7 +201,10 @@ def retune(project: Project) -> RetuneResult:
 
 
 def run_manual_retune(project: Project) -> RetuneResult:
-    """Retune for a person, and record the outcome in the ledger. Raises the errors of `retune`."""
+    """Choose the weights of the live fusion again for a person, and record the outcome.
+
+    The outcome is recorded in the ledger. Raises the errors of `retune`.
+    """
     result = retune(project)
     retriever = LiveIndex(project).retriever
     with open_ledger(project, retriever) as ledger:
@@ -214,7 +217,8 @@ def run_manual_retune(project: Project) -> RetuneResult:
 def run_requested_retune(project: Project, run_key: str, run_id: str | None = None) -> str:
     """Run the retune that a drift check requested, and record its outcome.
 
-    Nothing is done if the task is not open any more.
+    A retune chooses the weights of the live fusion again. Nothing is done if the task is not open
+    any more.
 
     Args:
         project: The project.

@@ -72,8 +72,8 @@ def write(root: Path, new: bool = False) -> None:
 def _require_own_package(name: str) -> None:
     """Check that Python imports Freshet's package of this name, and not another one.
 
-    Packages such as `assets` have common names. Another package of the name would be hashed and
-    run in place of Freshet's.
+    Packages such as `assets` have common names. Another package of the name would be hashed and run
+    in place of Freshet's.
     """
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin and Path(spec.origin).parents[1] == INSTALLED:

@@ -91,7 +91,14 @@ def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:
 def recorded_seconds(project: Project, stage: Stage | None) -> float | None:
     """Return the seconds that a stage took, from a run with the same code, inputs and settings.
 
-    Runs that wait in the spool are recorded in MLflow first. None if there is no such run.
+    Stages that have just run may not be in MLflow yet. They are recorded first.
+
+    Args:
+        project: The project.
+        stage: The stage. None: a system that has no such stage.
+
+    Returns:
+        The seconds; None if there is no such run.
     """
     if stage is None:
         return None

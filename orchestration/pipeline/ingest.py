@@ -87,6 +87,8 @@ def _set_judgement_hash(lock: dict[str, Any], project: Project) -> None:
 def read_lock(project: Project) -> dict[str, Any] | None:
     """Return the content of `corpus.lock.json`, or None before the first ingest.
 
+    The file has the hash of the corpus's source. Builds read the source only with this content.
+
     Raises:
         FreshetError: If the file is cut off or has another content.
     """

@@ -76,7 +76,20 @@ def _execute(
     inputs: StageInputs,
     checkpoints: Path,
 ) -> dict[str, Any]:
-    """Run the stage in a staging folder, check the output, and move it into place."""
+    """Run the stage in a staging folder, check the output, and move it into place.
+
+    The contract of a stage is the conditions that its output must meet.
+
+    Args:
+        stage: The stage.
+        project: The project.
+        settings: All settings of the project.
+        inputs: Hashes of the inputs, code and settings before the stage runs.
+        checkpoints: Folder from which an interrupted training resumes.
+
+    Returns:
+        The report of the stage.
+    """
     staging = project.state / "staging" / stage.address
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -185,7 +198,11 @@ def _recorded_files(output: Path) -> list[Path]:
 
 
 def evaluated_systems(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each system of a report, baselines and variants included, with its metrics by split."""
+    """Yield each system of a report, baselines and variants included, with its metrics by split.
+
+    A system is a retriever that was evaluated. The report of a stage may nest the reports of
+    several systems at any depth.
+    """
     if "system" in report:
         yield report["system"], {split: report[split] for split in ("dev", "gate", "test")}
     for value in report.values():

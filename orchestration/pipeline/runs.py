@@ -179,7 +179,8 @@ def _cached_store(uri: str, project: Project) -> RunStore:
 def find_run(project: Project, key: str) -> str | None:
     """Return the id of the newest finished run with a stage key.
 
-    None if there is no such run, or if tracking is off.
+    The stage key is a hash of the command, code, inputs and settings of a stage. None if there is
+    no such run, or if tracking is off.
     """
     if not tracking_is_on():
         return None
@@ -445,7 +446,9 @@ class RunStore:
         self.client.log_dict(run_id, dict(record.inputs), "inputs.json")
 
         tags = []
-        purpose = DATA_PURPOSE.get(record.stage.partition("@")[0])
+        # The address of a stage is its name or, as in train@hce, its name and a retriever.
+        stage_name = record.stage.partition("@")[0]
+        purpose = DATA_PURPOSE.get(stage_name)
         if purpose:
             tags.append(InputTag("mlflow.data.context", purpose))
         data_sets = []
@@ -634,7 +637,8 @@ def _rewrite_artifact_paths(folder: Path, old: str, new: str) -> None:
 def spool_record(project: Project, record: StageRecord) -> None:
     """Write a record with copies of its files to the spool, in one atomic step.
 
-    Do nothing if tracking is off.
+    The spool is a folder of stages that ran and are not recorded in MLflow yet. A stage writes its
+    record there, because opening MLflow takes seconds. Do nothing if tracking is off.
     """
     if not tracking_is_on():
         return
@@ -654,11 +658,11 @@ def spool_record(project: Project, record: StageRecord) -> None:
 
 
 def record_all(project: Project) -> None:
-    """Record every spooled stage, in the order in which they started.
+    """Record the stages in the spool in MLflow, in the order in which they started.
 
-    Nothing is recorded if tracking is off. A record is deleted from the spool only when its run is
-    complete, and recording it twice gives one run. A crash therefore neither loses nor duplicates a
-    run.
+    The spool is a folder of stages that ran and are not recorded yet. Nothing is recorded if
+    tracking is off. A record is deleted from the spool only when its run is complete, and recording
+    it twice gives one run. A crash therefore neither loses nor duplicates a run.
     """
     if not tracking_is_on() or not _spool_entries(project):
         return

@@ -31,9 +31,10 @@ class BrokenOutput(FreshetError):
 
 
 def verify_outputs(project: Project, stages: Iterable[Stage]) -> None:
-    """Check the outputs of stages, unless the same versions were checked before.
+    """Check the contracts of the outputs of stages, unless the same versions were checked before.
 
-    Stages that never ran are left out. The caller must hold the lock of the project.
+    DVC may have restored an output from a cache, and does not check its content. Stages that never
+    ran are left out. The caller must hold the lock of the project.
 
     Raises:
         BrokenOutput: If an output breaks the contract of its stage, with the command that makes it

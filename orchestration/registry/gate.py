@@ -111,7 +111,10 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
 def _shadow_findings(
     project: Project, challenger: Version, champion: Version | None
 ) -> tuple[str, ...]:
-    """Return what shadow mode found when it compared the challenger with this champion."""
+    """Return what shadow mode found when it compared the challenger with this champion.
+
+    In shadow mode, the challenger answers a share of the live queries, and nobody sees its answers.
+    """
     record = load_record(project, challenger.version)
     if record is None or champion is None or not record.queries:
         return ()
@@ -176,7 +179,10 @@ def evaluate_segments(
 
 
 def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
-    """Open the champion's current generation; None if the champion is not live."""
+    """Open the champion's current generation, the snapshot of its index that is searched.
+
+    None if the champion is not live: another build of the retriever may be.
+    """
     collection = GenerationStore(project.live, champion.retriever)
     if collection.current_number() is None:
         return None
@@ -198,6 +204,9 @@ def _champion_segments(
     project: Project, champion: Version, encodings: Path
 ) -> list[RetrieverSegment]:
     """Return the segments of the champion, without those known queries that the gate asks.
+
+    A segment is an immutable index of some documents. An index may hold a query as a known query of
+    a document, and would find the document by it.
 
     Args:
         project: The project whose artifacts hold the judged queries.

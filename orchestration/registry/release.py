@@ -85,7 +85,7 @@ class PromotionResult:
 def register(
     project: Project, retriever: str | None = None, snapshot: Position | None = None
 ) -> Version:
-    """Register a finished build as challenger.
+    """Register a finished build as challenger, the version that asks to be promoted.
 
     If a build is running, the function waits until it ends.
 

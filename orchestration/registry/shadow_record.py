@@ -97,7 +97,7 @@ def record_path(project: Project, version: str) -> Path:
 
 
 def load_record(project: Project, version: str) -> ShadowRecord | None:
-    """Return the record of a challenger's version, or None if there is none."""
+    """Return what shadow mode counted about a challenger's version, or None if there is nothing."""
     path = record_path(project, version)
     if not path.is_file():
         return None

@@ -216,9 +216,11 @@ class Registry:
         self.client.delete_registered_model_alias(self.model, CHAMPION)
 
     def set_champion(self, version: Version) -> None:
-        """Make a version champion.
+        """Make a version champion, which is searched by default.
 
-        Call `record_predecessor` before, so that a rollback finds the version that was replaced.
+        The alias moves, and a tag of the model records the move. If a person moves the alias in
+        MLflow, the two differ. Call `record_predecessor` before, so that a rollback finds the
+        version that was replaced.
         """
         self.client.set_registered_model_alias(self.model, CHAMPION, version.version)
         self.client.set_registered_model_tag(self.model, CHAMPION, version.version)
@@ -385,7 +387,7 @@ def require_own_version(project: Project, version: Version) -> None:
 
 
 def register(project: Project, build: BuiltRetriever) -> Version:
-    """Register a finished build, and make it challenger.
+    """Register a finished build, and make it challenger, the version that asks to be promoted.
 
     A build that is registered already is not copied again. If it is the champion, the alias
     `challenger` is removed instead, because a champion does not challenge itself.

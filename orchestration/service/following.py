@@ -51,7 +51,7 @@ class FollowThread:
             self.update_once()
 
     def update_once(self) -> None:
-        """Update the copy once.
+        """Bring the copy up to the newest generation that the writer has published.
 
         After a failure the present copy remains searchable. The same failure is logged only once.
         """
@@ -113,7 +113,8 @@ class PublishThread:
     def publish_once(self) -> None:
         """Publish the current generation, unless it is published already.
 
-        The same failure is logged only once.
+        A generation is a snapshot of the index. Followers, copies on other machines, fetch it from
+        the shared place. The same failure is logged only once.
         """
         try:
             if not retrievers(self.project.live):

@@ -247,7 +247,7 @@ class IngestQueue:
                 self._changed.wait()
 
     def _record(self, job: IngestJob) -> bool:
-        """Record a job in the ledger, and return whether it was accepted.
+        """Record a job in the ledger, the log of changes, and return whether it was accepted.
 
         A job that is refused does not affect other jobs.
         """
@@ -322,7 +322,11 @@ class IngestQueue:
             return False
 
     def _apply_batch(self, jobs: Sequence[IngestJob]) -> None:
-        """Make everything in the ledger searchable, and answer the jobs."""
+        """Make all changes in the ledger searchable, and answer the jobs.
+
+        Args:
+            jobs: Recorded jobs that wait for this batch; none for a retry.
+        """
         started = time.monotonic()
         try:
             generation = self._apply()
@@ -343,10 +347,13 @@ class IngestQueue:
             job.finish(generation)
 
     def _apply(self) -> int | None:
-        """Make everything in the ledger searchable by the default retriever.
+        """Make all changes in the ledger searchable by the default retriever.
 
         If a promotion changes the default retriever meanwhile, the ledger is applied to the new one
         as well.
+
+        Returns:
+            The number of the generation that is searched now. None if it cannot be opened.
         """
         while True:
             index = self.open_index()

@@ -338,7 +338,7 @@ def _wait_for_generation(service: Service, request: models.BaseSearchRequest) ->
 def _search_texts(
     service: Service, request: models.BatchRequest, texts: Sequence[str]
 ) -> list[SearchResult]:
-    """Answer queries with one searcher, so that all answers come from one generation."""
+    """Answer queries with one searcher, so that all answers come from one snapshot of the index."""
     searcher = service.searchers.current(request.retriever)
     started = time.perf_counter()
     pages = searcher.search_pages(texts, _query_options(request))
@@ -821,7 +821,10 @@ def _shadow_state(service: Service) -> models.ShadowState | None:
 
 
 def _following_state(service: Service) -> models.FollowingState | None:
-    """Return how far this copy of a collection is behind its writer; None if it is no copy."""
+    """Return how far this copy of a collection is behind; None if it is no copy.
+
+    The writer is the machine that changes the collection. Copies follow what it publishes.
+    """
     if service.follow_thread is None:
         return None
     follower = service.follow_thread.follower

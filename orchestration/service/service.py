@@ -202,6 +202,8 @@ class Service:
     def _start_publishing(self) -> None:
         """Publish new generations if the setting `live.publish` names a place.
 
+        Copies on other machines fetch these snapshots of the index from there.
+
         Raises:
             SettingsError: If there is no key to sign with.
         """
@@ -211,7 +213,11 @@ class Service:
             self.publish_thread.start()
 
     def _start_shadow_mode(self) -> None:
-        """Compare the challenger on live queries if `live.shadow_share` is not 0."""
+        """Compare the challenger with the champion if `live.shadow_share` is not 0.
+
+        In shadow mode, the challenger answers this share of the live queries, and nobody sees its
+        answers. It is the registered version that asks to be promoted.
+        """
         share = self.project.settings("live", LiveSettings).shadow_share
         if share > 0:
             self.shadow_thread = ShadowThread(

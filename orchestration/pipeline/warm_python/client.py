@@ -17,7 +17,14 @@ SERVER_ENDED = 70
 
 
 def main(address: str, arguments: list[str]) -> int:
-    """Run a command in a process that the server forks, and return its exit code."""
+    """Run a command in a process that the server forks, and return its exit code.
+
+    The server is a Python that has imported slow libraries already.
+
+    Args:
+        address: Path of the server's socket.
+        arguments: `-m`, the module, and its arguments.
+    """
     request = [arguments, os.getcwd(), dict(os.environ)]
     content = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as server:
