@@ -144,6 +144,12 @@ class PreparedConstraints:
             counts = score.count_terms(score.base_bm25.encode_queries(constraints.texts))
         return cls(constraints, keys, counts, row_norms(constraints.vectors))
 
+    def select(self, rows: np.ndarray) -> PreparedConstraints:
+        """Return the constraints with given row numbers (k,)."""
+        counts = None if self.counts is None else self.counts.select(rows)
+        keys = [self.keys[row] for row in rows.tolist()]
+        return PreparedConstraints(self.constraints.select(rows), keys, counts, self.lengths[rows])
+
     def find_live(self, view: SegmentView) -> np.ndarray:
         """Return which constraints still apply, shape (m,), bool.
 
@@ -242,9 +248,9 @@ def find_constraints(
     found: list[int] = []
     own_scores: list[float] = []
     highest_scores: list[float] = []
+    own_bm25 = score.bm25_without(score.base_bm25, queries, owners)
     for row, owner in enumerate(owners):
-        own_bm25 = score.bm25_without(score.base_bm25, queries.term_counts(row), owner)
-        result = score_own(score, competitors[row], owner, own_bm25)
+        result = score_own(score, competitors[row], owner, float(own_bm25[row]))
         if result.rank <= FOUND_RANK:
             found.append(row)
             own_scores.append(result.score)

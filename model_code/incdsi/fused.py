@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -42,13 +44,12 @@ from model_code.incdsi.constraints import (
     FOUND_RANK,
     Constraints,
     PreparedConstraints,
-    document_constraints,
 )
 from model_code.incdsi.fused_scores import (
     MIN_HIGHEST_BM25,
-    EncodedQueries,
     FusedScore,
     PassageWeights,
+    SharedTerms,
 )
 from model_code.incdsi.rows import float32_error, row_dots, row_norms, vector_norm
 from model_code.incdsi.settings import IncDsiSettings
@@ -146,13 +147,21 @@ class KnownQueries:
             vector: Vector (H,) of the new document, float64.
             margin: Margin gamma2 in units of the fused score. It lowers the limits.
         """
-        limits = self.limits - margin * self.scales
         distance = vector_norm(vector - self.prior)
         rounding = float32_error(len(vector)) * vector_norm(self.prior)
-        highest = self.prior_products + self.lengths * (distance + rounding) * BOUND_ENLARGEMENT
-        rows = np.flatnonzero(highest > limits)
+        highest_rises = self.lengths * ((distance + rounding) * BOUND_ENLARGEMENT)
+        allowed_rises = self.allowed_rises
+        if margin:
+            allowed_rises = allowed_rises - margin * self.scales
+        rows = np.flatnonzero(highest_rises > allowed_rises)
         exact = row_dots(np.asarray(self.vectors[rows], np.float32), vector)
-        return rows[exact > limits[rows] + TOLERANCE * self.scales[rows]]
+        limits = self.limits[rows] - margin * self.scales[rows]
+        return rows[exact > limits + TOLERANCE * self.scales[rows]]
+
+    @cached_property
+    def allowed_rises(self) -> np.ndarray:
+        """How far each product z_j.v may rise above that of the encoding, shape (m,)."""
+        return self.limits - self.prior_products
 
     def sorted_rows(self, rows: np.ndarray) -> np.ndarray:
         """Return `rows` (k,) sorted by document id and query text."""
@@ -217,10 +226,12 @@ class FusedSolver:
         self._position_of_row = np.argsort(self.first_rows)
         numbers = [number for number, arrival in enumerate(arrivals) if arrival.queries]
         solved: list[SolvedDocument] = []
-        for chunk in self._chunks(numbers):
-            for position in range(len(chunk.numbers)):
-                solved.append(chunk.solve(position))
-            self.parts.append(chunk.new_part())
+        for first in range(0, len(numbers), ENCODED_DOCUMENTS):
+            batch = _Batch(self, numbers[first : first + ENCODED_DOCUMENTS])
+            for chunk in batch.chunks():
+                for position in range(len(chunk.numbers)):
+                    solved.append(chunk.solve(position))
+            self.parts.append(batch.new_part())
         return solved
 
     def _arrange_rows(self) -> tuple[np.ndarray, np.ndarray]:
@@ -232,26 +243,6 @@ class FusedSolver:
         groups = [self.ids.rows_of([arrival.document_id]) for arrival in self.arrivals]
         counts = [len(rows) for rows in groups]
         return np.concatenate(groups), np.repeat(np.arange(len(groups)), counts)
-
-    def _chunks(self, numbers: Sequence[int]) -> Iterator[_Chunk]:
-        """Yield the documents in chunks. A chunk is made after the one before it is solved.
-
-        Args:
-            numbers: Positions in `arrivals` of the documents with queries.
-        """
-        for first in range(0, len(numbers), ENCODED_DOCUMENTS):
-            encoded_numbers = numbers[first : first + ENCODED_DOCUMENTS]
-            texts: list[str] = []
-            for number in encoded_numbers:
-                texts.extend(self.arrivals[number].queries)
-            queries = self.score.encode(texts)
-
-            first_query = 0
-            for start in range(0, len(encoded_numbers), CHUNK_DOCUMENTS):
-                chunk_numbers = encoded_numbers[start : start + CHUNK_DOCUMENTS]
-                size = sum(len(self.arrivals[number].queries) for number in chunk_numbers)
-                yield _Chunk(self, chunk_numbers, queries.part(first_query, first_query + size))
-                first_query += size
 
     def replace_vector(self, row: int, vector: np.ndarray) -> None:
         """Replace the encoding of a document by its solved vector (H,), float32."""
@@ -269,52 +260,53 @@ class FusedSolver:
         return self._ordered[: np.searchsorted(self.row_documents, number)]
 
 
-class _Chunk:
-    """Documents whose queries are scored together, which is faster than one by one.
+class _Batch:
+    """Documents whose queries are encoded together, and all constraints for them.
 
     The arrays of constraints hold the constraints of all earlier documents first, and then all
-    queries of the chunk. A query of the chunk starts with an infinite own score, so that it limits
+    queries of the batch. A query of the batch starts with an infinite own score, so that it limits
     nothing. It gets a finite own score once its document is solved, if it finds this document.
 
-    Method parameters called `position` are positions in the chunk. `numbers` maps a position in the
-    chunk to a position in `FusedSolver.arrivals`.
+    Attributes:
+        solver: Solver of all documents.
+        numbers: For each document of the batch, its position in `FusedSolver.arrivals`.
+        queries: The queries of all documents.
+        first_queries: First query of each document, followed by the number of queries.
+        owners: Document id of each query.
+        own: The queries of the batch as constraints. Their scores are set by `new_part`.
+        constraints: The constraints, m in all.
+        first_own: Position of the first query of the batch in `constraints`.
+        lengths: Norms of the constraints' vectors, shape (m,).
+        rows_of_key: Positions of the constraints with the same normalised text, by this text.
+        shared_terms: Terms that the constraints share with the new segment, one item for each of
+            `solver.parts` and one for the batch. Empty without BM25.
     """
 
-    def __init__(
-        self, solver: FusedSolver, numbers: Sequence[int], queries: EncodedQueries
-    ) -> None:
+    def __init__(self, solver: FusedSolver, numbers: Sequence[int]) -> None:
         self.solver = solver
         self.score = solver.score
         self.numbers = numbers
 
+        texts: list[str] = []
+        self.owners: list[str] = []
         self.first_queries = [0]
         for number in numbers:
-            query_count = len(solver.arrivals[number].queries)
-            self.first_queries.append(self.first_queries[-1] + query_count)
-        self.queries = queries
-        self.competitors = self.score.competitors(self.queries, solver.search)
-        self.solved: list[SolvedDocument] = []
-
-        rows = [self._row_of(number) for number in numbers]
-        self.rows = np.array(rows)
+            arrival = solver.arrivals[number]
+            texts.extend(arrival.queries)
+            self.owners.extend([arrival.document_id] * len(arrival.queries))
+            self.first_queries.append(len(texts))
+        self.queries = self.score.encode(texts)
         self._stack_constraints()
-        self._score_words()
-
-    def _row_of(self, number: int) -> int:
-        """Return the row of the segment with the only vector of an arrival."""
-        (row,) = self.solver.ids.rows_of([self.solver.arrivals[number].document_id]).tolist()
-        return int(row)
 
     def _stack_constraints(self) -> None:
-        """Join all earlier constraints and the queries of the chunk to common arrays.
+        """Join all earlier constraints and the queries of the batch to common arrays.
 
         Constraints that do not apply any more get an infinite score, so that they limit nothing.
         """
         queries = self.queries
         size = len(queries.texts)
-        owners = np.repeat(self.numbers, np.diff(self.first_queries)).tolist()
         own = Constraints(
-            [self.solver.arrivals[number].document_id for number in owners],
+            self.owners,
             list(queries.texts),
             queries.vectors,
             queries.means,
@@ -322,57 +314,100 @@ class _Chunk:
             np.full(size, np.inf),
             np.zeros(size),
         )
-        parts = [part.constraints for part, _ in self.solver.parts]
-        self.constraints = Constraints.join([*parts, own])
+        counts = None if queries.terms is None else self.score.count_terms(queries.terms)
+        keys = [normalize_query(text) for text in queries.texts]
+        self.own = PreparedConstraints(own, keys, counts, row_norms(queries.vectors))
+
+        parts = [part for part, _ in self.solver.parts]
+        parts.append(self.own)
+        self.constraints = Constraints.join([part.constraints for part in parts])
         self.first_own = len(self.constraints) - size
-        for number, (part, is_live) in enumerate(self.solver.parts):
-            first = sum(len(other) for other in parts[:number])
-            dead = first + np.flatnonzero(~is_live)
-            self.constraints.own_scores[dead] = np.inf
-            assert len(is_live) == len(part.constraints)
+        masks = [is_live for _, is_live in self.solver.parts]
+        masks.append(np.ones(size, bool))
+        self.constraints.own_scores[~np.concatenate(masks)] = np.inf
+        self.lengths = np.concatenate([part.lengths for part in parts])
 
         self.rows_of_key: dict[str, list[int]] = {}
-        keys = [key for part, _ in self.solver.parts for key in part.keys]
-        keys.extend(normalize_query(text) for text in queries.texts)
-        for row, key in enumerate(keys):
+        for row, key in enumerate(chain.from_iterable(part.keys for part in parts)):
             self.rows_of_key.setdefault(key, []).append(row)
 
-        lengths = [part.lengths for part, _ in self.solver.parts]
-        self.lengths = np.concatenate([*lengths, row_norms(queries.vectors)])
-        priors = self.solver.vectors[self.rows]
-        self.prior_products = self.constraints.vectors @ priors.T
+        self.shared_terms: list[SharedTerms] = []
+        weights = self.solver.passage_weights
+        if weights is not None:
+            for part in parts:
+                assert part.counts is not None
+                self.shared_terms.append(part.counts.match(weights))
 
-    def _score_words(self) -> None:
-        """Compute the BM25 scores that the solver needs, for all documents of the chunk at once.
-
-        The solver refines a batch of added documents in chunks. `bm25` (q, a) has the scores of all
-        a added documents of the batch for the q queries that the chunk's documents brought.
-        `constraint_bm25` (m, c) has the scores of the chunk's c documents for the m queries that
-        old documents must keep.
-        """
-        solver = self.solver
-        self.bm25 = np.zeros((len(self.queries.texts), len(solver.arrivals)), np.float32)
-        self.constraint_bm25 = np.zeros((len(self.constraints), len(self.numbers)), np.float32)
-        if solver.passage_weights is None or self.queries.terms is None:
-            return
-
-        counts = self.score.count_terms(self.queries.terms)
-        by_row = counts.scores(solver.passage_weights)
-        in_order = by_row.toarray()[:, solver.first_rows]
-        self.bm25 = np.maximum.reduceat(in_order, solver.document_starts, axis=1)
-
-        scores: list[np.ndarray] = []
-        for part, _ in solver.parts:
-            assert part.counts is not None
-            scores.append(part.counts.scores(solver.passage_weights, self.rows).toarray())
-        scores.append(by_row[:, self.rows].toarray())
-        self.constraint_bm25 = np.concatenate(scores)
+    def chunks(self) -> Iterator[_Chunk]:
+        """Yield the documents in chunks. A chunk is made after the one before it is solved."""
+        for start in range(0, len(self.numbers), CHUNK_DOCUMENTS):
+            yield _Chunk(self, start, min(start + CHUNK_DOCUMENTS, len(self.numbers)))
 
     def new_part(self) -> tuple[PreparedConstraints, np.ndarray]:
-        """Return the constraints that the chunk adds for later chunks, and a mask of ones."""
-        parts = [document_constraints(self.score, document) for document in self.solved]
-        prepared = PreparedConstraints.prepare(self.score, Constraints.join(parts))
-        return prepared, np.ones(len(prepared.constraints), bool)
+        """Return the constraints that the batch adds for later ones, and a mask of ones."""
+        own = self.own.constraints
+        own.own_scores[:] = self.constraints.own_scores[self.first_own :]
+        own.highest_bm25[:] = self.constraints.highest_bm25[self.first_own :]
+        kept = np.flatnonzero(np.isfinite(own.own_scores))
+        return self.own.select(kept), np.ones(len(kept), bool)
+
+
+class _Chunk:
+    """Documents of a batch whose queries are scored together, which is faster than one by one.
+
+    Method parameters called `position` are positions in the chunk. `numbers` maps a position in the
+    chunk to a position in `FusedSolver.arrivals`.
+    """
+
+    def __init__(self, batch: _Batch, start: int, stop: int) -> None:
+        """Score the queries of the documents from `start` to before `stop` of the batch."""
+        self.solver = batch.solver
+        self.score = batch.score
+        self.constraints = batch.constraints
+        self.batch = batch
+        self.numbers = batch.numbers[start:stop]
+
+        first = batch.first_queries[start]
+        last = batch.first_queries[stop]
+        self.first_queries = [row - first for row in batch.first_queries[start : stop + 1]]
+        self.first_own = batch.first_own + first
+        self.queries = batch.queries.part(first, last)
+        self.competitors = self.score.competitors(self.queries, self.solver.search)
+        self.own_bm25 = self.score.bm25_without(
+            self.solver.bm25, self.queries, batch.owners[first:last]
+        )
+
+        self.rows = np.array([self._row_of(number) for number in self.numbers])
+        # Products (c, m) of the c documents' encodings with the queries of the m constraints.
+        self.prior_products = self.solver.vectors[self.rows] @ self.constraints.vectors.T
+        self._score_words(first, last)
+
+    def _row_of(self, number: int) -> int:
+        """Return the row of the segment with the only vector of an arrival."""
+        (row,) = self.solver.ids.rows_of([self.solver.arrivals[number].document_id]).tolist()
+        return int(row)
+
+    def _score_words(self, first: int, last: int) -> None:
+        """Compute the BM25 scores that the solver needs, for all documents of the chunk at once.
+
+        `bm25` (q, a) has the scores of all a arrivals for the q queries of the chunk.
+        `constraint_bm25` (c, m) has the scores of the chunk's c documents for the m constraints.
+
+        Args:
+            first: First query of the chunk in the batch.
+            last: Query of the batch after the last one of the chunk.
+        """
+        solver = self.solver
+        shared_terms = self.batch.shared_terms
+        self.bm25 = np.zeros((last - first, len(solver.arrivals)), np.float32)
+        self.constraint_bm25 = np.zeros((len(self.numbers), len(self.constraints)), np.float32)
+        if not shared_terms:
+            return
+
+        by_row = shared_terms[-1].select(first, last).scores(solver.first_rows)
+        self.bm25 = np.maximum.reduceat(by_row, solver.document_starts, axis=1)
+        scores = [terms.scores(self.rows).T for terms in shared_terms]
+        self.constraint_bm25 = np.concatenate(scores, axis=1)
 
     def solve(self, position: int) -> SolvedDocument:
         """Solve the vector of one document, and make its queries constraints of later documents."""
@@ -389,7 +424,6 @@ class _Chunk:
 
         solved = self._describe(arrival, own, known, chosen, prior, stored)
         self._keep_queries(position, solved)
-        self.solved.append(solved)
         return solved
 
     def _own_queries(self, position: int) -> OwnQueries:
@@ -398,7 +432,6 @@ class _Chunk:
         number = self.numbers[position]
         first = self.first_queries[position]
         last = self.first_queries[position + 1]
-        document_id = solver.arrivals[number].document_id
 
         earlier_vectors = solver.vectors_before(number)
         starts = solver.document_starts[:number]
@@ -408,8 +441,7 @@ class _Chunk:
         shares: list[float] = []
         highest_scores: list[float] = []
         for k in range(first, last):
-            terms = self.queries.term_counts(k)
-            own_bm25 = self.score.bm25_without(solver.bm25, terms, document_id)
+            own_bm25 = float(self.own_bm25[k])
 
             # Competitors are the best older documents, and all documents of the new segment that
             # were added before this one.
@@ -465,7 +497,7 @@ class _Chunk:
             prior: Encoding (H,) of the document, float64.
         """
         constraints = self.constraints
-        bm25 = self.constraint_bm25[:, position].astype(np.float64)
+        bm25 = self.constraint_bm25[position].astype(np.float64)
         highest = np.maximum(constraints.highest_bm25, bm25)
         shares = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
 
@@ -475,16 +507,16 @@ class _Chunk:
         number = self.numbers[position]
         # A query that the new document answers as well is not a constraint.
         for text in self.solver.arrivals[number].queries:
-            limits[self.rows_of_key[normalize_query(text)]] = np.inf
+            limits[self.batch.rows_of_key[normalize_query(text)]] = np.inf
         return KnownQueries(
             document_ids=constraints.document_ids,
             texts=constraints.texts,
             vectors=constraints.vectors,
-            lengths=self.lengths,
+            lengths=self.batch.lengths,
             scales=scales,
             limits=limits,
             prior=prior,
-            prior_products=self.prior_products[:, position],
+            prior_products=self.prior_products[position],
         )
 
     def _describe(

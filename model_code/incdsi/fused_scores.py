@@ -20,7 +20,7 @@ does not depend on documents that are added later or together with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 # Number of best documents of each component that are scored as competitors for a query. In
 # practice, they include the document with the best fused score. More make additions slower.
 CANDIDATES = 30
+
+# Number of queries whose terms BM25 loads at once, and the size of its cache as a multiple of the
+# usual one. The cache must hold the common terms and those of the loaded queries.
+LOADED_QUERIES = 64
+CACHE_FACTOR = 2
 
 # Lower limit of the largest BM25 score of a query, which is a divisor. Without a match it is 0.
 MIN_HIGHEST_BM25 = 1e-9
@@ -61,10 +66,6 @@ class EncodedQueries:
     terms: list[Bm25Query] | None
     means: np.ndarray
     deviations: np.ndarray
-
-    def term_counts(self, number: int) -> Bm25Query | None:
-        """Return the terms of one query. None if the retriever has no BM25 component."""
-        return None if self.terms is None else self.terms[number]
 
     def part(self, start: int, stop: int) -> EncodedQueries:
         """Return the queries from `start` to before `stop`."""
@@ -228,7 +229,10 @@ class FusedScore:
         """Return the search of segments by both components, which is made once for many queries."""
         segments = [view.searchable.of(self.dense_of(view.segment)) for view in views]
         dense: Any = DenseRetriever.join_segments(segments)
-        return ComponentSearch(dense, self.bm25_over(views))
+        bm25 = self.bm25_over(views)
+        if bm25 is not None:
+            bm25.enlarge_cache(CACHE_FACTOR)
+        return ComponentSearch(dense, bm25)
 
     def competitors(
         self, queries: EncodedQueries, search: ComponentSearch, also: Sequence[str] = ()
@@ -246,23 +250,27 @@ class FusedScore:
         Returns:
             The competitors of each query.
         """
-        dense = search.dense
-        bm25 = search.bm25
-        rankings = [dense.search_and_rerank(queries.vectors, CANDIDATES)]
-        if bm25 is not None and queries.terms is not None:
-            rankings.append(bm25.search_encoded(queries.terms, CANDIDATES))
-
         unions: list[list[str]] = []
-        for i in range(len(queries.texts)):
-            documents = {document for ranking in rankings for document, _ in ranking[i]}
+        bm25_scores: list[np.ndarray] = []
+        rankings = search.dense.search_and_rerank(queries.vectors, CANDIDATES)
+        for i, ranking in enumerate(rankings):
+            documents = {document for document, _ in ranking}
             if also:
                 documents.add(also[i])
-            unions.append(sorted(documents))
+            if search.bm25 is None or queries.terms is None:
+                unions.append(sorted(documents))
+                bm25_scores.append(np.zeros(len(documents)))
+                continue
 
-        dense_scores = dense.score_encoded(queries.vectors, unions)
-        bm25_scores = [np.zeros(len(documents)) for documents in unions]
-        if bm25 is not None and queries.terms is not None:
-            bm25_scores = bm25.score_encoded(queries.terms, unions)
+            if i % LOADED_QUERIES == 0:
+                search.bm25.load_terms(queries.terms[i : i + LOADED_QUERIES])
+            # A query caches its score of every passage. The copy is dropped after its turn.
+            query = [replace(queries.terms[i], scores={})]
+            (bm25_ranking,) = search.bm25.search_encoded(query, CANDIDATES)
+            documents.update(document for document, _ in bm25_ranking)
+            unions.append(sorted(documents))
+            bm25_scores.extend(search.bm25.score_encoded(query, [unions[i]]))
+        dense_scores = search.dense.score_encoded(queries.vectors, unions)
 
         found: list[Competitors] = []
         for i, documents in enumerate(unions):
@@ -282,24 +290,27 @@ class FusedScore:
         return dense + self.bm25_weight * bm25 / max(highest, MIN_HIGHEST_BM25)
 
     def bm25_without(
-        self, index: Bm25Index | None, query: Bm25Query | None, document_id: str
-    ) -> float:
-        """Return the BM25 score of a document for one of its known queries.
+        self, index: Bm25Index | None, queries: EncodedQueries, document_ids: Sequence[str]
+    ) -> np.ndarray:
+        """Return the BM25 scores of documents for known queries of theirs.
 
-        BM25 indexes known queries as words of their documents. This score leaves the words of the
+        BM25 indexes known queries as words of their documents. A score leaves the words of the
         given query out of the document, because they would make the document win in any case.
 
         Args:
-            index: Index that holds the document. None gives the score 0.
-            query: The encoded query. None gives the score 0.
-            document_id: Id of the document.
+            index: Index that holds the documents. None gives the score 0.
+            queries: The n encoded queries.
+            document_ids: Id of the document of each query.
+
+        Returns:
+            Scores (n,), float64.
         """
-        if index is None or query is None:
-            return 0.0
-        return index.score_encoded_without(query, document_id)
+        if index is None or queries.terms is None:
+            return np.zeros(len(document_ids))
+        return index.score_pairs_without(queries.terms, document_ids)
 
     def count_terms(self, queries: Sequence[Bm25Query]) -> TermCounts:
-        """Count the terms of queries, so that `TermCounts.scores` can score many at once."""
+        """Count the terms of queries, so that many passages are scored for them at once."""
         from scipy import sparse
 
         # Terms are numbered in sorted order. So the terms of a query are always summed in the same
@@ -331,28 +342,50 @@ class TermCounts:
     terms: Sequence[str]
     counts: sparse.csc_matrix
 
-    def scores(self, passages: PassageWeights, rows: np.ndarray | None = None) -> sparse.csc_matrix:
-        """Return the BM25 score of passages of an index for each query, (q, r), sparse.
+    def select(self, rows: np.ndarray) -> TermCounts:
+        """Return the counts of some of the queries, by their row numbers (k,)."""
+        return TermCounts(self.terms, self.counts[rows])
+
+    def match(self, passages: PassageWeights) -> SharedTerms:
+        """Return the counts and weights of the terms that an index has as well."""
+        numbers: list[int] = []
+        columns: list[int] = []
+        for number, term in enumerate(self.terms):
+            column = passages.columns.get(term)
+            if column is not None:
+                numbers.append(number)
+                columns.append(column)
+        counts = self.counts[:, numbers].tocsr()
+        counts.sort_indices()
+        return SharedTerms(counts, passages.weights[:, columns].tocsr())
+
+
+@dataclass(frozen=True, eq=False)
+class SharedTerms:
+    """The S terms that occur in some queries and in the passages of an index.
+
+    Attributes:
+        counts: Count of each term in each query, shape (q, S), sparse. Terms are sorted.
+        weights: Contribution of each term to the BM25 score of each passage, (n, S), sparse.
+    """
+
+    counts: sparse.csr_matrix
+    weights: sparse.csr_matrix
+
+    def select(self, start: int, stop: int) -> SharedTerms:
+        """Return the terms of the queries from `start` to before `stop`."""
+        return SharedTerms(self.counts[start:stop], self.weights)
+
+    def scores(self, rows: np.ndarray) -> np.ndarray:
+        """Return the BM25 score of passages for each query, shape (q, r), float32.
 
         The scores are rounded to float32, because the index rounds its own scores in this way.
 
         Args:
-            passages: Weights of the terms of the index.
-            rows: Rows (r,) of the passages. None scores all passages.
+            rows: Rows (r,) of the passages in the index.
         """
-        numbers: list[int] = []
-        columns: list[int] = []
-        for number, term in enumerate(self.terms):
-            if term in passages.columns:
-                numbers.append(number)
-                columns.append(passages.columns[term])
-        shared_counts = self.counts[:, numbers].tocsr()
-        shared_counts.sort_indices()
-        weights = passages.weights[:, columns]
-        if rows is not None:
-            weights = weights[rows]
-        scores = shared_counts @ weights.T
-        return scores.tocsc().astype(np.float32)
+        scores = self.counts @ self.weights[rows].T
+        return scores.toarray().astype(np.float32)
 
 
 class PassageWeights:

@@ -96,8 +96,6 @@ FINISHED_WORD_FACTOR = 0.5
 
 MIN_COMMON_SHARE = 1 / 8
 
-# Largest number of postings that an index keeps for `score_without`: 24 MB.
-MAX_CACHED_POSTINGS = 2_000_000
 """Share of all passages that contain a term, from which the term is common.
 
 The weights of a common term are stored for all passages, since adding a whole array is faster.
@@ -251,14 +249,50 @@ class Bm25Segment:
             return slice(0, 0)
         return slice(int(self.starts[number]), int(self.starts[number + 1]))
 
-    def count_terms(self, rows: np.ndarray) -> Counter[str]:
-        """Return how often each term occurs in some passages."""
-        numbers = np.flatnonzero(np.isin(self.rows, rows))
-        terms = np.searchsorted(self.starts, numbers, side="right") - 1
-        counts: Counter[str] = Counter()
-        for term, frequency in zip(terms.tolist(), self.frequencies[numbers].tolist(), strict=True):
-            counts[self.vocabulary[term]] += frequency
-        return counts
+    def term_frequencies(self, terms: Sequence[str], rows: np.ndarray) -> np.ndarray:
+        """Return how often each of some terms occurs in the passage at the same position.
+
+        Args:
+            terms: The k terms, which may repeat.
+            rows: Row of the passage in which each term is counted, shape (k,).
+
+        Returns:
+            Frequencies (k,), int32; 0 for a term that is not in the passage.
+        """
+        numbers = np.array([self.term_numbers.get(term, -1) for term in terms], np.int64)
+        frequencies = np.zeros(len(numbers), np.int32)
+        known = np.flatnonzero(numbers >= 0)
+        wanted_rows = rows[known]
+        lows = self.starts[numbers[known]]
+        ends = self.starts[numbers[known] + 1]
+
+        # A binary search in the postings of all terms at once. The rows of a term ascend.
+        highs = ends
+        while (lows < highs).any():
+            middles = (lows + highs) // 2
+            is_before = np.zeros(len(lows), bool)
+            is_open = lows < highs
+            is_before[is_open] = self.rows[middles[is_open]] < wanted_rows[is_open]
+            lows = np.where(is_before, middles + 1, lows)
+            highs = np.where(is_before, highs, middles)
+
+        inside = np.flatnonzero(lows < ends)
+        found = inside[self.rows[lows[inside]] == wanted_rows[inside]]
+        frequencies[known[found]] = self.frequencies[lows[found]]
+        return frequencies
+
+    def postings_of_terms(self, terms: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the postings of several different terms, one term after the other.
+
+        Returns:
+            Positions (p,) of the postings in `rows` and `frequencies`, and the position in `terms`
+            of the term of each posting, (p,).
+        """
+        numbers = np.array([self.term_numbers.get(term, -1) for term in terms], np.int64)
+        present = np.flatnonzero(numbers >= 0)
+        first = self.starts[numbers[present]]
+        sizes = self.starts[numbers[present] + 1] - first
+        return join_ranges(first, sizes), np.repeat(present, sizes)
 
     def save(self, folder: Path, facts: dict[str, object]) -> None:
         """Write the segment to a folder. Equal segments give equal bytes.
@@ -346,6 +380,23 @@ class _Postings(NamedTuple):
 
     rows: np.ndarray
     frequencies: np.ndarray
+
+
+class _PairWithout(NamedTuple):
+    """A document that is scored for a query, without some of its known queries.
+
+    number: Position of the pair among all pairs.
+    query: The encoded query.
+    document_id: Id of the document.
+    known_terms: How often each term occurs in the document's known queries.
+    left_out: How often each term occurs in the known queries to ignore.
+    """
+
+    number: int
+    query: Bm25Query
+    document_id: str
+    known_terms: Counter[str]
+    left_out: Counter[str]
 
 
 class TermWeights(NamedTuple):
@@ -485,9 +536,28 @@ class KnownSegment:
         return [rows[document] for document in self.queries.ids.document_ids]
 
     @cached_property
-    def distinct_terms(self) -> np.ndarray:
-        """Number of different terms of each query, shape (q,)."""
-        return np.bincount(self.queries.rows, minlength=len(self.queries.ids))
+    def _postings_by_query(self) -> np.ndarray:
+        """Positions of all postings of `queries`, one query after the other, shape (P,)."""
+        return np.argsort(self.queries.rows, kind="stable")
+
+    @cached_property
+    def _first_postings(self) -> np.ndarray:
+        """Start of each query in `_postings_by_query`, followed by their number, (q + 1,)."""
+        sizes = np.bincount(self.queries.rows, minlength=len(self.queries.ids))
+        return np.concatenate([[0], np.cumsum(sizes)])
+
+    def count_terms(self, query: int) -> Counter[str]:
+        """Return how often each term occurs in a query.
+
+        Args:
+            query: Row of the query.
+        """
+        start, stop = self._first_postings[query : query + 2].tolist()
+        positions = self._postings_by_query[start:stop]
+        numbers = np.searchsorted(self.queries.starts, positions, side="right") - 1
+        frequencies = self.queries.frequencies[positions].tolist()
+        terms = [self.queries.vocabulary[number] for number in numbers.tolist()]
+        return Counter(dict(zip(terms, frequencies, strict=True)))
 
 
 class KnownPart(NamedTuple):
@@ -579,10 +649,31 @@ class _KnownCounts:
         is_counted = self.is_counted[number]
         if is_counted is not None:
             sizes = np.where(is_counted[queries], sizes, 0)
-        offsets = np.cumsum(sizes) - sizes
-        within = np.arange(sizes.sum()) - np.repeat(offsets, sizes)
-        passages = known.passages[np.repeat(first, sizes) + within]
+        passages = known.passages[join_ranges(first, sizes)]
         return passages + self.first_rows[number], sizes
+
+    def of_terms(self, terms: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the passages whose documents have one of several terms in a known query.
+
+        Args:
+            terms: The different terms.
+
+        Returns:
+            For each occurrence, in no particular order: the row of a passage (p,), the position of
+            the term in `terms` (p,), and how often one known query has the term (p,). A passage is
+            repeated for each known query of its document that has the term.
+        """
+        passages = [np.empty(0, np.int64)]
+        term_positions = [np.empty(0, np.int64)]
+        counts = [np.empty(0, np.int32)]
+        for number, part in enumerate(self.parts):
+            segment = part.known.queries
+            postings, positions = segment.postings_of_terms(terms)
+            rows, sizes = self._passages_of(number, segment.rows[postings])
+            passages.append(rows)
+            term_positions.append(np.repeat(positions, sizes))
+            counts.append(np.repeat(segment.frequencies[postings], sizes))
+        return np.concatenate(passages), np.concatenate(term_positions), np.concatenate(counts)
 
 
 class Bm25Index(Retriever[list[Bm25Query]]):
@@ -628,10 +719,9 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         self.fingerprint = fingerprint_of(settings, words)
         self.reference = reference
         max_cached_bytes = MAX_CACHED_BYTES_PER_PASSAGE * len(self.ids)
-        self._cached_weights = WeightCache(max(MIN_CACHED_BYTES, max_cached_bytes))
-        # Caches of `score_without`: sorted postings, and numbers of passages that contain a term.
-        self._postings_of_term: dict[str, _Postings] = {}
-        self._cached_postings = 0
+        self._usual_cache_bytes = max(MIN_CACHED_BYTES, max_cached_bytes)
+        self._cached_weights = WeightCache(self._usual_cache_bytes)
+        # Number of passages that contain a term, for the terms that were asked for.
         self._passage_counts: dict[str, int] = {}
 
     @classmethod
@@ -955,85 +1045,146 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         Raises:
             FreshetError: If the document is not in the index.
         """
-        (query,) = self.encode_queries([query_text])
-        return self.score_encoded_without(query, document_id)
+        queries = self.encode_queries([query_text])
+        return float(self.score_pairs_without(queries, [document_id])[0])
 
-    def score_encoded_without(self, query: Bm25Query, document_id: str) -> float:
-        """Score a document for an encoded query; see `score_without`.
+    def score_pairs_without(
+        self, queries: Sequence[Bm25Query], document_ids: Sequence[str]
+    ) -> np.ndarray:
+        """Score one document for each encoded query; see `score_without`.
 
         Args:
-            query: The encoded query.
-            document_id: Id of the document.
+            queries: The n encoded queries.
+            document_ids: The document to score for each query.
+
+        Returns:
+            Scores (n,), float64.
         """
-        left_out = self._near_duplicate_counts(query.terms, document_id)
-        if not left_out:
-            return float(self.score_encoded([query], [[document_id]])[0][0])
-        return float(self._score_less_words(query.terms, document_id, left_out))
+        scores = np.zeros(len(queries))
+        pairs: list[_PairWithout] = []
+        for number, (query, document_id) in enumerate(zip(queries, document_ids, strict=True)):
+            known_terms, left_out = self._known_terms(query.terms, document_id)
+            if left_out:
+                pairs.append(_PairWithout(number, query, document_id, known_terms, left_out))
+            else:
+                scores[number] = self.score_encoded([query], [[document_id]])[0][0]
+        if pairs:
+            numbers = [pair.number for pair in pairs]
+            scores[numbers] = self._score_less_words(pairs)
+        return scores
 
     def known_queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
         """Yield segments with the rows of a document's known queries that count as words."""
         if self._known_counts is not None:
             yield from self._known_counts.queries_of(document_id)
 
-    def _near_duplicate_counts(self, terms: Counter[str], document_id: str) -> Counter[str]:
-        """Count the terms of those known queries of a document that nearly equal a query.
+    def _known_terms(
+        self, terms: Counter[str], document_id: str
+    ) -> tuple[Counter[str], Counter[str]]:
+        """Count the terms of a document's known queries, and of those that nearly equal a query.
 
         Two queries nearly equal if their Jaccard similarity is at least `MIN_DUPLICATE_JACCARD`.
-        """
-        counts: Counter[str] = Counter()
-        for known, rows in self.known_queries_of(document_id):
-            shared = np.zeros(len(known.queries.ids), np.int64)
-            for term in terms:
-                shared[known.queries.rows[known.queries.postings(term)]] += 1
-            union = len(terms) + known.distinct_terms[rows] - shared[rows]
-            is_near = shared[rows] >= MIN_DUPLICATE_JACCARD * np.maximum(union, 1)
-            counts.update(known.queries.count_terms(rows[is_near]))
-        return counts
-
-    def _score_less_words(
-        self, terms: Counter[str], document_id: str, left_out: Counter[str]
-    ) -> np.float32:
-        """Score a document without some terms of its known queries; see `score_without`.
 
         Args:
             terms: How often each term occurs in the query.
             document_id: Id of the document.
-            left_out: How often each term occurs in the known queries to ignore.
+
+        Returns:
+            The counts of all known queries, and the counts of those that nearly equal the query.
+        """
+        all_counts: Counter[str] = Counter()
+        duplicate_counts: Counter[str] = Counter()
+        for known, rows in self.known_queries_of(document_id):
+            for row in rows.tolist():
+                known_terms = known.count_terms(row)
+                all_counts.update(known_terms)
+                shared = len(known_terms.keys() & terms.keys())
+                union = len(terms) + len(known_terms) - shared
+                if shared >= MIN_DUPLICATE_JACCARD * max(union, 1):
+                    duplicate_counts.update(known_terms)
+        return all_counts, duplicate_counts
+
+    def _score_less_words(self, pairs: Sequence[_PairWithout]) -> np.ndarray:
+        """Score documents without some terms of their known queries; see `score_without`.
+
+        Args:
+            pairs: The queries and documents.
+
+        Returns:
+            Scores (n,), float32.
         """
         assert self.words is not None
         weight = self.words.weight
-        passages = self.ids.rows_of([document_id])
         statistics = self._statistics
-        lengths = self._lengths[passages].astype(np.float64)
-        total_length = statistics.total_length
+
+        # A slot is a passage of the document of a pair. Its length excludes the terms to ignore.
+        groups = [self.ids.rows_of([pair.document_id]) for pair in pairs]
+        passage_counts = np.array([len(group) for group in groups])
+        slot_rows = np.concatenate(groups)
+        lengths = self._lengths[slot_rows].astype(np.float64)
+        total_lengths = np.full(len(pairs), statistics.total_length)
         if self.words.in_length:
-            lengths -= weight * left_out.total()
-            total_length -= weight * left_out.total() * len(passages)
-        mean_length = max(1.0, total_length) / max(1, statistics.passages)
+            ignored = weight * np.array([pair.left_out.total() for pair in pairs])
+            lengths -= np.repeat(ignored, passage_counts)
+            total_lengths -= ignored * passage_counts
+        mean_lengths = np.maximum(1.0, total_lengths) / max(1, statistics.passages)
         if self.reference is not None:
-            mean_length = statistics.mean_length
-        length_norms = self._length_norms(lengths, mean_length)
+            mean_lengths = np.full(len(pairs), statistics.mean_length)
+        length_norms = self._length_norms(lengths, np.repeat(mean_lengths, passage_counts))
 
-        scores = np.zeros(len(passages))
-        for term, count in terms.items():
-            rows, all_frequencies = self._sorted_postings(term)
-            frequencies = np.zeros(len(passages))
-            positions = np.searchsorted(rows, passages)
-            inside = np.flatnonzero(positions < len(rows))
-            found = inside[rows[positions[inside]] == passages[inside]]
-            frequencies[found] = all_frequencies[positions[found]]
-            had_term = frequencies > 0
-            frequencies[had_term] -= weight * left_out[term]
-            has_term = frequencies > 0
+        # An item is a term of a query. An entry is an item with a passage of the document.
+        item_terms = [term for pair in pairs for term in pair.query.terms]
+        item_counts = np.array([count for pair in pairs for count in pair.query.terms.values()])
+        items_of_pair = np.array([len(pair.query.terms) for pair in pairs])
+        item_sizes = np.repeat(passage_counts, items_of_pair)
+        first_slots = np.repeat(np.cumsum(passage_counts) - passage_counts, items_of_pair)
+        slots = join_ranges(first_slots, item_sizes)
+        entry_terms = np.repeat(np.array(item_terms, object), item_sizes).tolist()
 
-            containing = len(rows) - int(had_term.sum()) + int(has_term.sum())
-            if self.reference is not None:
-                containing = self.reference._count_passages(term)
-            idf = inverse_document_frequency(containing, statistics.passages)
-            remaining = frequencies[has_term]
-            saturated = remaining / (remaining + length_norms[has_term])
-            scores[has_term] += count * idf * saturated
-        return scores.astype(np.float32).max()
+        known_counts = [pair.known_terms[term] for pair in pairs for term in pair.query.terms]
+        ignored_counts = [pair.left_out[term] for pair in pairs for term in pair.query.terms]
+        frequencies = self._text_frequencies(entry_terms, slot_rows[slots])
+        frequencies += weight * np.repeat(known_counts, item_sizes)
+        had_term = frequencies > 0
+        frequencies[had_term] -= weight * np.repeat(ignored_counts, item_sizes)[had_term]
+        has_term = frequencies > 0
+
+        first_entries = np.cumsum(item_sizes) - item_sizes
+        source = self if self.reference is None else self.reference
+        containing = np.array(source.count_passages(item_terms))
+        if self.reference is None:
+            lost = had_term.astype(np.int64) - has_term
+            containing = containing - np.add.reduceat(lost, first_entries)
+        idf = [inverse_document_frequency(n, statistics.passages) for n in containing.tolist()]
+        factors = np.repeat(item_counts * np.array(idf), item_sizes)
+
+        # `bincount` adds the terms of a passage in the order of the query.
+        remaining = frequencies[has_term]
+        slots_with_term = slots[has_term]
+        saturated = remaining / (remaining + length_norms[slots_with_term])
+        weights = factors[has_term] * saturated
+        scores = np.bincount(slots_with_term, weights, len(slot_rows)).astype(np.float32)
+        first_slot_of_pair = np.cumsum(passage_counts) - passage_counts
+        return np.maximum.reduceat(scores, first_slot_of_pair)
+
+    def _text_frequencies(self, terms: Sequence[str], rows: np.ndarray) -> np.ndarray:
+        """Return how often terms occur in the texts of passages, known queries left out.
+
+        Args:
+            terms: The k terms.
+            rows: Row of the passage in which each term is counted, counted through all segments.
+
+        Returns:
+            Frequencies (k,), float64.
+        """
+        frequencies = np.zeros(len(rows))
+        numbers = np.searchsorted(self.ids.first_rows, rows, side="right") - 1
+        for number, segment in enumerate(self.segments):
+            selected = np.flatnonzero(numbers == number)
+            selected_terms = [terms[i] for i in selected.tolist()]
+            local_rows = rows[selected] - self.ids.first_rows[number]
+            frequencies[selected] = segment.term_frequencies(selected_terms, local_rows)
+        return frequencies
 
     def scores(self, text: str) -> np.ndarray:
         """Score every passage for one query text.
@@ -1064,22 +1215,75 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         """
         from scipy import sparse
 
-        rows: list[np.ndarray] = []
-        columns: list[np.ndarray] = []
-        values: list[np.ndarray] = []
-        for column, term in enumerate(terms):
-            term_rows, weights = self._term_weights(term)
-            if term_rows is None:
-                term_rows = np.flatnonzero(weights)
-                weights = weights[term_rows]
-            rows.append(term_rows)
-            columns.append(np.full(len(term_rows), column))
-            values.append(weights)
+        columns, rows, weights = self._weights_of_postings(terms)
         shape = (len(self.ids), len(terms))
-        if not rows:
-            return sparse.csr_matrix(shape)
-        positions = (np.concatenate(rows), np.concatenate(columns))
-        return sparse.csr_matrix((np.concatenate(values), positions), shape)
+        return sparse.csr_matrix((weights, (rows, columns)), shape)
+
+    def enlarge_cache(self, factor: int) -> None:
+        """Make room for the cached weights of more terms, for searches of very many queries.
+
+        Args:
+            factor: Size of the new cache, as a multiple of the usual size.
+        """
+        self._cached_weights = WeightCache(factor * self._usual_cache_bytes)
+
+    def load_terms(self, queries: Sequence[Bm25Query]) -> None:
+        """Compute the weights of the terms of queries at once, and cache them.
+
+        It does not change a score. Searches compute the weights of each term when it is needed,
+        which takes longer for many queries with rare terms.
+        """
+        terms = {term for query in queries for term in query.terms}
+        missing = sorted(term for term in terms if self._cached_weights.get(term) is None)
+        columns, rows, weights = self._weights_of_postings(missing)
+        starts = np.searchsorted(columns, np.arange(len(missing) + 1)).tolist()
+        for number, term in enumerate(missing):
+            postings = slice(starts[number], starts[number + 1])
+            self._cached_weights.put(term, self._pack_weights(rows[postings], weights[postings]))
+
+    def _weights_of_postings(
+        self, terms: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the contributions of several different terms to the scores of passages.
+
+        Returns:
+            For each posting: the position of its term in `terms`, ascending, the row of its
+            passage, ascending per term, and the contribution. Each has the shape (p,).
+        """
+        statistics = self._statistics
+        keys, frequencies = self._postings_of_terms(terms)
+        columns, rows = np.divmod(keys, max(1, len(self.ids)))
+        if self.reference is None:
+            containing = np.bincount(columns, minlength=len(terms)).tolist()
+        else:
+            containing = self.reference.count_passages(terms)
+        idf = np.array([inverse_document_frequency(n, statistics.passages) for n in containing])
+        weights = idf[columns] * (frequencies / (frequencies + statistics.length_norms[rows]))
+        return columns, rows, weights
+
+    def _postings_of_terms(self, terms: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the postings of several different terms, as `_live_postings` does for one.
+
+        Returns:
+            Key of each posting, ascending: (position of the term) * n + (row of the passage), for
+            an index of n passages. Frequency of each posting, float64.
+        """
+        passages = max(1, len(self.ids))
+        keys = [np.empty(0, np.int64)]
+        frequencies = [np.empty(0)]
+        is_live = self._statistics.is_live
+        for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
+            postings, positions = segment.postings_of_terms(terms)
+            rows = segment.rows[postings] + first_row
+            is_counted = slice(None) if is_live is None else is_live[rows]
+            keys.append((positions * passages + rows)[is_counted])
+            frequencies.append(segment.frequencies[postings][is_counted])
+        if self._known_counts is not None and self.words is not None:
+            rows, positions, counts = self._known_counts.of_terms(terms)
+            keys.append(positions * passages + rows)
+            frequencies.append(self.words.weight * counts)
+        all_keys, places = np.unique(np.concatenate(keys), return_inverse=True)
+        return all_keys, np.bincount(places, np.concatenate(frequencies), len(all_keys))
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
         if id(self) not in query.scores:
@@ -1131,12 +1335,21 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         statistics = self._statistics
         document_frequency = len(rows)
         if self.reference is not None and len(terms) == 1:
-            document_frequency = self.reference._count_passages(terms[0])
+            (document_frequency,) = self.reference.count_passages(terms)
         elif self.reference is not None:
             document_frequency = len(self.reference._joint_postings(terms).rows)
         idf = inverse_document_frequency(document_frequency, statistics.passages)
         weights = idf * (frequencies / (frequencies + statistics.length_norms[rows]))
-        if len(rows) < MIN_COMMON_SHARE * statistics.passages:
+        return self._pack_weights(rows, weights)
+
+    def _pack_weights(self, rows: np.ndarray, weights: np.ndarray) -> TermWeights:
+        """Return the weights of a term in the form that is faster to add.
+
+        Args:
+            rows: Rows (p,) of the passages with the term.
+            weights: Contribution (p,) of the term to the score of each of these passages.
+        """
+        if len(rows) < MIN_COMMON_SHARE * self._statistics.passages:
             return TermWeights(rows.astype(np.int32), weights)
         return TermWeights(None, np.bincount(rows, weights, len(self.ids)))
 
@@ -1151,27 +1364,22 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         frequencies = np.bincount(positions, all_frequencies, len(rows))
         return _Postings(rows, frequencies)
 
-    def _count_passages(self, term: str) -> int:
-        """Return the cached number of passages that contain a term, as `_live_postings` does."""
-        if term not in self._passage_counts:
-            self._passage_counts[term] = len(self._live_postings(term).rows)
-        return self._passage_counts[term]
+    def count_passages(self, terms: Sequence[str]) -> list[int]:
+        """Return the number of passages that contain each term, in the text or a known query.
 
-    def _sorted_postings(self, term: str) -> _Postings:
-        """Return the cached postings of a term, in ascending order of rows."""
-        cached = self._postings_of_term.get(term)
-        if cached is not None:
-            return cached
-        rows, frequencies = self._live_postings(term)
-        order = np.argsort(rows, kind="stable")
-        postings = _Postings(rows[order], frequencies[order])
-
-        if self._cached_postings + len(rows) > MAX_CACHED_POSTINGS:
-            self._postings_of_term.clear()
-            self._cached_postings = 0
-        self._postings_of_term[term] = postings
-        self._cached_postings += len(rows)
-        return postings
+        Removed passages are not counted. The numbers are cached.
+        """
+        missing = sorted({term for term in terms if term not in self._passage_counts})
+        counts = np.array([self.document_frequency(term) for term in missing], np.int64)
+        if self._known_counts is not None:
+            # A passage that has the term in its text as well is counted already.
+            rows, positions, _ = self._known_counts.of_terms(missing)
+            keys = np.unique(positions * len(self.ids) + rows)
+            positions, rows = np.divmod(keys, max(1, len(self.ids)))
+            in_text = self._text_frequencies([missing[i] for i in positions.tolist()], rows)
+            counts += np.bincount(positions[in_text == 0], minlength=len(missing))
+        self._passage_counts.update(zip(missing, counts.tolist(), strict=True))
+        return [self._passage_counts[term] for term in terms]
 
     def _live_postings(self, term: str) -> _Postings:
         """Return the postings of a term, without removed passages.
@@ -1211,6 +1419,21 @@ def fingerprint_of(settings: Bm25Settings, words: KnownWords | None) -> str:
 def inverse_document_frequency(containing: int, passages: int) -> float:
     """Return idf(t) for a term that occurs in `containing` of `passages` passages."""
     return math.log(1 + (passages - containing + 0.5) / (containing + 0.5))
+
+
+def join_ranges(first: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the numbers of several ranges, one range after the other.
+
+    >>> join_ranges(np.array([7, 3]), np.array([2, 3])).tolist()
+    [7, 8, 3, 4, 5]
+
+    Args:
+        first: First number of each range, shape (r,).
+        sizes: Number of numbers in each range, shape (r,).
+    """
+    offsets = np.cumsum(sizes) - sizes
+    within = np.arange(sizes.sum()) - np.repeat(offsets, sizes)
+    return np.repeat(first, sizes) + within
 
 
 def _add_counts(

@@ -543,6 +543,8 @@ class JoinedIndex(DenseIndex):
         return faiss.SearchParametersIVF(sel=selector, nprobe=self.approximate.nprobe)
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
+        if len(self.indexes) == 1:
+            return self.indexes[0]._wide_vectors(rows)
         vectors = np.zeros((*rows.shape, self.dimension))
         for index, is_in_index, local_rows in self._split_by_index(rows):
             vectors[is_in_index] = index._read_vectors(local_rows)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from model_code.errors import SettingsError
 from model_code.retrieval.bm25 import Bm25Retriever, build_folders, open_folders
 from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment, KnownWords
+from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.indexed import NewPassages, RetrieverSegment
 from model_code.text.known_queries import KnownQuery, KnownQueryLimits, QuerySource
@@ -269,6 +271,54 @@ def test_score_without_is_that_of_an_index_without(
     score = index.score_without(left_out, document_id)
     encoded = expected.encode_queries([left_out])
     assert score == pytest.approx(expected.score_encoded(encoded, [[document_id]])[0][0], rel=1e-5)
+
+
+def joined_index(folder: Path) -> Bm25Index:
+    """An index of two segments with a removed document, and with the statistics of the first."""
+    first = SMALL.build(folder / "first", KnownWords(0.5, in_length=True))
+    later = Collection(
+        {"d": ["sort row row", "file list"], "e": ["table"]},
+        {"d": known("d", "sort a table", "load a file", "file")},
+    )
+    second = later.build(folder / "second", KnownWords(0.5, in_length=True))
+    first_ids = IdMap(["a", "a", "b", "c"])
+    second_ids = IdMap(["d", "d", "e"])
+    segments = [
+        RetrieverSegment(first, first_ids, frozenset("b")),
+        RetrieverSegment(second, second_ids),
+    ]
+    reference: Any = Bm25Retriever.join_segments([RetrieverSegment(first, first_ids)])
+    index: Any = Bm25Retriever.join_segments(segments, reference=reference)
+    return index
+
+
+def test_pairs_are_scored_as_one_by_one(tmp_path: Path) -> None:
+    index = joined_index(tmp_path)
+    texts = ["sort a table", "file", "table table zebra", "order rows of a table", "load a file"]
+    document_ids = ["d", "d", "e", "a", "c"]
+
+    scores = index.score_pairs_without(index.encode_queries(texts), document_ids)
+
+    for text, document_id, score in zip(texts, document_ids, scores.tolist(), strict=True):
+        assert score == index.score_without(text, document_id)
+    assert scores[0] > 0
+
+
+def test_loaded_terms_give_the_same_scores(tmp_path: Path) -> None:
+    index = joined_index(tmp_path)
+    loaded = joined_index(tmp_path / "loaded")
+    queries = loaded.encode_queries(["sort a table", "load file zebra", "row"])
+    loaded.load_terms(queries)
+
+    for text in ("sort a table", "load file zebra", "row"):
+        assert loaded.scores(text).tolist() == index.scores(text).tolist()
+
+
+def test_passages_are_counted_once_per_term(tmp_path: Path) -> None:
+    index = joined_index(tmp_path)
+
+    # "table" is a word of two texts of "a" and "c", of a query of "a" and "d", and of "e".
+    assert index.count_passages(["table", "zebra", "open"]) == [6, 0, 0]
 
 
 def test_own_query_does_not_find_its_document(tmp_path: Path) -> None:
