@@ -160,6 +160,11 @@ def _packaged_folder(packaged: PackagedModel) -> Path | None:
 
 
 def _download_model(name: str) -> Path:
+    """Download a model from the Hugging Face hub unless it is stored already; return its folder.
+
+    Raises:
+        FreshetError: If the hub does not have the model, or does not answer.
+    """
     # The import takes a moment, and a model in a folder does not need the hub.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -237,7 +242,11 @@ def _remove_dropout(config: Any) -> dict[str, float]:
 
 
 def _check_missing_weights(folder: Path, missing_weights: Sequence[str]) -> None:
-    # An encoder does not use the pooler, so its weights may be missing.
+    """Check that an encoder's file lacks no weights, except those of the unused pooler.
+
+    Raises:
+        FreshetError: If other weights are missing.
+    """
     required = [name for name in missing_weights if "pooler" not in name]
     if required:
         raise FreshetError(
@@ -338,6 +347,7 @@ def save_tokenizer(tokenizer: Any, folder: Path, max_tokens: int) -> None:
 
 
 def _without_keys(config: Mapping[str, Any], excluded: Sequence[str]) -> dict[str, Any]:
+    """Return a configuration without some of its keys."""
     return {key: value for key, value in config.items() if key not in excluded}
 
 
@@ -490,24 +500,27 @@ def _read_pooling(folder: Path) -> Pooling:
     if config.get("include_prompt") is False:
         raise FreshetError(f"{folder}: pooling without the prompt's tokens is not supported")
 
-    switches = [
-        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
-    ]
+    active_switches: list[str] = []
+    for key, value in config.items():
+        if key.startswith("pooling_mode_") and value is True:
+            active_switches.append(key)
+
     pooling = config.get("pooling_mode")
     if not pooling and config.get("pooling_mode_cls_token"):
         pooling = "cls"
     elif not pooling and config.get("pooling_mode_mean_tokens"):
         pooling = "mean"
 
-    if pooling not in get_args(Pooling) or len(switches) > 1:
+    if pooling not in get_args(Pooling) or len(active_switches) > 1:
         raise FreshetError(
-            f"{folder}: pooling {pooling or switches} is not supported; "
+            f"{folder}: pooling {pooling or active_switches} is not supported; "
             f"known: {', '.join(get_args(Pooling))}"
         )
     return pooling
 
 
 def _read_max_tokens(transformer: Path) -> int | None:
+    """Return the length limit in tokens that a folder states; None if it states none."""
     path = transformer / "sentence_bert_config.json"
     if not path.is_file():
         return None
@@ -516,6 +529,7 @@ def _read_max_tokens(transformer: Path) -> int | None:
 
 
 def _read_layers(folder: Path) -> tuple[int, ...]:
+    """Return the numbers of the layers that documents are indexed by; empty for the last layer."""
     path = folder / LAYERS_FILE
     if not path.is_file():
         return ()
@@ -552,11 +566,10 @@ def _read_prompts(folder: Path) -> Prompts:
 
     query = prompts.get("query", default)
     document_prompts = [prompts[name] for name in DOCUMENT_PROMPTS if name in prompts]
-    if document_prompts:
-        document = next((prompt for prompt in document_prompts if prompt), "")
-    else:
-        document = default
-    return Prompts(query, document)
+    if not document_prompts:
+        return Prompts(query, default)
+    first_with_text = next((prompt for prompt in document_prompts if prompt), "")
+    return Prompts(query, first_with_text)
 
 
 def write_layout(folder: Path, layout: Layout, pooled_dimension: int) -> None:
@@ -570,19 +583,22 @@ def write_layout(folder: Path, layout: Layout, pooled_dimension: int) -> None:
         layout: Parts of the encoder. Its projections are folders inside `folder`.
         pooled_dimension: Number of components of the pooled vector, before projections.
     """
-    projection_names = [path.name for path in layout.projections]
+    # Type and folder of each module, in the order in which they are applied.
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    modules.extend(("Dense", name) for name in projection_names)
+    for path in layout.projections:
+        modules.append(("Dense", path.name))
     modules.append(("Normalize", f"{len(modules)}_Normalize"))
-    module_entries = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": path,
-            "type": f"sentence_transformers.models.{module_type}",
-        }
-        for number, (module_type, path) in enumerate(modules)
-    ]
+
+    module_entries = []
+    for number, (module_type, path_in_folder) in enumerate(modules):
+        module_entries.append(
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path_in_folder,
+                "type": f"sentence_transformers.models.{module_type}",
+            }
+        )
     write_json(folder / "modules.json", module_entries)
 
     pooling_config = {

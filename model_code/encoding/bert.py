@@ -99,8 +99,11 @@ class Bert(nn.Module):
         """
         # Attention without a mask is faster, and without padding no mask is needed.
         mask = None
-        if not bool(attention_mask.all()):
+        has_padding = not bool(attention_mask.all())
+        if has_padding:
             token_count = input_ids.shape[1]
+            # No token may attend to padding. The mask is the same for all heads and all tokens of
+            # a text, so its shape is (B, 1, T, T).
             mask = attention_mask[:, None, None, :].bool().expand(-1, 1, token_count, -1)
 
         states = [self._embed(input_ids)]
@@ -109,8 +112,10 @@ class Bert(nn.Module):
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=tuple(states))
 
     def _embed(self, input_ids: Tensor) -> Tensor:
+        """Return the embeddings (B, T, H) of token ids (B, T), with those of their positions."""
         embeddings = self.embeddings
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        # The types tell two texts of a pair apart. Here each text stands alone.
         token_types = torch.zeros_like(input_ids)
 
         # The order of the additions influences the last bits, so it is that of transformers.
@@ -234,11 +239,12 @@ def load_plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
 
 
 def map_weights_again(model: Bert, folder: Path) -> None:
-    """Map the weights of a model again, so that those that were read are not resident any more.
+    """Replace a model's weights by equal ones that are mapped from its file, but not read yet.
 
-    The fingerprint and the packing of weights read all of them once. Later, a query reads some rows
-    of the embeddings only. Weights that are not mapped stay: those of a GPU, and those that were
-    converted to float32. Another thread may use the model meanwhile, because all values are equal.
+    The fingerprint and the packing of weights read all of them once, so that they take memory.
+    Later, a query reads some rows of the embeddings only. Weights that are not mapped stay: those
+    of a GPU, and those that were converted to float32. Another thread may use the model meanwhile,
+    because all values are equal.
 
     Args:
         model: Model of `load_plain_bert`.
@@ -254,6 +260,7 @@ def map_weights_again(model: Bert, folder: Path) -> None:
 
 
 def _map_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the weights in a folder by name, mapped from their file."""
     weights: dict[str, Tensor] = load_file(folder / WEIGHTS_FILE)
     weights.pop(POSITION_IDS, None)
     return weights

@@ -179,11 +179,13 @@ def bucket_by_length(features: Features, batch_tokens: int) -> LengthBuckets:
     """
     lengths = features["attention_mask"].sum(dim=1).tolist()
     batches = []
+    # The number of each text, in the order of the concatenated batches.
     order: list[int] = []
     for rows in token_batches(lengths, batch_tokens):
         longest = lengths[rows[0]]
         batches.append({name: value[rows, :longest] for name, value in features.items()})
         order.extend(rows)
+    # Sorting a permutation gives its inverse: the row of each text.
     return LengthBuckets(batches, torch.tensor(order).argsort())
 
 
@@ -227,9 +229,13 @@ class TextModel(torch.nn.Module):
 
         The tokenizer's settings are changed only if necessary, because a change waits until no
         other thread uses the tokenizer.
+
+        Args:
+            texts: The texts.
+            max_tokens: Length limit. None: `self.max_tokens`.
         """
         backend = self.tokenizer.backend_tokenizer
-        truncation = {**TRUNCATION, "max_length": max_tokens or self.max_tokens}
+        truncation = dict(TRUNCATION, max_length=max_tokens or self.max_tokens)
         if backend.padding is not None:
             backend.no_padding()
         if backend.truncation != truncation:
@@ -265,9 +271,10 @@ class TextModel(torch.nn.Module):
         bfloat16 = uses_bfloat16(self.precision, self.device)
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
             for start in range(0, len(texts), WINDOW_TEXTS):
-                ids = self.token_ids(texts[start : start + WINDOW_TEXTS])
-                for rows in token_batches([len(row) for row in ids], batch_tokens, even):
-                    batch_ids = [ids[row] for row in rows]
+                window_ids = self.token_ids(texts[start : start + WINDOW_TEXTS])
+                lengths = [len(ids) for ids in window_ids]
+                for rows in token_batches(lengths, batch_tokens, even):
+                    batch_ids = [window_ids[row] for row in rows]
                     text_numbers = [start + row for row in rows]
                     encode_batch(text_numbers, self._pad(batch_ids), batch_ids)
                     done += len(rows)
@@ -276,6 +283,7 @@ class TextModel(torch.nn.Module):
             self.train()
 
     def _default_batch_tokens(self, text_count: int) -> int:
+        """Return a number of tokens per batch that suits the device and the number of texts."""
         if self.device.type != "cpu":
             return GPU_BATCH_TOKENS
         if text_count <= MAX_SMALL_INPUT_TEXTS:
@@ -405,21 +413,22 @@ class Encoder(TextModel):
             for_search: Whether the encoder will not be trained; see `load`.
         """
         is_base = source is None
+        model = settings.base if source is None else source
+        pooling = settings.pooling if is_base else None
         encoder = cls.load(
-            settings.base if source is None else source,
-            settings.max_tokens,
-            settings.pooling if is_base else None,
-            settings.precision,
-            settings.device,
-            for_search,
+            model,
+            max_tokens=settings.max_tokens,
+            pooling=pooling,
+            precision=settings.precision,
+            device=settings.device,
+            for_search=for_search,
         )
         if is_base:
-            prompts = {
-                side: prompt
-                for side, prompt in dict(settings.prompts).items()
-                if prompt is not None
-            }
-            encoder.prompts = replace(encoder.prompts, **prompts)
+            # A prompt that the settings leave out is the one that the folder of the base states.
+            if settings.prompts.query is not None:
+                encoder.prompts = replace(encoder.prompts, query=settings.prompts.query)
+            if settings.prompts.document is not None:
+                encoder.prompts = replace(encoder.prompts, document=settings.prompts.document)
         return encoder
 
     def release_weights(self) -> None:
@@ -481,9 +490,11 @@ class Encoder(TextModel):
         if not len(self.projections):
             return self._to_unit_vectors(self.pooled_layers(features, numbers))
 
-        *pooled, last = self.pooled_layers(features, [*numbers, self.depth]).unbind(dim=1)
-        last_norms = last.norm(dim=-1, keepdim=True)
-        scaled = [last_norms * torch.nn.functional.normalize(vectors, dim=-1) for vectors in pooled]
+        pooled = self.pooled_layers(features, [*numbers, self.depth])
+        last_norms = pooled[:, -1].norm(dim=-1, keepdim=True)
+        scaled: list[Tensor] = []
+        for vectors in pooled[:, :-1].unbind(dim=1):
+            scaled.append(last_norms * torch.nn.functional.normalize(vectors, dim=-1))
         return self._to_unit_vectors(torch.stack(scaled, dim=1))
 
     def pooled_layers(self, features: Features, numbers: Sequence[int]) -> torch.Tensor:
@@ -510,15 +521,24 @@ class Encoder(TextModel):
         return torch.stack([self._pool(states[number].float(), mask) for number in numbers], dim=1)
 
     def _to_unit_vectors(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Project pooled vectors (..., D), and scale them to unit norm: (..., H) float32."""
         for projection in self.projections:
             vectors = projection(vectors)
         return torch.nn.functional.normalize(vectors.float(), dim=-1)
 
     def _pool(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return one vector (B, D) per text: the state of its first token, or the mean of all.
+
+        Args:
+            states: States of the tokens, (B, T, D).
+            mask: 1 for tokens and 0 for padding, (B, T).
+        """
         if self.pooling == "cls":
             return states[:, 0]
         weights = mask.unsqueeze(-1).to(states.dtype)
-        return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        # The lower limit only avoids a division by zero for a text without tokens.
+        token_counts = weights.sum(1).clamp(min=1e-9)
+        return (states * weights).sum(1) / token_counts
 
     def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Encode queries. The same texts in the same order give equal bytes.
@@ -541,6 +561,10 @@ class Encoder(TextModel):
     ) -> np.ndarray:
         """Encode documents for the index.
 
+        Args:
+            texts: Texts of documents.
+            progress: Called with the number of finished texts after each batch.
+
         Returns:
             Unit vectors (n * v, H), float32, with v = `vectors_per_passage` consecutive rows per
             text. The rows of a text have the order of `layers`: the last row is the last layer's.
@@ -548,9 +572,8 @@ class Encoder(TextModel):
         forward: Forward = self
         if self.layers:
             forward = partial(self.layers_forward, numbers=self.layers)
-        return self._encode(
-            forward, self.prompts.to_documents(texts), self.vectors_per_passage, progress
-        )
+        prompted_texts = self.prompts.to_documents(texts)
+        return self._encode(forward, prompted_texts, self.vectors_per_passage, progress)
 
     def encode_passages(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Encode documents by the last layer only: one vector (n, H) each, float32."""
@@ -579,52 +602,64 @@ class Encoder(TextModel):
     def _encode_tokens(
         self, prompt: str, texts: Sequence[str], progress: Progress, are_queries: bool
     ) -> WithTokens:
+        """Encode texts, and return the signs of the vectors of their words.
+
+        Args:
+            prompt: Text that is put before each text. Its words have no signs.
+            texts: The texts.
+            progress: Called with the number of finished texts after each batch.
+            are_queries: Whether a word with several tokens is repeated once per token, and batches
+                are not padded; see `encode_with_tokens` and `encode`.
+        """
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        signs_of: dict[int, np.ndarray] = {}
+        signs_by_text: dict[int, np.ndarray] = {}
         (prompt_ids,) = self.token_ids([prompt])
 
         def encode_batch(numbers: list[int], features: Features, ids: list[list[int]]) -> None:
             states, mask = self._last_states(features)
             vectors[numbers] = self._to_unit_vectors(self._pool(states, mask)).cpu().numpy()
-            for number, text_states, text_ids in zip(
-                numbers, states.cpu().numpy(), ids, strict=True
-            ):
+            batch_states = states.cpu().numpy()
+            for number, text_states, text_ids in zip(numbers, batch_states, ids, strict=True):
+                # A text begins with the tokens of the prompt, except for the prompt's end token.
                 start = len(commonprefix([prompt_ids, text_ids]))
-                word_vectors, token_counts = self._word_vectors(
-                    text_states[start:], text_ids[start:]
-                )
+                words = self._sum_word_states(text_states[start:], text_ids[start:])
+                word_vectors = words.vectors
                 if are_queries:
-                    word_vectors = np.repeat(word_vectors, token_counts, axis=0)
-                signs_of[number] = pack_signs(word_vectors)
+                    word_vectors = np.repeat(word_vectors, words.token_counts, axis=0)
+                signs_by_text[number] = pack_signs(word_vectors)
 
         prompted = [prompt + text for text in texts]
         self.encode_in_batches(prompted, encode_batch, progress, even=are_queries)
-        return vectors, TokenSigns.of([signs_of[number] for number in range(len(texts))])
+        signs = TokenSigns.of([signs_by_text[number] for number in range(len(texts))])
+        return vectors, signs
 
-    def _word_vectors(
-        self, states: np.ndarray, token_ids: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Sum the states of each word's tokens.
+    def _sum_word_states(self, states: np.ndarray, token_ids: Sequence[int]) -> _WordVectors:
+        """Return the vector of each word of a text: the sum of the states of its tokens.
+
+        Tokens without a letter or digit are left out.
 
         Args:
             states: States (t, D) of a text's tokens, and perhaps of padding after them.
             token_ids: Ids of the tokens.
-
-        Returns:
-            Vectors (w, D) of the words, and their numbers of tokens (w,).
         """
-        roles = np.array([self._token_role(token_id) for token_id in token_ids], bool)
-        roles = roles.reshape(-1, 2)
-        has_letter = roles[:, 0]
-        starts_word = roles[:, 1]
+        roles = [self._token_role(token_id) for token_id in token_ids]
+        has_letter = np.array([role.has_letter for role in roles], bool)
+        starts_word = np.array([role.starts_word for role in roles], bool)
 
+        # Positions of the tokens with a letter, and the number of the word of each of them.
         tokens = np.flatnonzero(has_letter)
         word_numbers = np.cumsum(starts_word)[tokens]
+        # Places in `tokens` at which the number of the word changes.
         first_tokens = np.flatnonzero(np.diff(word_numbers, prepend=-1))
         vectors = np.add.reduceat(states[tokens], first_tokens, axis=0)
-        return vectors, np.diff(first_tokens, append=len(tokens))
+        token_counts = np.diff(first_tokens, append=len(tokens))
+        return _WordVectors(vectors, token_counts)
 
     def _token_role(self, token_id: int) -> _TokenRole:
+        """Return whether a token has a letter or digit, and whether it starts a word.
+
+        The roles are kept, because decoding a token takes long.
+        """
         if token_id not in self._token_roles:
             tokenizer = self.tokenizer.backend_tokenizer
             text = tokenizer.decode([token_id])
@@ -646,6 +681,18 @@ class Encoder(TextModel):
         progress: Progress,
         even: bool = False,
     ) -> np.ndarray:
+        """Encode texts in batches.
+
+        Args:
+            forward: Encodes a batch as vectors (B, H), or (B, v, H) for v vectors per text.
+            texts: The texts, with their prompt.
+            vectors_per_text: Number v of vectors per text.
+            progress: Called with the number of finished texts after each batch.
+            even: Whether all texts of a batch must have the same length.
+
+        Returns:
+            Vectors (n * v, H), float32, with v consecutive rows per text.
+        """
         vectors = np.empty((len(texts), vectors_per_text, self.dimension), dtype=np.float32)
 
         def encode_batch(numbers: list[int], features: Features, _: list[list[int]]) -> None:
@@ -747,6 +794,7 @@ class EncoderReference:
             FreshetError: If the package is not installed and the model cannot be downloaded.
         """
         limit = max_tokens or self.max_tokens
+        # Everything that an encoder is loaded with.
         key = (self, limit, pooling, precision, device)
         encoder = _SHARED_ENCODERS.get(key) if for_search else None
         if encoder is None:
@@ -780,6 +828,13 @@ def save_base_encoder(settings: EncoderSettings, folder: Path) -> None:
         settings.base, encoder.pooling, encoder.max_tokens, encoder.prompts
     )
     reference.save(folder)
+
+
+class _WordVectors(NamedTuple):
+    """The vectors (w, D) of a text's words, and the number of tokens of each word (w,)."""
+
+    vectors: np.ndarray
+    token_counts: np.ndarray
 
 
 class _TokenRole(NamedTuple):

@@ -83,6 +83,7 @@ def gains_by_bfloat16(device: torch.device) -> bool:
 
 @cache
 def _is_amd() -> bool:
+    """Return whether the CPU is one of AMD; False on systems without `CPU_DESCRIPTION`."""
     if not CPU_DESCRIPTION.is_file():
         return False
     return "AuthenticAMD" in CPU_DESCRIPTION.read_text(encoding="utf-8")
@@ -194,8 +195,10 @@ def pack_linear_layers(model: nn.Module, kind: type[PackedLinear]) -> None:
     A map is not replaced if half precision is chosen and a weight exceeds `MAX_FLOAT16`.
     """
     for module in model.modules():
+        # Layers that are derived from `nn.Linear` compute something else.
         if type(module) is not nn.Linear:
             continue
         if kind is HalfLinear and module.weight.abs().max() > MAX_FLOAT16:
             continue
+        # The weights are packed when the map is first used.
         module.__class__ = kind

@@ -14,6 +14,7 @@ all-MiniLM-L6-v2 takes 48 bytes. A "token" is a whole word here, see `Encoder.en
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +74,10 @@ class TokenSigns:
         new_starts = np.concatenate([[0], np.cumsum(token_counts)])
         if self.file is not None:
             return type(self)(self.file.read_runs(old_starts, token_counts), new_starts)
-        # Subtract the new position of each token from its old one. It is equal within a text.
-        shifts = np.repeat(old_starts - new_starts[:-1], token_counts)
-        tokens = shifts + np.arange(new_starts[-1])
-        return type(self)(self.bits[tokens], new_starts)
+        # All tokens of a text move by the same distance from their new places to their old ones.
+        distances = np.repeat(old_starts - new_starts[:-1], token_counts)
+        old_places = np.arange(new_starts[-1]) + distances
+        return type(self)(self.bits[old_places], new_starts)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self | None]) -> Self | None:
@@ -119,10 +120,12 @@ class TokenSigns:
 
         # Machine words are the first axis, so that each iteration reads consecutive memory.
         text_words = np.ascontiguousarray(texts.bits.T)
+        # For each text, the bits in which query tokens differ from their most similar tokens.
         differing_bits = np.zeros(len(texts), np.int64)
         step = max(1, MAX_TOKEN_PAIRS_AT_ONCE // len(texts.bits))
         for start in range(0, len(query_bits), step):
             query_words = query_bits[start : start + step].T
+            # Bits in which each query token (rows) differs from each token of the texts (columns).
             distances = sum(
                 np.bitwise_count(text_word ^ query_word[:, None]).astype(np.uint16)
                 for text_word, query_word in zip(text_words, query_words, strict=True)
@@ -156,9 +159,10 @@ def pack_signs(vectors: np.ndarray) -> np.ndarray:
         there are no vectors, one token of zeros is returned, because every text needs a token.
     """
     if len(vectors):
-        bits = np.packbits(vectors > 0, axis=1)
+        sign_bytes = np.packbits(vectors > 0, axis=1)
     else:
-        bytes_per_token = -(-vectors.shape[1] // 8)
-        bits = np.zeros((1, bytes_per_token), np.uint8)
-    padding = -bits.shape[1] % (BITS_PER_WORD // 8)
-    return np.pad(bits, ((0, 0), (0, padding))).view(np.uint64)
+        bytes_per_token = math.ceil(vectors.shape[1] / 8)
+        sign_bytes = np.zeros((1, bytes_per_token), np.uint8)
+    # Zero bytes fill the last machine word of each token.
+    padding = -sign_bytes.shape[1] % (BITS_PER_WORD // 8)
+    return np.pad(sign_bytes, ((0, 0), (0, padding))).view(np.uint64)

@@ -33,26 +33,27 @@ def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[s
         documents: Document id of each passage, in the order of the corpus.
     """
     search = manifest["search"]
-    is_expected = {
-        "tokens": True,
-        "embeddings": search in EMBEDDED,
-        "passages": search == "beta_rerank",
-    }
-    for name, expected in is_expected.items():
-        presence = "be there" if expected else "not be there"
+    has_embeddings = search in EMBEDDED
+    has_passages = search == "beta_rerank"
+    for name, is_expected in (
+        ("tokens", True),
+        ("embeddings", has_embeddings),
+        ("passages", has_passages),
+    ):
+        presence = "be there" if is_expected else "not be there"
         require(
-            (folder / name).is_dir() == expected,
+            (folder / name).is_dir() == is_expected,
             f"index/{name}/ must {presence}, as search is {search} in its {MANIFEST}",
         )
 
     check_document_order(folder / "tokens", documents)
     if KNOWN_WORDS in manifest:
         check_document_order(folder / "known", documents)
-    if is_expected["embeddings"]:
+    if has_embeddings:
         check_document_order(folder / "embeddings", documents)
         weights = load_array(folder / "embeddings", "weights.npy")
         require_finite("index/embeddings/weights.npy", weights)
-    if is_expected["passages"]:
+    if has_passages:
         passages = read_json(folder / "passages" / MANIFEST)["passages"]
         require(
             passages == len(documents),

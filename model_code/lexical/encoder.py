@@ -99,6 +99,7 @@ def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Ten
     Returns:
         W, shape (D, H), float64.
     """
+    # The sums over all tokens of h h^T, (H, H), and of h e^T, (H, D).
     gram: Tensor | None = None
     cross: Tensor | None = None
     for hidden, rows in pairs:
@@ -110,6 +111,7 @@ def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Ten
 
     penalty = ridge * gram.diagonal().mean()
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    # The normal equations: (gram + penalty I) W^T = cross.
     return torch.linalg.solve(gram + penalty * identity, cross).T
 
 
@@ -339,7 +341,9 @@ def top_entries(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = 
     """
     if first is not None:
         logits = logits.scatter(1, first, torch.finfo(logits.dtype).max)
-    return logits.masked_fill(blocked, -torch.inf).topk(k, dim=1).indices.sort(dim=1).values
+    allowed_logits = logits.masked_fill(blocked, -torch.inf)
+    entries = allowed_logits.topk(k, dim=1).indices
+    return entries.sort(dim=1).values
 
 
 @dataclass(frozen=True)
@@ -512,9 +516,13 @@ class LexicalEncoder(TextModel):
 
         def encode_bags(features: Features, ids: list[list[int]]) -> list[Sparse]:
             bags = [own_tokens(row, blocked) for row in ids]
-            entries = pad(bags, 0)["input_ids"].to(self.device)
-            weights = self.weights_at(features, entries).cpu().numpy()
-            return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
+            # Queries have different numbers of tokens. The padding is cut off again below.
+            padded_bags = pad(bags, 0)["input_ids"].to(self.device)
+            padded_weights = self.weights_at(features, padded_bags).cpu().numpy()
+            results: list[Sparse] = []
+            for bag, weights in zip(bags, padded_weights, strict=True):
+                results.append((bag, weights[: len(bag)]))
+            return results
 
         return self._encode(texts, encode_bags, no_progress, even=True)
 
@@ -525,8 +533,18 @@ class LexicalEncoder(TextModel):
         progress: Progress,
         even: bool,
     ) -> list[Sparse]:
-        nothing: Sparse = (np.empty(0, np.int64), np.empty(0, np.float32))
-        results = [nothing] * len(texts)
+        """Encode texts in batches, and return the results in the order of the texts.
+
+        Args:
+            texts: The texts.
+            encode_batch: Returns the weights of each text of a batch from its features and token
+                ids.
+            progress: Called after each batch.
+            even: Whether all texts of a batch have the same length.
+        """
+        # Each entry is replaced when its batch is encoded.
+        no_weights: Sparse = (np.empty(0, np.int64), np.empty(0, np.float32))
+        results = [no_weights] * len(texts)
 
         def store(rows: list[int], features: Features, ids: list[list[int]]) -> None:
             for row, result in zip(rows, encode_batch(features, ids), strict=True):

@@ -165,9 +165,9 @@ class SemiParametricObjective(nn.Module):
         encode: Forward = self._weights
         if self.training_settings.cached_gradients:
             encode = without_activations(encode)
-        return TextViews(
-            encode_buckets(encode, texts), encode_buckets(self.encoder.binary_bags, texts)
-        )
+        weights = encode_buckets(encode, texts)
+        tokens = encode_buckets(self.encoder.binary_bags, texts)
+        return TextViews(weights, tokens)
 
     def _weights(self, features: Features) -> Tensor:
         """Return E(x) with `top_k` entries of each text, (B, V)."""
@@ -194,6 +194,7 @@ class LexicalTrainer(Trainer):
         super().__init__(encoder, *arguments, **options)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> SemiParametricObjective:
+        """Return the losses to train, with the nodes of the hierarchy if its loss has a weight."""
         nodes = None
         if hierarchy is not None and self.settings.hierarchy_weight > 0:
             bags = self.encoder.bags(self.data.passages.texts)
@@ -228,13 +229,20 @@ class LexicalTrainer(Trainer):
     def _prepare(
         self, objective: SemiParametricObjective, optimizer: Any, hierarchy: Hierarchy | None
     ) -> None:
+        """Prepare training as `Trainer` does, and measure the scales of the scores.
+
+        The first batch is that of step 0, also if training resumes, so that the scales are equal.
+        """
         super()._prepare(objective, optimizer, hierarchy)
         first_batch = self.collate(0, self.schedule[0])
         objective.measure_scales(to_device(first_batch, self.accelerator.device))
 
     @cached_property
     def _dev_tokens(self) -> TokenIndex:
-        """Token index of the passages that dev evaluation ranks. Training does not change it."""
+        """Token index of the passages that dev evaluation ranks. Training does not change it.
+
+        The ids of its documents are their numbers in the dev tables, with leading zeros.
+        """
         documents = self.dev.passages.documents[self.dev.rows]
         names = [f"{document:0{DOCUMENT_NUMBER_DIGITS}}" for document in documents]
         tokens, _ = index_tokens(self.encoder, self.dev.texts, names)
@@ -255,6 +263,6 @@ class LexicalTrainer(Trainer):
         )
         rankings = []
         for hits in search.search(dev.queries, dev.depth):
-            # Remove the leading zeros that `_dev_tokens` writes.
+            # `int` removes the leading zeros that `_dev_tokens` writes.
             rankings.append([(str(int(name)), score) for name, score in hits])
         return dev.mean(rankings)

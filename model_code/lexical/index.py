@@ -127,13 +127,17 @@ class EmbeddingIndex(SparseIndex):
             raise FreshetError(
                 f"{len(embeddings)} embeddings do not fit {len(document_ids)} passages"
             )
-        lengths = [len(entries) for entries, _ in embeddings]
-        passages = np.repeat(np.arange(len(embeddings), dtype=np.int32), lengths)
-        no_entries = np.empty(0, np.int64)
-        no_weights = np.empty(0, np.float32)
-        entries = np.concatenate([*(entries for entries, _ in embeddings), no_entries])
-        weights = np.concatenate([*(weights for _, weights in embeddings), no_weights])
-        weights = weights.astype(np.float32)
+        # Three flat arrays with an item for each weight: its entry, its value and its passage. The
+        # empty arrays keep the types if there is no passage.
+        all_entries = [np.empty(0, np.int64)]
+        all_weights = [np.empty(0, np.float32)]
+        for passage_entries, passage_weights in embeddings:
+            all_entries.append(passage_entries)
+            all_weights.append(passage_weights)
+        entries = np.concatenate(all_entries)
+        weights = np.concatenate(all_weights).astype(np.float32)
+        weights_per_passage = [len(passage_entries) for passage_entries, _ in embeddings]
+        passages = np.repeat(np.arange(len(embeddings), dtype=np.int32), weights_per_passage)
 
         largest_storable = float(np.finfo(PRECISION).max)
         if not np.isfinite(weights).all() or np.abs(weights).max(initial=0.0) > largest_storable:
@@ -145,6 +149,7 @@ class EmbeddingIndex(SparseIndex):
                 f"entry {int(entries.max())} is outside the vocabulary of {size} entries"
             )
 
+        # A stable sort by entry keeps the passages of each entry ascending.
         order = np.argsort(entries, kind="stable")
         list_lengths = np.bincount(entries, minlength=size)
         starts = np.concatenate([[0], np.cumsum(list_lengths)]).astype(np.int64)
@@ -157,12 +162,13 @@ class EmbeddingIndex(SparseIndex):
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
         """Yield the score of every passage for each query; see `SparseIndex.scores`."""
-        for query in queries:
+        for entries, weights in queries:
             scores = np.zeros(len(self.ids))
-            for entry, weight in zip(*query, strict=True):
+            for entry, weight in zip(entries, weights, strict=True):
+                # The list of the entry: the passages that have a weight there.
                 postings = slice(self.starts[entry], self.starts[entry + 1])
-                stored = self.weights[postings].astype(np.float64)
-                scores[self.passages[postings]] += float(weight) * stored
+                stored_weights = self.weights[postings].astype(np.float64)
+                scores[self.passages[postings]] += float(weight) * stored_weights
             yield scores
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
@@ -195,18 +201,21 @@ class EmbeddingIndex(SparseIndex):
         Args:
             passages: Numbers of the passages, (p,).
         """
+        # The entry of each stored weight. The weights are stored entry by entry.
         entries = np.repeat(np.arange(self.size), np.diff(self.starts))
-        order = np.lexsort((entries, self.passages))
-        ends = np.cumsum(np.bincount(self.passages, minlength=len(self.ids)))
+        # Places of the stored weights, passage by passage, with ascending entries in each passage.
+        by_passage = np.lexsort((entries, self.passages))
+        weight_counts = np.bincount(self.passages, minlength=len(self.ids))
+        starts = np.concatenate([[0], np.cumsum(weight_counts)])
         for passage in passages.tolist():
-            start = ends[passage - 1] if passage else 0
-            places = order[start : ends[passage]]
+            places = by_passage[starts[passage] : starts[passage + 1]]
             yield entries[places], self.weights[places].astype(np.float32)
 
     def save(self, folder: Path) -> None:
         """Write the folder that `load` reads."""
         facts = {"kind": KIND_OF_EMBEDDINGS, "entries": self.size, "weights": len(self.weights)}
-        self._write(folder, {name: getattr(self, name) for name in ARRAYS}, facts)
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        self._write(folder, arrays, facts)
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> EmbeddingIndex:
@@ -226,6 +235,7 @@ class EmbeddingIndex(SparseIndex):
         """Return the stored weight of an entry in a passage, 0 if there is none."""
         start = self.starts[entry]
         end = self.starts[entry + 1]
+        # The passages of an entry are ascending, so a binary search finds the passage.
         place = start + np.searchsorted(self.passages[start:end], passage)
         if place < end and self.passages[place] == passage:
             return float(self.weights[place])
@@ -269,11 +279,13 @@ class PassagesOnTheFly:
         return self._index([document_id]).matches(query, document_id)
 
     def _index(self, documents: Collection[str]) -> EmbeddingIndex:
+        """Return a small index of the passages of some documents, and embed them if necessary."""
         rows = self.ids.rows_of(documents).tolist()
         names = [self.ids.document_ids[row] for row in rows]
         return EmbeddingIndex.build(self._embeddings(rows), names, self.encoder.vocabulary_size)
 
     def _embeddings(self, rows: Sequence[int]) -> list[Sparse]:
+        """Return the embeddings of the passages in some rows, from the cache if it has them."""
         if len(self._cache) > MAX_CACHED_EMBEDDINGS:
             self._cache = {}
         # Another thread may replace `self._cache`, so this call works on one dictionary.
@@ -286,9 +298,8 @@ class PassagesOnTheFly:
     def save(self, folder: Path) -> None:
         """Write the texts and the document of each."""
         folder.mkdir(parents=True)
-        write_json(
-            folder / TEXTS, {"document_ids": list(self.ids.document_ids), "texts": list(self.texts)}
-        )
+        table = {"document_ids": list(self.ids.document_ids), "texts": list(self.texts)}
+        write_json(folder / TEXTS, table)
         write_manifest(folder, FORMAT, {"kind": KIND_OF_TEXTS, "passages": len(self.texts)})
 
     @classmethod
@@ -361,6 +372,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
                 f"{folder} holds no lexical index but one of kind "
                 f"{manifest.get('kind')}; name the right one"
             )
+        # The checksums cover the indexes inside of the folder, which are therefore not checked
+        # again below.
         verify_checksums(folder, manifest)
         fingerprint = fingerprint or encoder.fingerprint()
         if manifest["fingerprint"] != fingerprint:
@@ -368,12 +381,13 @@ class LexicalSearch(Retriever[list[Sparse]]):
                 f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is "
                 f"{fingerprint[:12]}; build the index again with this encoder"
             )
+
+        tokens = TokenIndex.load(folder / TOKENS, check=False)
         passages: Passages | None = None
         if (folder / EMBEDDINGS).is_dir():
             passages = EmbeddingIndex.load(folder / EMBEDDINGS, check=False)
         elif (folder / PASSAGES).is_dir():
             passages = PassagesOnTheFly.load(folder / PASSAGES, encoder)
-        tokens = TokenIndex.load(folder / TOKENS, check=False)
         known = None
         if KNOWN_WORDS in manifest:
             words = KnownWords.from_facts(manifest[KNOWN_WORDS])
@@ -496,8 +510,9 @@ class LexicalSearch(Retriever[list[Sparse]]):
         all_scores = []
         rankings = self.scored_by.rank(queries, candidates)
         for documents, ranking in zip(candidates, rankings, strict=True):
-            score_of = dict(ranking)
-            scores = [score_of[document] for document in documents]
+            # A ranking is ordered by score. The scores are returned in the order of the candidates.
+            score_by_document = dict(ranking)
+            scores = [score_by_document[document] for document in documents]
             all_scores.append(np.array(scores, np.float64))
         return all_scores
 
@@ -515,6 +530,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         def search(
             index: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
         ) -> list[Ranking]:
+            # The searches alpha and beta_own do not read E(q).
             if index.main in ("alpha", "beta_own"):
                 queries = index.encode_queries(texts)
             else:

@@ -84,10 +84,15 @@ def start_encoder(
     has_own_head = any(name.endswith("ForMaskedLM") for name in architectures)
     head = "mlm" if has_own_head else "closed_form"
     config = LexicalConfig(
-        head, CLOSED_FORM_SCALE, False, settings.index_top_k, settings.query_top_k
+        head=head,
+        scale=CLOSED_FORM_SCALE,
+        punctuation=False,
+        index_top_k=settings.index_top_k,
+        query_top_k=settings.query_top_k,
     )
     device = pick_device(encoder.device)
     limit = encoder.max_tokens
+    # The arguments of `LexicalEncoder` that do not depend on the head.
     options = (load_tokenizer(layout.transformer), config, limit, encoder.precision)
 
     if has_own_head:
@@ -127,6 +132,8 @@ def _start_closed_form(
             f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; name "
             "another encoder.base"
         )
+    # The encoder is made with zeros, because its tokenizer tells which tokens each text has. The
+    # values of the head are set below.
     body = ClosedFormBody(backbone, ClosedFormHead(width, config.scale))
     bias = nn.Parameter(torch.zeros(len(embeddings)))
     rows = nn.Parameter(torch.zeros_like(embeddings), requires_grad=False)
@@ -216,10 +223,12 @@ def load_encoder(
     limit = max_tokens or saved_limit
     config = LexicalConfig(**values)
     weights = load_file(folder / HEAD / "model.safetensors")
+    # The arguments of `LexicalEncoder` that do not depend on the head.
     options = (load_tokenizer(folder), config, limit, precision)
 
     if config.head == "mlm":
         encoder = _on_masked_model(load_masked_model(folder, limit), *options)
+        # Biases are saved beside the model only if its decoder has none.
         if "bias" in weights:
             encoder.bias.data.copy_(weights["bias"])
     else:

@@ -55,8 +55,15 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Write one index of selected documents of several retrievers, without encoding."""
+        """Write one index of selected documents of several retrievers, without encoding.
+
+        Args:
+            parts: Each retriever with the ids of its documents that are kept. All retrievers have
+                the same encoder and the same kinds of indexes.
+            folder: Folder to write to.
+        """
         first, _ = parts[0]
+        # Each list has an item per passage. Those of indexes that do not exist stay empty.
         bags: list[np.ndarray] = []
         known_bags: list[np.ndarray] = []
         ids: list[str] = []
@@ -65,9 +72,9 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         for retriever, documents in parts:
             rows = retriever.tokens.ids.rows_of(documents)
             bags.extend(retriever.tokens.bags(rows))
+            ids.extend(retriever.tokens.ids.document_ids[row] for row in rows.tolist())
             if retriever.known is not None:
                 known_bags.extend(retriever.known.index.bags(rows))
-            ids.extend(retriever.tokens.ids.document_ids[row] for row in rows.tolist())
             if isinstance(retriever.passages, EmbeddingIndex):
                 embeddings.extend(retriever.passages.embeddings(rows))
             elif retriever.passages is not None:
@@ -106,20 +113,25 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         projected = np.zeros((len(document_ids), PROJECTED_COMPONENTS), np.float32)
         signs = _random_signs(self.encoder.vocabulary_size)
         index = self.passages
-        if isinstance(index, EmbeddingIndex):
-            for entry in np.flatnonzero(np.diff(index.starts)).tolist():
-                postings = slice(index.starts[entry], index.starts[entry + 1])
-                weights = index.weights[postings, None].astype(np.float32)
-                projected[index.passages[postings]] += weights * signs[entry]
+        if not isinstance(index, EmbeddingIndex):
+            for row, bag in enumerate(self.tokens.bags(np.arange(len(document_ids)))):
+                projected[row] = signs[bag].sum(axis=0, dtype=np.float32)
             return projected
 
-        for row, bag in enumerate(self.tokens.bags(np.arange(len(document_ids)))):
-            projected[row] = signs[bag].sum(axis=0, dtype=np.float32)
+        # Each vocabulary entry adds its row of signs to the passages that have a weight there.
+        used_entries = np.flatnonzero(np.diff(index.starts))
+        for entry in used_entries.tolist():
+            postings = slice(index.starts[entry], index.starts[entry + 1])
+            weights = index.weights[postings, None].astype(np.float32)
+            projected[index.passages[postings]] += weights * signs[entry]
         return projected
 
 
 def _with_changed_queries(segment: RetrieverSegment) -> RetrieverSegment:
-    """Return a segment whose retriever uses the known queries that changed after indexing."""
+    """Return a segment whose retriever uses the known queries that changed after indexing.
+
+    The segment is returned unchanged if no query changed, or if known queries do not count.
+    """
     retriever: Any = segment.retriever
     if not segment.known or retriever.known is None:
         return segment

@@ -128,6 +128,10 @@ class TokenHierarchy(nn.Module):
     def _score_levels(
         self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
     ) -> Iterator[LevelScores]:
+        """Yield the scores of queries with the nodes of each level, from the top; see `forward`.
+
+        A query must find the right node among its siblings: the children of the same parent.
+        """
         columns = queries.T.contiguous()
         for level in range(self.levels):
             ancestors = paths[:, level]
@@ -171,6 +175,7 @@ def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.n
     >>> cells.tolist(), [round(weight, 3) for weight in weights.tolist()]
     ([[0, 1, 1], [5, 5, 7]], [1.0, 0.447, 0.894])
     """
+    # The node and the token of each token of each passage.
     node_of_token = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags])
     tokens = np.concatenate(bags)
 
@@ -179,5 +184,7 @@ def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.n
     cell_numbers, counts = np.unique(node_of_token * width + tokens, return_counts=True)
     cells = np.stack(np.divmod(cell_numbers, width))
 
+    # The mean is proportional to the counts, and the scale to unit norm removes the factor.
     norms = np.sqrt(np.bincount(cells[0], counts**2))
-    return cells, (counts / norms[cells[0]]).astype(np.float32)
+    weights = counts / norms[cells[0]]
+    return cells, weights.astype(np.float32)

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus, strip_query_lines
 from model_code.encoding.hardware import pick_device
+from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.progress import Progress, no_progress
@@ -34,6 +35,7 @@ from model_code.queries.settings import (
     TRAINING_GROUP,
     WRITING_GROUP,
     GeneratorTrainingSettings,
+    SequenceToSequenceSettings,
 )
 from model_code.training.batches import PairStream
 from model_code.training.loop import (
@@ -84,6 +86,8 @@ def generator_pairs(
     for query, documents in train.qrels.items():
         for document in documents:
             pair = GeneratorPair(document, texts[document], train.queries[query])
+            # A number from 0 to 1 that depends on the document only, so that its pairs stay
+            # together.
             position = derive_seed(seed, "held out", document) / 2**63
             if position < held_out_share:
                 held_out.append(pair)
@@ -130,12 +134,11 @@ class PairTokens:
         queries = [self._query_tokens(pair.query) for pair in pairs]
         documents = [pair.document for pair in pairs]
         sections_by_document = sections_of(self.tokenizer, documents, self.section_tokens)
-        sections = [
-            _best_section(sections, query)
-            for sections, query in zip(sections_by_document, queries, strict=True)
-        ]
+        best_sections: list[list[int]] = []
+        for sections, query in zip(sections_by_document, queries, strict=True):
+            best_sections.append(_best_section(sections, query))
 
-        padded = self.tokenizer.pad({"input_ids": sections}, return_tensors="pt")
+        padded = self.tokenizer.pad({"input_ids": best_sections}, return_tensors="pt")
         labels = [torch.tensor(query) for query in queries]
         return {
             "input_ids": padded["input_ids"],
@@ -144,6 +147,7 @@ class PairTokens:
         }
 
     def _query_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a query, without the token that decoding begins with."""
         encoded = self.tokenizer(text_target=text, truncation=True, max_length=self.query_tokens)
         ids = encoded["input_ids"]
         if ids[0] == self.start_token:
@@ -152,6 +156,7 @@ class PairTokens:
 
 
 def _best_section(sections: list[list[int]], query: list[int]) -> list[int]:
+    """Return the section that shares most different tokens with a query; the first of several."""
     query_tokens = set(query)
     return max(sections, key=lambda section: len(query_tokens & set(section)))
 
@@ -196,11 +201,12 @@ class GeneratorTrainer(TrainingLoop):
         self.checkpoints = checkpoints
         self.progress = progress
 
+        # The number of each pair's document, by which a batch gets few pairs of one document.
         document_ids = [pair.document_id for pair in pairs]
-        documents = np.unique(document_ids, return_inverse=True)[1].astype(np.int64)
-        self.stream = PairStream(documents, settings.batch_size, seed)
-        epochs_steps = max(1, round(settings.epochs * self.stream.per_epoch))
-        self.steps = settings.steps or epochs_steps
+        _, document_numbers = np.unique(document_ids, return_inverse=True)
+        self.stream = PairStream(document_numbers.astype(np.int64), settings.batch_size, seed)
+        steps_of_epochs = max(1, round(settings.epochs * self.stream.per_epoch))
+        self.steps = settings.steps or steps_of_epochs
         self.pairs_per_step = settings.batch_size
 
         self.accelerator = make_accelerator(self.trained.device, precision)
@@ -227,26 +233,28 @@ class GeneratorTrainer(TrainingLoop):
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        """Record the log-likelihood of held-out queries, and keep the weights if it is the best."""
-        size = self.settings.batch_size
-        total = 0.0
-        tokens = 0
-        for start in range(0, len(self.held_out), size):
-            loss, batch_tokens = self._loss(self.held_out[start : start + size])
-            total += batch_tokens * float(loss)
-            tokens += batch_tokens
-        if tokens:
-            self.state.record_evaluation(METRIC, -total / tokens, self._trained_weights())
+        """Record the log-likelihood of held-out queries, and keep the weights if it is the best.
+
+        It is the mean over the tokens of all held-out queries. Nothing is recorded without any.
+        """
+        batch_size = self.settings.batch_size
+        total_loss = 0.0
+        token_count = 0
+        for start in range(0, len(self.held_out), batch_size):
+            mean_loss, batch_tokens = self._loss(self.held_out[start : start + batch_size])
+            total_loss += batch_tokens * float(mean_loss)
+            token_count += batch_tokens
+        if token_count:
+            log_likelihood = -total_loss / token_count
+            self.state.record_evaluation(METRIC, log_likelihood, self._trained_weights())
 
     def _loss(self, pairs: Sequence[GeneratorPair]) -> tuple[Tensor, int]:
         """Return the mean cross-entropy of the queries' tokens, and the number of tokens.
 
         Each token is predicted from the true tokens before it.
         """
-        batch = {
-            name: value.to(self.accelerator.device)
-            for name, value in self.tokens.batch(pairs).items()
-        }
+        device = self.accelerator.device
+        batch = {name: tensor.to(device) for name, tensor in self.tokens.batch(pairs).items()}
         # (B, L)
         labels = batch.pop("labels")
         previous = self.trained.prepare_decoder_input_ids_from_labels(labels)
@@ -259,36 +267,44 @@ class GeneratorTrainer(TrainingLoop):
 
 
 def train_generator(context: StageContext) -> dict[str, Any]:
-    """Train the generator of a stage, and write `model/` and `history.json`.
+    """Train the model that writes queries, and write `model/` and `history.json`.
+
+    The model learns from the training qrels of the corpus. Query lines are removed from the
+    documents first, because a model would otherwise learn to copy them.
+
+    Args:
+        context: Context of the stage `query_generator`.
 
     Returns:
         The number of training pairs, and the best step with its log-likelihood.
     """
     training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
-    writing = context.settings[WRITING_GROUP]
-    encoder = context.settings["encoder"]
-    seed = context.settings["seed"]
+    writing: SequenceToSequenceSettings = context.settings[WRITING_GROUP]
+    encoder: EncoderSettings = context.settings["encoder"]
+    seed: int = context.settings["seed"]
 
     corpus = strip_query_lines(load_corpus(context.inputs["corpus"]))
     pairs, held_out = generator_pairs(corpus, training.held_out_share, seed)
+
     model, tokenizer = load_sequence_model(training.base, training.revision)
     require_positions(model, writing.section_tokens, writing.max_query_tokens)
-    tokens = PairTokens(
+    model = model.to(pick_device(encoder.device))
+    pair_tokens = PairTokens(
         tokenizer,
-        writing.section_tokens,
-        writing.max_query_tokens,
-        model.generation_config.decoder_start_token_id,
+        section_tokens=writing.section_tokens,
+        query_tokens=writing.max_query_tokens,
+        start_token=model.generation_config.decoder_start_token_id,
     )
     trainer = GeneratorTrainer(
-        (model.to(pick_device(encoder.device)), tokenizer),
-        tokens,
+        (model, tokenizer),
+        pair_tokens,
         pairs,
         held_out,
         training,
         seed,
-        context.checkpoints / "training",
-        context.progress("train the generator"),
-        encoder.precision,
+        checkpoints=context.checkpoints / "training",
+        progress=context.progress("train the generator"),
+        precision=encoder.precision,
     )
     state = trainer.fit()
 

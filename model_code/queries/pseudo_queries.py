@@ -40,6 +40,7 @@ def derive_seed(seed: int, *parts: str | int) -> int:
     False
     """
     key = "\0".join(map(str, (seed, *parts)))
+    # 16 hexadecimal digits are 64 bits, of which the last one is dropped.
     return int(hash_text(key)[:16], 16) >> 1
 
 
@@ -164,6 +165,7 @@ def reasons_to_drop(
     """
     phrases = [normalize_phrase(query.text) for query in queries]
     texts = {document_id: normalize_phrase(text) for document_id, text in documents.items()}
+    # A document answers the queries that it contains, and those that were made from it.
     answering = documents_containing(phrases, texts)
     for query, phrase in zip(queries, phrases, strict=True):
         answering[phrase].add(query.document_id)
@@ -178,6 +180,13 @@ def reasons_to_drop(
 
 
 def _reason_to_drop(phrase: str, answering: set[str], is_repeated: bool) -> str | None:
+    """Return why a query is dropped, or None to keep it.
+
+    Args:
+        phrase: The normalised query.
+        answering: Ids of the documents that contain the query or have it as their own.
+        is_repeated: Whether the query's document has the same query already.
+    """
     if not phrase:
         return EMPTY
     if len(answering) > 1:

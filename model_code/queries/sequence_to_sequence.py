@@ -84,6 +84,16 @@ def require_positions(model: Any, section_tokens: int, max_query_tokens: int) ->
 
 
 def _require_positions(submodel: Any, name: str, tokens: int) -> None:
+    """Check that an encoder or decoder has positions for the number of tokens in a setting.
+
+    Args:
+        submodel: The encoder or the decoder.
+        name: Name of the setting.
+        tokens: Value of the setting.
+
+    Raises:
+        SettingsError: If the submodel has fewer positions.
+    """
     limit = getattr(submodel.config, "max_position_embeddings", None) or tokens
     require(
         tokens <= limit,
@@ -195,19 +205,27 @@ class SequenceToSequence:
         ids = sorted(documents)
         queries: list[PseudoQuery] = []
         for start in range(0, len(ids), DOCUMENTS_PER_CHECKPOINT):
-            chunk = {
-                document: documents[document]
-                for document in ids[start : start + DOCUMENTS_PER_CHECKPOINT]
-            }
+            end = min(start + DOCUMENTS_PER_CHECKPOINT, len(ids))
+            chunk = {document_id: documents[document_id] for document_id in ids[start:end]}
             key = hash_text(canonical_json([self.settings.model_dump(), seed, chunk]))
             path = checkpoints / f"{KIND}-{key[:32]}.json"
             if not path.exists():
                 write_json(path, self._write_queries(chunk, seed))
-            queries += [PseudoQuery(document, text, KIND) for document, text in read_json(path)]
-            progress(min(start + DOCUMENTS_PER_CHECKPOINT, len(ids)), len(ids), "documents")
+            for document_id, text in read_json(path):
+                queries.append(PseudoQuery(document_id, text, KIND))
+            progress(end, len(ids), "documents")
         return queries
 
     def _write_queries(self, chunk: Mapping[str, str], seed: int) -> list[tuple[str, str]]:
+        """Write the queries of some documents.
+
+        Args:
+            chunk: Text by document id.
+            seed: The project's seed.
+
+        Returns:
+            Document id and text of each query.
+        """
         sections, drafts = self._sections(chunk)
         size = self.settings.batch_size
         queries: list[tuple[str, str]] = []
@@ -222,6 +240,9 @@ class SequenceToSequence:
         """Return all sections of a chunk, and its queries that are still to be written.
 
         The queries of a document are spread evenly over its sections.
+
+        Args:
+            chunk: Text by document id.
         """
         per_document = self.settings.per_document
         sections_by_document = sections_of(
@@ -230,16 +251,24 @@ class SequenceToSequence:
         sections: list[list[int]] = []
         drafts: list[UnwrittenQuery] = []
         for document, document_sections in zip(chunk, sections_by_document, strict=True):
+            first_section = len(sections)
             for ordinal in range(per_document):
-                section = len(sections) + ordinal * len(document_sections) // per_document
+                section = first_section + ordinal * len(document_sections) // per_document
                 drafts.append(UnwrittenQuery(document, ordinal, section))
-            sections += document_sections
+            sections.extend(document_sections)
         return sections, drafts
 
     @torch.no_grad()
     def _sample(
         self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int
     ) -> list[str]:
+        """Write the queries of a batch, and return their texts.
+
+        Args:
+            batch: The queries to write.
+            sections: Token ids of all sections.
+            seed: The project's seed.
+        """
         # The encoder reads each section only once, even if several queries are written from it.
         needed = sorted({draft.section for draft in batch})
         section_ids = [sections[section] for section in needed]
@@ -250,6 +279,7 @@ class SequenceToSequence:
             input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]
         ).last_hidden_state
 
+        # The row of each query's section in `states`.
         rows = torch.tensor([needed.index(draft.section) for draft in batch], device=states.device)
         sampler = GumbelTopK(self._noise(batch, seed), self.settings.temperature)
         tokens = self.model.generate(
@@ -271,6 +301,7 @@ class SequenceToSequence:
             query_seed = derive_seed(seed, KIND, draft.document_id, draft.ordinal)
             generator = torch.Generator().manual_seed(query_seed)
             draws.append(torch.rand(shape, generator=generator, dtype=torch.float64))
+        # The logarithm of 0 is not finite, so 0 is replaced.
         uniform = torch.stack(draws).clamp_min(1e-300)
         return -torch.log(-torch.log(uniform))
 

@@ -118,12 +118,13 @@ def resolve_queries(queries: Iterable[KnownQuery]) -> list[KnownQuery]:
 
     resolved: list[KnownQuery] = []
     for group in groups.values():
+        # The sum of floats depends on their order, and the order of the queries must not matter.
         total = sum(sorted(query.weight for query in group))
         if total > 0:
             evidence_for = [query for query in group if query.weight > 0]
-            shown = min(evidence_for, key=lambda query: (not query.is_public, *_rank(query)))
+            shown = min(evidence_for, key=lambda query: (not query.is_public, _rank(query)))
             resolved.append(replace(shown, weight=total))
-    resolved.sort(key=lambda query: (query.document_id, *_rank(query)))
+    resolved.sort(key=lambda query: (query.document_id, _rank(query)))
     return resolved
 
 

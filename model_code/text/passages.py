@@ -76,10 +76,12 @@ def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0
     pieces = _weighted_pieces(text) if words else []
     # Number of words before each piece, followed by the total.
     words_before = list(accumulate((piece.weight for piece in pieces), initial=0))
-    if words_before[-1] <= words:
+    total_words = words_before[-1]
+    if total_words <= words:
         return [Span(shift, shift + len(text), prefix)]
 
     spans: list[Span] = []
+    # The window holds the pieces from `first` up to `end`.
     first = 0
     end = 0
     while end < len(pieces):
@@ -172,12 +174,16 @@ def _section_spans(text: str, words: int, stride: int) -> list[Span]:
 
 
 def _split_at_headings(text: str) -> list[_Section]:
+    """Return the text before the first heading, and the section of each heading.
+
+    A section ends at the next heading of any level. The text before the first heading may be empty.
+    """
     headings = list(HEADING.finditer(text))
-    first_end = headings[0].start() if headings else len(text)
-    sections = [_Section(None, 0, first_end)]
-    for i, heading in enumerate(headings):
-        is_last = i + 1 == len(headings)
-        end = len(text) if is_last else headings[i + 1].start()
+    starts = [heading.start() for heading in headings]
+    # Each section ends where the next heading starts.
+    ends = [*starts, len(text)]
+    sections = [_Section(None, 0, ends[0])]
+    for heading, end in zip(headings, ends[1:], strict=True):
         sections.append(_Section(heading, heading.end(), end))
     return sections
 

@@ -35,19 +35,23 @@ def documents_containing(phrases: Iterable[str], texts: Mapping[str, str]) -> di
     {'sort a': {'d1'}}
     """
     words_by_document = {document: set(text.split()) for document, text in texts.items()}
-    frequency = Counter(word for found in words_by_document.values() for word in found)
+    # Number of documents that contain each word.
+    frequency: Counter[str] = Counter()
+    for words in words_by_document.values():
+        frequency.update(words)
 
     containing: dict[str, set[str]] = {phrase: set() for phrase in phrases}
-    phrases_by_word: dict[str, list[str]] = {}
+    phrases_by_rarest_word: dict[str, list[str]] = {}
     for phrase in containing:
         if phrase:
             rarest = min(phrase.split(), key=lambda word: (frequency[word], word))
-            phrases_by_word.setdefault(rarest, []).append(phrase)
+            phrases_by_rarest_word.setdefault(rarest, []).append(phrase)
 
-    for document, found in words_by_document.items():
-        padded = f" {texts[document]} "
-        for word in phrases_by_word.keys() & found:
-            for phrase in phrases_by_word[word]:
-                if f" {phrase} " in padded:
+    for document, words in words_by_document.items():
+        # With blanks around both, a phrase is found only as whole words.
+        padded_text = f" {texts[document]} "
+        for word in phrases_by_rarest_word.keys() & words:
+            for phrase in phrases_by_rarest_word[word]:
+                if f" {phrase} " in padded_text:
                     containing[phrase].add(document)
     return containing

@@ -99,22 +99,23 @@ def parse_query(text: str, flags: Collection[str] = ()) -> ParsedQuery:
     """
     is_command = COMMAND_FLAG.search(text) is not None
     conditions: list[TextCondition] = []
-    positive_text: list[str] = []
+    # The text to search for, in pieces: the query without excluded words and without syntax.
+    searched_pieces: list[str] = []
     end_of_last = 0
     for match in OPERAND.finditer(text):
         condition = _read_condition(match, is_command)
         if condition is None or condition.literal in flags:
             continue
         conditions.append(condition)
-        positive_text.append(text[end_of_last : match.start()])
+        searched_pieces.append(text[end_of_last : match.start()])
         if not condition.is_excluded:
-            positive_text.append(condition.words)
+            searched_pieces.append(condition.words)
         end_of_last = match.end()
-    positive_text.append(text[end_of_last:])
+    searched_pieces.append(text[end_of_last:])
 
     if not conditions:
         return ParsedQuery(text)
-    searched_text = " ".join("".join(positive_text).split())
+    searched_text = " ".join("".join(searched_pieces).split())
     if not split_search_words(searched_text):
         # The query has excluded words only, so that no text to search for remains.
         return ParsedQuery(text)
@@ -122,7 +123,12 @@ def parse_query(text: str, flags: Collection[str] = ()) -> ParsedQuery:
 
 
 def _read_condition(match: re.Match[str], is_command: bool) -> TextCondition | None:
-    """Return the condition of a matched part of a query, or None if the part is plain text."""
+    """Return the condition of a matched part of a query, or None if the part is plain text.
+
+    Args:
+        match: A match of `OPERAND`: a phrase or a word.
+        is_command: Whether the query has a flag such as `-r`, so that a dash excludes no word.
+    """
     is_excluded = match["exclude"] is not None
     in_title = match["title"] is not None
     if match["phrase"] is not None:
@@ -135,7 +141,9 @@ def _read_condition(match: re.Match[str], is_command: bool) -> TextCondition | N
         if not split_search_words(word):
             return None
         return TextCondition(word, is_excluded, in_title, is_exact=False)
-    if not is_excluded or is_command or not EXCLUDABLE_WORD.fullmatch(word):
+    # A word with neither `-` nor `title:` is plain text.
+    can_be_excluded = EXCLUDABLE_WORD.fullmatch(word) is not None and not is_command
+    if not is_excluded or not can_be_excluded:
         return None
     return TextCondition(word, is_excluded, is_exact=False, literal=f"-{word}")
 
@@ -175,10 +183,12 @@ class ConditionMatcher:
         searched_texts = [title] if self.condition.in_title else [title, text]
         if self._is_phrase:
             return any(self._phrase.search(fold_text(searched)) for searched in searched_texts)
+
         wanted_terms = set(self.terms)
-        return any(
-            wanted_terms.issubset(self._analyzer.analyze(searched)) for searched in searched_texts
-        )
+        for searched in searched_texts:
+            if wanted_terms.issubset(self._analyzer.analyze(searched)):
+                return True
+        return False
 
     def contains_literal(self, text: str) -> bool:
         """Return whether a text contains the word with its dash, as typed."""
@@ -199,8 +209,11 @@ def _phrase_pattern(folded_words: Iterable[str]) -> re.Pattern[str]:
     previous = ""
     for word in folded_words:
         both_spaced = _is_spaced(previous[-1:]) and _is_spaced(word[:1])
-        if both_spaced:
-            pattern += GAP if previous else r"(?<!\w)"
+        if both_spaced and previous:
+            pattern += GAP
+        elif both_spaced:
+            # The first word of the phrase must not continue a word of the text.
+            pattern += r"(?<!\w)"
         elif previous:
             pattern += r"\W*"
         pattern += re.escape(word)

@@ -79,45 +79,56 @@ def make_snippet(
     word_starts = [start for start, _ in spans]
     sentence_starts = _sentence_starts(text, word_starts)
 
-    # For each match, the number of its word in the text and the matched term.
+    # Words are given by their number in the text from here on.
     found_terms = sorted(_find_terms(text, query, language, more_terms))
-    matches = sorted((bisect_right(word_starts, start) - 1, term) for start, _, term in found_terms)
-    context_words = width // 8
-    match_width = width - context_words
-    first_match = _best_window_start(matches, match_width)
-    last_match = first_match
-    for word, _ in matches:
-        if word < first_match + match_width:
-            last_match = max(last_match, word)
+    matches: list[tuple[int, str]] = []
+    for position, _, term in found_terms:
+        matches.append((bisect_right(word_starts, position) - 1, term))
+    matches.sort()
 
+    # Some words before the first match are shown as well, so fewer words are left for matches.
+    context_words = width // 8
+    first_match, last_match = _best_window(matches, width - context_words)
     start, stop = _fit_to_sentences(
         first_match, last_match, width, context_words, len(spans), sentence_starts
     )
     if start == stop:
         return ""
+
     first_character = spans[start][0]
     end_character = spans[stop - 1][1]
-    starts_whole = start in sentence_starts
-    stops_whole = stop in sentence_starts
+    starts_with_sentence = start in sentence_starts
+    stops_with_sentence = stop in sentence_starts
     if end_character - first_character > MAX_SNIPPET_CHARACTERS:
-        match_starts = [position for position, _, _ in found_terms if position >= first_character]
-        first_match_start = match_starts[0] if match_starts else first_character
-        cut_start, cut_end = _fit_to_characters(first_character, end_character, first_match_start)
-        starts_whole = starts_whole and cut_start == first_character
-        stops_whole = stops_whole and cut_end == end_character
+        shown_positions = [place for place, _, _ in found_terms if place >= first_character]
+        first_position = shown_positions[0] if shown_positions else first_character
+        cut_start, cut_end = _fit_to_characters(first_character, end_character, first_position)
+        starts_with_sentence = starts_with_sentence and cut_start == first_character
+        stops_with_sentence = stops_with_sentence and cut_end == end_character
         first_character = cut_start
         end_character = cut_end
 
     snippet = " ".join(text[first_character:end_character].split())
-    if not starts_whole:
+    if not starts_with_sentence:
         snippet = f"... {snippet}"
-    if not stops_whole:
+    if not stops_with_sentence:
         snippet = f"{snippet} ..."
     return snippet
 
 
 def _fit_to_characters(start: int, end: int, match_start: int) -> tuple[int, int]:
     """Cut a span to `MAX_SNIPPET_CHARACTERS` characters that include the start of a match.
+
+    The span keeps its start if the match is near to it. Otherwise some characters before the match
+    are kept.
+
+    Args:
+        start: Position of the first character of the span.
+        end: Position after its last character. The span is longer than the limit.
+        match_start: Position of the match.
+
+    Returns:
+        Start and end of the cut span.
 
     >>> _fit_to_characters(0, 3000, 0), _fit_to_characters(0, 3000, 2900)
     ((0, 480), (2520, 3000))
@@ -231,23 +242,31 @@ def _sentence_starts(text: str, word_starts: list[int]) -> list[int]:
     return sorted(borders)
 
 
-def _best_window_start(matches: list[tuple[int, str]], width: int) -> int:
-    """Return the number of the word at which the best window starts, or 0 without matches.
+def _best_window(matches: list[tuple[int, str]], width: int) -> tuple[int, int]:
+    """Return the numbers of the first and the last matching word of the best window.
 
-    A window has `width` words and starts at a match. See `make_snippet` for its weight.
+    A window has `width` words and starts at a match. See `make_snippet` for its weight. Without
+    matches, the window is the first word of the text.
 
     Args:
         matches: For each match, the number of its word and the matched term, ascending.
-        width: Number of words of a window.
+        width: Number of words of a window, at least 1.
     """
     if not matches:
-        return 0
+        return 0, 0
     occurrences = Counter(term for _, term in matches)
 
+    def window(i: int) -> list[tuple[int, str]]:
+        """Return the matches in the window that starts at the i-th match."""
+        end_word = matches[i][0] + width
+        # A tuple of one item is less than all matches of that word.
+        end = bisect_left(matches, (end_word,), lo=i)
+        return matches[i:end]
+
     def weight(i: int) -> float:
-        window_end = bisect_left(matches, (matches[i][0] + width,), lo=i)
-        terms = sorted({term for _, term in matches[i:window_end]})
+        # The sum of floats depends on their order, so the terms are sorted.
+        terms = sorted({term for _, term in window(i)})
         return sum(1 / occurrences[term] for term in terms)
 
-    best = max(range(len(matches)), key=weight)
-    return matches[best][0]
+    best_matches = window(max(range(len(matches)), key=weight))
+    return best_matches[0][0], best_matches[-1][0]

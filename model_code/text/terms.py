@@ -75,14 +75,20 @@ class TermAnalyzer:
         self._word_terms = _WordTerms(language)
 
     def analyze(self, text: str) -> list[str]:
-        """Return the terms of a text in its order, with repetitions."""
+        """Return the terms of a text in its order, with repetitions.
+
+        The pairs of neighbouring characters of scripts without spaces follow at the end.
+        """
         if len(self._word_terms) >= MAX_CACHED_WORDS:
             self._word_terms = _WordTerms(self.language)
         words = split_search_words(text)
         terms = list(chain.from_iterable(map(self._word_terms.__getitem__, words)))
 
-        if not text.isascii() and max(text) >= FIRST_UNSPACED_CHARACTER:
-            terms.extend(self._pair_term(words[i], words[i + 1]) for i in _unspaced_pairs(words))
+        # Most texts have no character of such a script, which this test finds out fast.
+        may_have_pairs = not text.isascii() and max(text) >= FIRST_UNSPACED_CHARACTER
+        if may_have_pairs:
+            for i in _unspaced_pairs(words):
+                terms.append(self._pair_term(words[i], words[i + 1]))
         return terms
 
     def whole_terms(self, text: str) -> list[str]:
@@ -117,14 +123,18 @@ class TermAnalyzer:
         Each pair of neighbouring characters of a script without spaces is listed as well.
         """
         matches = list(search_word_matches(text))
-        located = [(*match.span(), self._word_terms[match[0]]) for match in matches]
+        located: list[tuple[int, int, tuple[str, ...]]] = []
+        for match in matches:
+            located.append((match.start(), match.end(), self._word_terms[match[0]]))
         for i in _unspaced_pairs([match[0] for match in matches]):
             first = matches[i]
             second = matches[i + 1]
-            located.append((first.start(), second.end(), (self._pair_term(first[0], second[0]),)))
+            pair_term = self._pair_term(first[0], second[0])
+            located.append((first.start(), second.end(), (pair_term,)))
         return located
 
     def _pair_term(self, first: str, second: str) -> str:
+        """Return the term of two neighbouring characters: their terms, joined."""
         return "".join((*self._word_terms[first], *self._word_terms[second]))
 
 
@@ -141,18 +151,24 @@ class _WordTerms(dict[str, tuple[str, ...]]):
         self.language = language
 
     def __missing__(self, word: str) -> tuple[str, ...]:
+        """Find and store the terms of a word: a grouped number, a name or a sign."""
         folded = fold_characters(word)
-        if GROUPED_NUMBER.fullmatch(folded):
-            digits = GROUP_SEPARATOR.split(folded)
-            self[word] = (*digits, "".join(digits))
-            return self[word]
         name = NAME_WITH_SIGN.fullmatch(folded)
-        terms = _sign_terms(word) if name is None else self._name_terms(folded, name[1])
+        if GROUPED_NUMBER.fullmatch(folded):
+            groups = GROUP_SEPARATOR.split(folded)
+            terms = (*groups, "".join(groups))
+        elif name is not None:
+            terms = self._name_terms(folded, name[1])
+        else:
+            terms = _sign_terms(word)
         self[word] = terms
         return terms
 
     def _name_terms(self, whole: str, name: str) -> tuple[str, ...]:
         """Return the terms of a folded word.
+
+        These are the stems of its parts, the stem of the name if it has several parts, and the
+        whole word if it has a sign.
 
         Args:
             whole: The word, such as C++ or read_csv.
@@ -174,8 +190,10 @@ class _WordTerms(dict[str, tuple[str, ...]]):
         return _stemmer(self._language_of(words[0]), 0).stemWords(words)
 
     def _language_of(self, word: str) -> str:
+        """Return the language of a word's stemmer; with "auto" the script of the word decides."""
         if self.language != AUTO:
             return str(self.language)
+        # The name of a character begins with its script, such as "CYRILLIC SMALL LETTER BE".
         script, _, _ = unicodedata.name(word[0], "").partition(" ")
         return LANGUAGE_OF_SCRIPT.get(script, DEFAULT_LANGUAGE)
 

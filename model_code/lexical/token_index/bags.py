@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -124,22 +125,22 @@ class TokenBags:
         return Bags.joined(windows)
 
     def _bags(self, texts: Sequence[str]) -> Bags:
+        """Return the bags of a window of texts, without special and unknown tokens."""
         if self._words is not None:
             tokens, lengths = self._words.tokens(texts)
         else:
             tokens, lengths = self._tokenize(texts)
 
-        keep = self._is_counted[tokens]
-        kept_before = np.concatenate([[0], np.cumsum(keep)])
+        is_kept = self._is_counted[tokens]
+        # Number of kept tokens before each token, and before the end of each text.
+        kept_before = np.concatenate([[0], np.cumsum(is_kept)])
         kept_at_ends = kept_before[np.cumsum(lengths)]
-        return Bags(tokens[keep], np.diff(kept_at_ends, prepend=0))
+        return Bags(tokens[is_kept], np.diff(kept_at_ends, prepend=0))
 
     def _tokenize(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the token ids of all texts, (m,), and the number of each text, (n,)."""
+        """Return the token ids of all texts, (m,), and the number of tokens of each, (n,)."""
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
-        lengths = np.array([len(row) for row in ids], dtype=np.int64)
-        return np.array([token for row in ids for token in row], dtype=np.int64), lengths
+        return _concat_ids([encoding.ids for encoding in encodings])
 
 
 class WordCache:
@@ -173,9 +174,13 @@ class WordCache:
 
         This holds for WordPiece with BERT's normalizer and splitter. It does not hold if an added
         token is searched in the normalised text, because such a token may span several words.
+
+        Args:
+            rules: The rules of a tokenizer as parsed JSON.
         """
 
         def type_of(part: str) -> str | None:
+            # The rules have null in place of a part that the tokenizer lacks.
             return (rules[part] or {}).get("type")
 
         splits_into_words = (
@@ -194,6 +199,8 @@ class WordCache:
         if len(self._numbers) > MAX_CACHED_WORDS:
             self._clear()
 
+        # The numbers of the words of all texts, and the end of each text among them. Looking up a
+        # new word gives it the next number.
         numbers: list[int] = []
         ends: list[int] = []
         number_of = self._numbers.__getitem__
@@ -208,6 +215,8 @@ class WordCache:
         return self._tokens_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))
 
     def _clear(self) -> None:
+        """Empty the cache."""
+        # Number of each word that was looked up.
         self._numbers = number_on_lookup()
         # The tokens of the word with number i are _tokens[_starts[i] : _starts[i + 1]].
         self._tokens = np.empty(0, np.int64)
@@ -223,26 +232,28 @@ class WordCache:
         starts = self._starts[numbers]
         counts = self._starts[numbers + 1] - starts
         tokens_before = np.concatenate([[0], np.cumsum(counts)])
-        offsets = np.repeat(starts - tokens_before[:-1], counts)
-        positions = np.arange(tokens_before[-1]) + offsets
-        return self._tokens[positions], np.diff(tokens_before[ends], prepend=0)
+        # All tokens of a word lie at the same distance from their places in the cache.
+        distances = np.repeat(starts - tokens_before[:-1], counts)
+        cached_places = np.arange(tokens_before[-1]) + distances
+        lengths = np.diff(tokens_before[ends], prepend=0)
+        return self._tokens[cached_places], lengths
 
     def _tokenize_new_words(self) -> None:
         """Find and cache the tokens of words that were numbered after the last call."""
-        new_words = list(self._numbers)[len(self._starts) - 1 :]
+        cached_words = len(self._starts) - 1
+        new_words = list(self._numbers)[cached_words:]
         unusual = [word for word in new_words if not _is_plain(word)]
         encodings = iter(self._backend.encode_batch_fast(unusual, add_special_tokens=False))
 
-        pieces = []
+        tokens_by_word: list[list[int]] = []
         for word in new_words:
             if _is_plain(word):
-                pieces.append(self._tokenize_plain(word))
+                tokens_by_word.append(self._tokenize_plain(word))
             else:
-                pieces.append(next(encodings).ids)
+                tokens_by_word.append(next(encodings).ids)
 
-        lengths = np.array([len(tokens) for tokens in pieces], dtype=np.int64)
-        flat = np.array([token for tokens in pieces for token in tokens], dtype=np.int64)
-        self._tokens = np.concatenate([self._tokens, flat])
+        new_tokens, lengths = _concat_ids(tokens_by_word)
+        self._tokens = np.concatenate([self._tokens, new_tokens])
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
 
     def _tokenize_plain(self, word: str) -> list[int]:
@@ -254,6 +265,13 @@ class WordCache:
         if self._lowercase:
             word = word.lower()
         return self._single.get(word) or [token.id for token in self._model.tokenize(word)]
+
+
+def _concat_ids(id_lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the token ids of several lists as one array, (m,), and their lengths, (n,)."""
+    lengths = np.fromiter(map(len, id_lists), np.int64, len(id_lists))
+    ids = np.fromiter(chain.from_iterable(id_lists), np.int64, int(lengths.sum()))
+    return ids, lengths
 
 
 def _is_plain(word: str) -> bool:

@@ -34,7 +34,7 @@ from model_code.lexical.token_index.postings import (
     QueryBatch,
     Sparse,
     array_lengths,
-    exact,
+    prepare_query,
 )
 from model_code.retrieval.id_map import IdMap, read_id_map
 from model_code.retrieval.protocol import Ranking
@@ -174,8 +174,8 @@ class SparseIndex(ABC):
 class TokenIndex(SparseIndex):
     """An immutable index of the tokens of n passages, with the document of each passage.
 
-    A score is the exact sum of a query's weights (see `exact`), rounded to float32. So it depends
-    on the query and the passage only.
+    A score is the exact sum of a query's weights (see `prepare_query`), rounded to float32. So it
+    depends on the query and the passage only.
 
     >>> index = TokenIndex.build([[5, 9], [9]], ["a", "b"])
     >>> index.search([(np.array([5, 9]), np.array([1.0, 0.5]))], k=2)
@@ -218,7 +218,7 @@ class TokenIndex(SparseIndex):
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
         """Yield the exact scores of all passages; see `SparseIndex.scores`."""
-        prepared = [exact(query) for query in queries]
+        prepared = [prepare_query(query) for query in queries]
         passage_count = self._starts[-1]
         batch_size = max(1, MAX_SCORES_AT_ONCE // max(1, passage_count))
         for first in range(0, len(prepared), batch_size):
@@ -227,13 +227,14 @@ class TokenIndex(SparseIndex):
                 # Most indexes have one block, whose scores are yielded without a copy.
                 yield from self.blocks[0].sums(batch)
                 continue
+            # The empty array is the result of an index without blocks.
             no_passages = np.zeros((batch.size, 0))
             sums = [block.sums(batch) for block in self.blocks]
             yield from np.concatenate([no_passages, *sums], axis=1)
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
         """Return the scores of the given passages; see `SparseIndex.scores_at`."""
-        batch = QueryBatch.of([exact(query)])
+        batch = QueryBatch.of([prepare_query(query)])
         scores = np.empty(len(passages))
         for number, block in enumerate(self.blocks):
             start = self._starts[number]
@@ -248,7 +249,7 @@ class TokenIndex(SparseIndex):
 
     def matches_at(self, query: Sparse, passage: int) -> list[tuple[int, float]]:
         """Return the query tokens in a passage, with their weights, the largest weight first."""
-        tokens, weights = exact(query)
+        tokens, weights = prepare_query(query)
         is_match = np.isin(tokens, self.bag(passage))
         matches = zip(tokens[is_match].tolist(), weights[is_match].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
@@ -258,9 +259,10 @@ class TokenIndex(SparseIndex):
 
         It decodes the whole block, so it is too slow for searches. Explanations and merges use it.
         """
-        number = int(np.searchsorted(self._starts, passage, side="right")) - 1
-        tokens, passages = self.blocks[number].pairs()
-        return np.sort(tokens[passages == passage - self._starts[number]])
+        block_number = int(np.searchsorted(self._starts, passage, side="right")) - 1
+        passage_in_block = passage - self._starts[block_number]
+        tokens, passages = self.blocks[block_number].pairs()
+        return np.sort(tokens[passages == passage_in_block])
 
     def bags(self, passages: np.ndarray) -> list[np.ndarray]:
         """Return the ascending tokens of each of several passages, and decode each block once.
@@ -269,26 +271,30 @@ class TokenIndex(SparseIndex):
             passages: Numbers of the passages, (p,).
         """
         bags: list[np.ndarray] = [np.empty(0, np.int64)] * len(passages)
-        numbers = np.searchsorted(self._starts, passages, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            tokens, owners = self.blocks[number].pairs()
-            order = np.lexsort((tokens, owners))
-            block = self.blocks[number]
+        block_numbers = np.searchsorted(self._starts, passages, side="right") - 1
+        for block_number in np.unique(block_numbers).tolist():
+            block = self.blocks[block_number]
+            # The token and the passage of each posting, ordered by passage, then by token.
+            tokens, owners = block.pairs()
+            tokens = tokens[np.lexsort((tokens, owners))]
             ends = np.cumsum(np.bincount(owners, minlength=block.passages))
             starts = np.concatenate([[0], ends])
-            for place in np.flatnonzero(numbers == number).tolist():
-                row = int(passages[place]) - self._starts[number]
-                bags[place] = tokens[order[starts[row] : starts[row + 1]]]
+            for place in np.flatnonzero(block_numbers == block_number).tolist():
+                row = int(passages[place]) - self._starts[block_number]
+                bags[place] = tokens[starts[row] : starts[row + 1]]
         return bags
 
     def save(self, folder: Path) -> None:
         """Write the folder that `load` reads."""
         arrays = {}
         for part in PARTS:
-            # An empty index has no blocks, and is stored as empty arrays.
-            empty = np.empty(0, np.uint16 if part in ("tokens", "counts", "raw") else np.uint8)
             block_arrays = [getattr(block.packed, part) for block in self.blocks]
-            arrays[part] = np.concatenate(block_arrays) if block_arrays else empty
+            if block_arrays:
+                arrays[part] = np.concatenate(block_arrays)
+            else:
+                # An empty index has no blocks, and is stored as empty arrays.
+                item_type = np.uint16 if part in ("tokens", "counts", "raw") else np.uint8
+                arrays[part] = np.empty(0, item_type)
 
         facts = {
             "kind": KIND,
@@ -301,6 +307,9 @@ class TokenIndex(SparseIndex):
     def load(cls, folder: Path, check: bool = True) -> TokenIndex:
         """Open a folder that `save` wrote.
 
+        The arrays of all blocks are stored one after the other. Their lengths are not stored,
+        because they follow from the number of tokens and postings of each block.
+
         Args:
             folder: The folder.
             check: Whether to compare checksums, which reads every file once.
@@ -310,16 +319,19 @@ class TokenIndex(SparseIndex):
         """
         manifest, arrays, ids = cls._read(folder, PARTS, check)
         blocks = []
+        # Start of the next block in each array.
         starts = dict.fromkeys(PARTS, 0)
         for number, token_count in enumerate(manifest["tokens_per_block"]):
-            passages = min(MAX_BLOCK_PASSAGES, manifest["passages"] - number * MAX_BLOCK_PASSAGES)
+            passages_left = manifest["passages"] - number * MAX_BLOCK_PASSAGES
+            passages = min(MAX_BLOCK_PASSAGES, passages_left)
             first = starts["counts"]
+            # Counts are stored minus 1; see `Packed`.
             counts = arrays["counts"][first : first + token_count].astype(np.int64) + 1
 
-            parts = {}
+            block_arrays = {}
             for part, length in array_lengths(counts, passages).items():
                 end = starts[part] + length
-                parts[part] = arrays[part][starts[part] : end]
+                block_arrays[part] = arrays[part][starts[part] : end]
                 starts[part] = end
-            blocks.append(Postings(Packed(passages=passages, **parts)))
+            blocks.append(Postings(Packed(passages=passages, **block_arrays)))
         return cls(blocks, ids)

@@ -73,17 +73,18 @@ class KnownTokens:
             return self
         queries = select_queries(chain.from_iterable(known.values()), self.words.limits)
         query_bags = find_tokens([query.text for query in queries])
-        tokens_of: dict[str, list[np.ndarray]] = {}
+        bags_by_document: dict[str, list[np.ndarray]] = {}
         for number, query in enumerate(queries):
             bag = query_bags.slice(number, number + 1).tokens
-            tokens_of.setdefault(query.document_id, []).append(bag)
+            bags_by_document.setdefault(query.document_id, []).append(bag)
 
+        # The rows are the passages of the changed documents. Other passages keep their tokens.
         changed_rows = ids.rows_of(changed_ids)
         text_bags = texts.bags(changed_rows)
         bags = self.index.bags(np.arange(len(ids)))
         for row, text_bag in zip(changed_rows.tolist(), text_bags, strict=True):
-            own_queries = tokens_of.get(ids.document_ids[row], [])
-            query_tokens = np.concatenate([np.empty(0, np.int64), *own_queries])
+            document_bags = bags_by_document.get(ids.document_ids[row], [])
+            query_tokens = np.concatenate([np.empty(0, np.int64), *document_bags])
             bags[row] = np.setdiff1d(query_tokens, text_bag)
         return KnownTokens(TokenIndex.build(bags, ids.document_ids), self.words)
 
@@ -103,16 +104,18 @@ class TokensWithKnown(SparseIndex):
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
         """Yield the scores of all passages; see `SparseIndex.scores`."""
-        weight = self.known.words.weight
+        known_weight = self.known.words.weight
         text_scores = self.texts.scores(queries)
         known_scores = self.known.index.scores(queries)
-        for of_texts, of_known in zip(text_scores, known_scores, strict=True):
-            yield of_texts + weight * of_known
+        for from_text, from_known in zip(text_scores, known_scores, strict=True):
+            yield from_text + known_weight * from_known
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
         """Return the scores of the given passages; see `SparseIndex.scores_at`."""
-        of_known = self.known.index.scores_at(query, passages)
-        return self.texts.scores_at(query, passages) + self.known.words.weight * of_known
+        known_weight = self.known.words.weight
+        from_text = self.texts.scores_at(query, passages)
+        from_known = self.known.index.scores_at(query, passages)
+        return from_text + known_weight * from_known
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
         """Return the query tokens in the document's best passage; see `TokenIndex.matches`."""
@@ -128,5 +131,6 @@ class TokensWithKnown(SparseIndex):
         return {token for token, _ in self.known.index.matches_at(query, passage)}
 
     def _best_row(self, query: Sparse, document_id: str) -> int:
+        """Return the number of the document's best passage among all passages of the index."""
         best = self.best_passage(query, document_id)
         return int(self.ids.rows_of([document_id])[best])

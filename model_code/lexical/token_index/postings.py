@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +36,8 @@ The token ids of a passage are in ascending order. The token ids of a query may 
 """
 
 
-def exact(query: Sparse) -> Sparse:
-    """Return a query with ascending tokens, and with weights whose sums are exact in float64.
+def prepare_query(query: Sparse) -> Sparse:
+    """Sort a query's tokens, and round its weights so that their sums are exact in float64.
 
     Weights are rounded to multiples of 2^(e - 52), where their total is less than 2^e. Then float64
     represents every sum of weights exactly, and a sum does not depend on the order of addition. So
@@ -49,7 +50,7 @@ def exact(query: Sparse) -> Sparse:
     Raises:
         FreshetError: If a weight is negative or not finite, or a token occurs twice.
 
-    >>> exact((np.array([9, 5]), np.array([1.0, 0.5])))[1].tolist()
+    >>> prepare_query((np.array([9, 5]), np.array([1.0, 0.5])))[1].tolist()
     [0.5, 1.0]
     """
     tokens = np.asarray(query[0])
@@ -64,10 +65,12 @@ def exact(query: Sparse) -> Sparse:
 
     weights = weights.astype(np.float64)
     total = float(weights.sum())
+    # The comparison is false for NaN as well.
     is_sound = total < math.inf and weights.min(initial=0) >= 0
     if not is_sound:
         raise FreshetError("a query's weights must be finite and not negative; elu1p gives such")
 
+    # The total is less than 2^exponent. All weights become multiples of the unit.
     _, exponent = math.frexp(total)
     unit = 2.0 ** (exponent - 52)
     weights /= unit
@@ -94,7 +97,7 @@ class QueryBatch:
 
     @classmethod
     def of(cls, queries: Sequence[Sparse]) -> QueryBatch:
-        """Combine one or more queries that `exact` returned."""
+        """Combine one or more queries that `prepare_query` returned."""
         tokens = np.concatenate([tokens for tokens, _ in queries])
         weights = np.concatenate([weights for _, weights in queries])
         lengths = [len(tokens) for tokens, _ in queries]
@@ -103,6 +106,7 @@ class QueryBatch:
 
 
 MAX_BLOCK_PASSAGES = 2**16
+# The forms in which a list of passages is stored; see the module.
 RAW = 0
 SPLIT = 1
 BITMAP = 2
@@ -160,13 +164,19 @@ def high_bytes(counts: np.ndarray, passages: int) -> np.ndarray:
     """Return the size in bytes of the high part of split lists.
 
     It has one bit per posting of the list, and one bit per 256 passages of the block.
+
+    Args:
+        counts: Number of passages in each list, (u,).
+        passages: Number of passages of the block.
     """
-    high_values = -(-passages // 256)
-    return (counts + high_values + 7) // 8
+    high_values = math.ceil(passages / 256)
+    bits = counts + high_values
+    return (bits + 7) // 8
 
 
 def _bitmap_bytes(passages: int) -> int:
-    return -(-passages // 8)
+    """Return the size in bytes of a bitmap with one bit per passage."""
+    return math.ceil(passages / 8)
 
 
 def array_lengths(counts: np.ndarray, passages: int) -> dict[str, int]:
@@ -209,7 +219,8 @@ def list_starts(
         in bytes, and 0 for other lists.
     """
     starts = np.zeros_like(counts)
-    for form, sizes in ((RAW, counts), (SPLIT, counts), (BITMAP, np.ones_like(counts))):
+    one_per_list = np.ones_like(counts)
+    for form, sizes in ((RAW, counts), (SPLIT, counts), (BITMAP, one_per_list)):
         has_form = forms == form
         starts[has_form] = _sums_before(sizes[has_form])
 
@@ -228,6 +239,7 @@ def pack(tokens: np.ndarray, passages: np.ndarray, count: int) -> Packed:
             passage.
         count: Number of passages of the block.
     """
+    # The list of each of u distinct tokens: its start among the postings, its length and its form.
     first_of_token = np.flatnonzero(np.diff(tokens, prepend=-1))
     distinct_tokens = tokens[first_of_token]
     counts = np.diff(first_of_token, append=len(tokens))
@@ -240,28 +252,47 @@ def pack(tokens: np.ndarray, passages: np.ndarray, count: int) -> Packed:
     split_passages = passages[in_split]
     ranks = (np.arange(len(tokens)) - np.repeat(first_of_token, counts))[in_split]
     first_bits = 8 * np.repeat(high_starts, counts)[in_split]
-    high = np.zeros(8 * int(high_bytes(counts[forms == SPLIT], count).sum()), dtype=bool)
-    high[first_bits + (split_passages >> 8) + ranks] = True
+    high_size = int(high_bytes(counts[forms == SPLIT], count).sum())
+    high_bits = np.zeros(8 * high_size, dtype=bool)
+    high_bits[first_bits + (split_passages >> 8) + ranks] = True
 
+    # One row per bitmap, one column per passage.
     in_bitmap = form_of_posting == BITMAP
-    bitmaps = np.zeros((int((forms == BITMAP).sum()), count), dtype=bool)
-    bitmaps[np.repeat(starts, counts)[in_bitmap], passages[in_bitmap]] = True
+    bitmap_count = int((forms == BITMAP).sum())
+    bitmap_bits = np.zeros((bitmap_count, count), dtype=bool)
+    bitmap_rows = np.repeat(starts, counts)[in_bitmap]
+    bitmap_bits[bitmap_rows, passages[in_bitmap]] = True
 
     needs_32_bits = len(distinct_tokens) > 0 and distinct_tokens[-1] >= 2**16
+    token_type = np.uint32 if needs_32_bits else np.uint16
     return Packed(
         passages=count,
-        tokens=distinct_tokens.astype(np.uint32 if needs_32_bits else np.uint16),
+        tokens=distinct_tokens.astype(token_type),
         counts=(counts - 1).astype(np.uint16),
         raw=passages[form_of_posting == RAW].astype(np.uint16),
         low=(split_passages & 255).astype(np.uint8),
-        high=np.packbits(high),
-        bitmaps=np.packbits(bitmaps, axis=1).ravel(),
+        high=np.packbits(high_bits),
+        bitmaps=np.packbits(bitmap_bits, axis=1).ravel(),
     )
 
 
 def _sums_before(sizes: np.ndarray) -> np.ndarray:
     """Return the sum of all sizes before each size."""
     return np.cumsum(sizes) - sizes
+
+
+class _PartialSums(NamedTuple):
+    """The sums of a batch of q queries without bitmaps, and the b bitmaps to add.
+
+    Attributes:
+        sums: Sums from raw and split lists, (q, N).
+        bitmap_weights: Weight of each bitmap in each query, (q, b).
+        bitmap_slots: Slot of each bitmap; see `Postings`, (b,).
+    """
+
+    sums: np.ndarray
+    bitmap_weights: np.ndarray
+    bitmap_slots: np.ndarray
 
 
 class Postings:
@@ -323,7 +354,8 @@ class Postings:
         sums, weights, slots = self._sums_of_lists(batch)
         if len(slots):
             bitmaps = self._bitmaps[self._starts[slots]]
-            sums += weights @ np.unpackbits(bitmaps, axis=1, count=self.passages)
+            bits = np.unpackbits(bitmaps, axis=1, count=self.passages)
+            sums += weights @ bits
         return sums
 
     def sums_at(self, batch: QueryBatch, passages: np.ndarray) -> np.ndarray:
@@ -338,6 +370,7 @@ class Postings:
         sums, weights, slots = self._sums_of_lists(batch)
         sums = sums[:, passages]
         if len(slots):
+            # Eight passages share a byte. The first of them has the highest bit.
             octets = self._bitmaps[self._starts[slots, None], passages >> 3]
             bits = octets >> (7 - (passages & 7)) & 1
             sums += weights @ bits
@@ -345,29 +378,28 @@ class Postings:
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all postings as an array of tokens and one of passages, in no particular order."""
-        raw = np.flatnonzero(self._forms == RAW)
-        split = np.flatnonzero(self._forms == SPLIT)
-        bitmap = np.flatnonzero(self._forms == BITMAP)
+        raw_slots = np.flatnonzero(self._forms == RAW)
+        split_slots = np.flatnonzero(self._forms == SPLIT)
+        bitmap_slots = np.flatnonzero(self._forms == BITMAP)
 
-        bitmaps = self._bitmaps[self._starts[bitmap]]
-        bitmap_row, bitmap_passages = np.nonzero(
-            np.unpackbits(bitmaps, axis=1, count=self.passages)
-        )
-        lists = np.concatenate([raw, split])
-        slots = np.concatenate([np.repeat(lists, self._counts[lists]), bitmap[bitmap_row]])
-        passages = np.concatenate([self._decode_lists(raw, split), bitmap_passages])
+        bitmaps = self._bitmaps[self._starts[bitmap_slots]]
+        bits = np.unpackbits(bitmaps, axis=1, count=self.passages)
+        bitmap_rows, bitmap_passages = np.nonzero(bits)
+
+        list_slots = np.concatenate([raw_slots, split_slots])
+        slots_of_lists = np.repeat(list_slots, self._counts[list_slots])
+        list_passages = self._decode_lists(raw_slots, split_slots)
+
+        slots = np.concatenate([slots_of_lists, bitmap_slots[bitmap_rows]])
+        passages = np.concatenate([list_passages, bitmap_passages])
         return self._tokens[slots], passages
 
-    def _sums_of_lists(self, batch: QueryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the part of `sums` from raw and split lists, and the bitmaps to add.
-
-        Returns:
-            The sums without bitmaps, (q, N); the weight of each bitmap in each query, (q, b); and
-            the slots of the bitmaps, (b,).
-        """
+    def _sums_of_lists(self, batch: QueryBatch) -> _PartialSums:
+        """Return the part of `sums` from raw and split lists, and the bitmaps to add."""
         slots = self._tokens.searchsorted(batch.tokens)
         is_present = self._tokens[slots] == batch.tokens
         is_bitmap = self._is_bitmap[slots] & is_present
+        # Positions in the batch of the tokens with a raw or split list.
         in_lists = (is_present & ~is_bitmap).nonzero()[0]
 
         lists = self._decoded_lists(slots[in_lists].tolist())
@@ -384,15 +416,17 @@ class Postings:
         else:
             sums = np.zeros(cell_count)
         bitmap_weights, bitmap_slots = _weight_matrix(batch, slots, is_bitmap.nonzero()[0])
-        return sums.reshape(batch.size, self.passages), bitmap_weights, bitmap_slots
+        return _PartialSums(sums.reshape(batch.size, self.passages), bitmap_weights, bitmap_slots)
 
     def _decoded_lists(self, slots: list[int]) -> list[np.ndarray]:
         """Return the passages of raw and split lists, uint16 each.
 
         Decoded lists are cached, which takes at most 2 bytes per posting.
         """
+        # A slot may occur several times, because queries of a batch may share tokens.
+        distinct_slots = dict.fromkeys(slots)
         missing = np.array(
-            [slot for slot in dict.fromkeys(slots) if slot not in self._decoded], dtype=np.int64
+            [slot for slot in distinct_slots if slot not in self._decoded], dtype=np.int64
         )
         if len(missing):
             raw = missing[self._forms[missing] == RAW]
@@ -404,7 +438,12 @@ class Postings:
         return [self._decoded[slot] for slot in slots]
 
     def _decode_lists(self, raw: np.ndarray, split: np.ndarray) -> np.ndarray:
-        """Return the passages of raw lists, then of split lists, int64; arguments are slots."""
+        """Return the passages of raw lists, then of split lists, int64.
+
+        Args:
+            raw: Slots of the raw lists.
+            split: Slots of the split lists.
+        """
         raw_starts = self._starts[raw]
         passages = _concat_slices(self.packed.raw, raw_starts, raw_starts + self._counts[raw])
         passages = passages.astype(np.int64)
@@ -423,19 +462,23 @@ class Postings:
         """Return 256 times the high byte of each posting of split lists, int64.
 
         In the unary code, bit i + h of a list is set if its i-th high byte is h.
+
+        Args:
+            slots: Slots of the lists.
         """
         counts = self._counts[slots]
         starts = self._high_starts[slots]
         sizes = high_bytes(counts, self.passages)
         octets = _concat_slices(self.packed.high, starts, starts + sizes)
 
-        # The positions of set bits become high bytes. The operations are in place, because this
-        # step takes the most time of a search.
+        # A set bit is at (first bit of its list) + i + h. Its number among all set bits is (number
+        # of its list's first posting) + i. The difference of the two gives h. The operations are in
+        # place, because this step takes the most time of a search.
         high = np.unpackbits(octets).nonzero()[0]
         first_bits = 8 * _sums_before(sizes)
-        first_ranks = _sums_before(counts)
+        first_postings = _sums_before(counts)
         high -= np.arange(len(high))
-        high -= np.repeat(first_bits - first_ranks, counts)
+        high -= np.repeat(first_bits - first_postings, counts)
         high <<= 8
         return high
 

@@ -15,7 +15,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from model_code.lexical.token_index import index
 from model_code.lexical.token_index.index import TokenIndex
-from model_code.lexical.token_index.postings import exact
+from model_code.lexical.token_index.postings import prepare_query
 from tests.model_code.lexical.token_index.collection import (
     VOCABULARY,
     Collection,
@@ -246,7 +246,7 @@ def test_sums_do_not_depend_on_their_order(scale: float) -> None:
     chance = np.random.default_rng(0)
     weights = (scale * np.exp(5 * chance.standard_normal(3000))).astype(np.float32)
 
-    _, exact_weights = exact((chance.permutation(3000), weights))
+    _, exact_weights = prepare_query((chance.permutation(3000), weights))
 
     sums = set()
     for _ in range(20):
