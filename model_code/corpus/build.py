@@ -151,7 +151,13 @@ def _collect_known_queries(
 
 
 def _query_check(max_characters: int) -> Callable[[Row], SourceQuery]:
-    """Return a function that cleans the row of a query, and refuses an id that occurred before."""
+    """Return a function that cleans the row of a query, and refuses an id that occurred before.
+
+    The function remembers the ids of all queries that it returned.
+
+    Args:
+        max_characters: Largest length of a query.
+    """
     seen_ids: set[str] = set()
 
     def check(row: Row) -> SourceQuery:

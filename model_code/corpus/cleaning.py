@@ -90,16 +90,17 @@ def clean_document(row: Row, max_characters: int) -> Document:
     fields = dict(values.get("fields") or {})
     written_date = _plain_value(values.get("date"))
     date = parse_date(written_date)
-    if date is None and written_date is not None:
+    iso_date = None if date is None else date.isoformat()
+    if iso_date is None and written_date is not None:
         fields["date"] = written_date
 
     return Document(
         document_id,
         title,
         text,
-        _clean_fields(fields),
-        _clean_queries(values.get("queries")),
-        None if date is None else date.isoformat(),
+        fields=_clean_fields(fields),
+        queries=_clean_queries(values.get("queries")),
+        date=iso_date,
     )
 
 

@@ -125,10 +125,10 @@ def collect_known_queries(
 
 def queries_of_row(document: Document) -> list[KnownQuery]:
     """Return the known queries that the row of a document contains."""
-    return [
-        KnownQuery(document.document_id, text, QuerySource.ROW, date=document.date)
-        for text in document.queries
-    ]
+    queries: list[KnownQuery] = []
+    for text in document.queries:
+        queries.append(KnownQuery(document.document_id, text, QuerySource.ROW, date=document.date))
+    return queries
 
 
 def query_row(query: KnownQuery) -> list[Any]:

@@ -92,9 +92,9 @@ class Quarantine:
             refused = [row for row in self.refused if row.table == table]
             if len(refused) <= limit * self.read[table]:
                 continue
+            first_rows = refused[:OFFENDERS_IN_ERROR]
             offenders = "; ".join(
-                f"{row.location} {row.reason} ({row.detail})"
-                for row in refused[:OFFENDERS_IN_ERROR]
+                f"{row.location} {row.reason} ({row.detail})" for row in first_rows
             )
             raise FreshetError(
                 f"{len(refused):,} of {self.read[table]:,} rows of {table} are malformed, more "

@@ -237,6 +237,7 @@ def strip_query_lines(corpus: Corpus) -> Corpus:
     query_lines = find_query_lines(corpus)
 
     def strip(table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table of documents or passages without the query line of each document."""
         texts: list[str] = []
         for document_id, text in zip(table["document_id"], table["text"], strict=True):
             texts.append(text.removeprefix(query_lines.get(document_id, "")))

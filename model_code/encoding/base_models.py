@@ -231,11 +231,10 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
 
 def _remove_dropout(config: Any) -> dict[str, float]:
     """Set every dropout probability of a configuration to 0, and return the previous values."""
-    original_dropout = {
-        key: value
-        for key, value in vars(config).items()
-        if "dropout" in key and isinstance(value, float)
-    }
+    original_dropout: dict[str, float] = {}
+    for key, value in vars(config).items():
+        if "dropout" in key and isinstance(value, float):
+            original_dropout[key] = value
     for key in original_dropout:
         setattr(config, key, 0.0)
     return original_dropout
@@ -664,8 +663,7 @@ def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
     }
     write_json(folder / "config.json", config)
 
-    weights = {
-        f"linear.{name}": value.detach().cpu().contiguous()
-        for name, value in linear.state_dict().items()
-    }
+    weights: dict[str, torch.Tensor] = {}
+    for name, value in linear.state_dict().items():
+        weights[f"linear.{name}"] = value.detach().cpu().contiguous()
     save_file(weights, folder / "model.safetensors")

@@ -370,6 +370,7 @@ class Encoder(TextModel):
         layout = read_layout(folder)
         limit = max_tokens or layout.max_tokens
 
+        # The library transformers takes seconds to import, and a BERT for search does not need it.
         plain_bert = None
         if for_search and limit is not None:
             plain_bert = load_plain_bert(layout.transformer, limit)
@@ -377,7 +378,8 @@ class Encoder(TextModel):
             tokenizer: Any = PlainTokenizer(layout.transformer)
         else:
             tokenizer = load_tokenizer(layout.transformer)
-        limit = limit or min(DEFAULT_MAX_TOKENS, tokenizer.model_max_length)
+        if limit is None:
+            limit = min(DEFAULT_MAX_TOKENS, tokenizer.model_max_length)
         backbone = plain_bert or load_transformer(layout.transformer, limit)
         # Queries do not need the hidden states of inner layers.
         backbone.config.output_hidden_states = False
@@ -616,6 +618,7 @@ class Encoder(TextModel):
         (prompt_ids,) = self.token_ids([prompt])
 
         def encode_batch(numbers: list[int], features: Features, ids: list[list[int]]) -> None:
+            """Store the vectors and the signs of the texts with these numbers."""
             states, mask = self._last_states(features)
             vectors[numbers] = self._to_unit_vectors(self._pool(states, mask)).cpu().numpy()
             batch_states = states.cpu().numpy()

@@ -51,7 +51,7 @@ def pick_device(device: str) -> torch.device:
     device(type='cpu')
     """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.device(device)
     except RuntimeError:

@@ -422,7 +422,7 @@ class LexicalEncoder(TextModel):
         return len(self.decoder)
 
     def bags(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return T(x) of each text as ascending int64 token ids. Texts are not cut."""
+        """Return the tokens T(x) of each text, as ascending int64 token ids. Texts are not cut."""
         blocked = self.blocked.cpu().numpy()
         bags = []
         for start in range(0, len(texts), WINDOW_TEXTS):
@@ -468,7 +468,10 @@ class LexicalEncoder(TextModel):
         return elu1p(max_logits_at(tokens, mask, self.decoder, self.bias, entries))
 
     def binary_bags(self, features: Features) -> Tensor:
-        """Return T(x) as 0/1 rows, (B, V) float32, without tokens that never have a weight."""
+        """Return the tokens T(x) of each text as a row of zeros and ones, (B, V) float32.
+
+        Tokens that never have a weight are 0.
+        """
         ids = features["input_ids"].to(self.device)
         rows = torch.zeros(len(ids), self.vocabulary_size, device=self.device).scatter(1, ids, 1.0)
         return rows.masked_fill(self.blocked, 0.0)
@@ -515,6 +518,7 @@ class LexicalEncoder(TextModel):
         blocked = self.blocked.cpu().numpy()
 
         def encode_bags(features: Features, ids: list[list[int]]) -> list[Sparse]:
+            """Return the own tokens of each query of a batch, and their weights."""
             bags = [own_tokens(row, blocked) for row in ids]
             # Queries have different numbers of tokens. The padding is cut off again below.
             padded_bags = pad(bags, 0)["input_ids"].to(self.device)

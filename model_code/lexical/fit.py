@@ -161,7 +161,10 @@ class SemiParametricObjective(nn.Module):
         return parts
 
     def _views(self, texts: LengthBuckets) -> TextViews:
-        """Return E(x), with `top_k` entries, and T(x) of the texts, in the order of the texts."""
+        """Return the learned weights and the 0/1 tokens of texts, in the order of the texts.
+
+        Each text has `top_k` weights. With cached gradients, no activations are kept.
+        """
         encode: Forward = self._weights
         if self.training_settings.cached_gradients:
             encode = without_activations(encode)
@@ -170,7 +173,7 @@ class SemiParametricObjective(nn.Module):
         return TextViews(weights, tokens)
 
     def _weights(self, features: Features) -> Tensor:
-        """Return E(x) with `top_k` entries of each text, (B, V)."""
+        """Return the `top_k` largest weights of each text as rows over the vocabulary, (B, V)."""
         entries, weights = self.encoder.sparse(features, self.top_k, bag_first=True)
         dense = weights.new_zeros(len(weights), self.encoder.vocabulary_size)
         return dense.scatter(1, entries, weights)

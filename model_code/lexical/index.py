@@ -196,7 +196,9 @@ class EmbeddingIndex(SparseIndex):
         return sorted(shares, key=lambda match: (-match[1], match[0]))
 
     def embeddings(self, passages: np.ndarray) -> Iterator[Sparse]:
-        """Yield E(p) of each given passage, collected from the lists of entries.
+        """Yield the embedding of each given passage, collected from the lists of entries.
+
+        An embedding consists of vocabulary entries, ascending, and their weights.
 
         Args:
             passages: Numbers of the passages, (p,).
@@ -523,14 +525,14 @@ class LexicalSearch(Retriever[list[Sparse]]):
     def variants(self) -> Mapping[str, Search]:
         """Return the other searches that these indexes support, by name.
 
-        Searches of the same texts share their E(q), so that the texts are encoded once.
+        Searches for the same texts share the encoded queries, so that texts are encoded once.
         """
         encode_shared = cache(self.encoder.encode_queries)
 
         def search(
             index: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
         ) -> list[Ranking]:
-            # The searches alpha and beta_own do not read E(q).
+            # Only these two searches do not read E(q) of the whole vocabulary.
             if index.main in ("alpha", "beta_own"):
                 queries = index.encode_queries(texts)
             else:

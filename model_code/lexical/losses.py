@@ -43,7 +43,8 @@ class TextViews(NamedTuple):
 def term_pairs(queries: TextViews, documents: TextViews) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the representations of queries and of documents whose products each term scores.
 
-    They are E(q), E(p) for "full"; E(q), T(p) for "beta"; and T(q), E(p) for "alpha".
+    A text has learned weights and 0/1 tokens. The term "full" multiplies weights with weights,
+    "beta" weights of queries with tokens of documents, and "alpha" tokens with weights.
     """
     return {
         "full": (queries.weights, documents.weights),

@@ -68,11 +68,11 @@ class TokenHierarchy(nn.Module):
     def scores(self, columns: Tensor, level: int) -> Tensor:
         """Return the scores of B queries with the nodes of a level.
 
-        A score is the inner product of E(q) and the node's centroid.
+        A score is the inner product of the query's learned weights and the node's centroid.
 
         Args:
-            columns: E(q) as columns, (V, B), contiguous. On a CPU, the product with another memory
-                layout takes about six times as long.
+            columns: Weights of the queries as columns, (V, B), contiguous. On a CPU, the product
+                with another memory layout takes about six times as long.
             level: Number of the level, from 0.
 
         Returns:
@@ -94,7 +94,7 @@ class TokenHierarchy(nn.Module):
         """Return the hierarchy loss of each query at each level.
 
         Args:
-            queries: E(q), (B, V).
+            queries: Learned weights of the queries, (B, V).
             scales: Divisors of the levels' scores, (M,).
             paths: Node of each query's document at each level, (B, M) int64; see `HierarchyLoss`.
             excluded: For each level a mask of the nodes that are not negatives, (B, K_t) bool, or
@@ -160,7 +160,7 @@ def _center_rows(scores: Tensor, selected: Tensor) -> Tensor:
 def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the centroid of each node as the non-zero cells of a sparse matrix.
 
-    A centroid is the mean of T(p) over the node's passages, scaled to unit norm.
+    A centroid is the mean of the 0/1 token vectors of the node's passages, scaled to unit norm.
 
     Args:
         nodes: Node of each passage, (N,).

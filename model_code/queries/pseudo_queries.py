@@ -133,10 +133,11 @@ def expand_texts(
     >>> expand_texts(["sort a list", "open a file"], ["a", "b"], {"a": ["ordering", "rank items"]})
     ['sort a list ordering rank items', 'open a file']
     """
-    return [
-        " ".join([text, *queries.get(document_id, ())])
-        for text, document_id in zip(texts, document_ids, strict=True)
-    ]
+    expanded: list[str] = []
+    for text, document_id in zip(texts, document_ids, strict=True):
+        document_queries = queries.get(document_id, ())
+        expanded.append(" ".join([text, *document_queries]))
+    return expanded
 
 
 # The query has no letter or digit.

@@ -106,11 +106,11 @@ def _without_machine_keys(config: Any) -> Any:
     """Return a configuration without paths and versions, at any depth."""
     if not isinstance(config, dict):
         return config
-    return {
-        key: _without_machine_keys(value)
-        for key, value in config.items()
-        if key not in MACHINE_KEYS
-    }
+    kept: dict[str, Any] = {}
+    for key, value in config.items():
+        if key not in MACHINE_KEYS:
+            kept[key] = _without_machine_keys(value)
+    return kept
 
 
 def sections_of(tokenizer: Any, documents: list[str], max_tokens: int) -> list[list[list[int]]]:

@@ -88,7 +88,8 @@ def print_message(text: str, nl: bool = True) -> None:
         text: The output.
         nl: Whether to end the line.
     """
-    print(escape_invisible(text), end="\n" if nl else "", flush=True)
+    line_end = "\n" if nl else ""
+    print(escape_invisible(text), end=line_end, flush=True)
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:

@@ -132,6 +132,7 @@ def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
         levels = _style_levels(archive.parse(styles_part))
 
     def heading_level(paragraph: Any) -> int:
+        # A paragraph names its style, or states an outline level itself, in its properties `pPr`.
         for properties in paragraph.iterchildren():
             if local_name(properties) != "pPr":
                 continue

@@ -145,7 +145,8 @@ def decode_text(data: bytes, declared: str | None = None) -> DecodedText:
             text = data.decode(encoding)
     except UnicodeDecodeError:
         # Some bytes have no letter in the fallback. Latin-1 reads any byte.
-        encoding, is_guessed = "latin-1", True
+        encoding = "latin-1"
+        is_guessed = True
         text = data.decode(encoding)
     if "\0" in text:
         raise RowError("binary file", "holds zero bytes: this is no text")
@@ -407,6 +408,13 @@ def _is_binary(sample: bytes) -> bool:
 
 
 def _can_decode(data: bytes, encoding: str, errors: str = "strict") -> bool:
+    """Return whether Python knows an encoding, and can decode bytes with it.
+
+    Args:
+        data: The bytes.
+        encoding: Name of the encoding, which a file may state wrongly.
+        errors: Treatment of invalid bytes, as in `bytes.decode`.
+    """
     try:
         data.decode(encoding, errors)
     except (UnicodeDecodeError, LookupError):

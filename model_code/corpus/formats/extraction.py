@@ -70,9 +70,12 @@ class Extraction:
 
 
 def measure_completeness(extraction: Extraction) -> list[Remark]:
-    """Compare the text that was read with all the text in the file.
+    """Compare the text that was read with all the text in the file, word by word.
 
     A piece of text that occurs several times, such as the header of each section, counts once.
+
+    Args:
+        extraction: The result of reading a file.
 
     Returns:
         Remarks about the shares of words that are lost, and that are left out on purpose.
@@ -84,8 +87,10 @@ def measure_completeness(extraction: Extraction) -> list[Remark]:
     if not total:
         return []
 
-    values = (str(value) for value in _flatten(extraction.fields))
-    found = count_words([extraction.title, extraction.text, str(extraction.date or ""), *values])
+    # A difference of counters keeps the words that the first one has more often.
+    field_texts = [str(value) for value in _flatten(extraction.fields)]
+    date_text = str(extraction.date or "")
+    found = count_words([extraction.title, extraction.text, date_text, *field_texts])
     missing = expected - found
     left_out = missing & count_words(_different_pieces(extraction.left_out))
     lost = missing - left_out

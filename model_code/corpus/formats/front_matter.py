@@ -144,6 +144,7 @@ def _parse_yaml(block: str) -> Any:
 
 
 def _parse_toml(block: str) -> Any:
+    """Return the values of a TOML block; None if it is not valid."""
     try:
         return tomllib.loads(block)
     except (tomllib.TOMLDecodeError, RecursionError):

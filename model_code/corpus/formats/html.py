@@ -426,6 +426,7 @@ def _attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
 def _is_hidden(tag: str, attributes: Mapping[str, str]) -> bool:
     """Return whether a browser does not show an element, or shows it for navigation only."""
     if tag == "template" and "shadowrootmode" in attributes:
+        # A browser shows such a template as a part of the element around it.
         return False
     if tag in _HIDDEN_ELEMENTS or tag == "nav":
         return True
@@ -433,9 +434,13 @@ def _is_hidden(tag: str, attributes: Mapping[str, str]) -> bool:
         return False
     if tag == "dialog" and "open" not in attributes:
         return True
-    if "hidden" in attributes and (attributes["hidden"] or "").strip().lower() != "until-found":
+    hidden = attributes.get("hidden") or ""
+    # Elements that are "hidden until found" are shown by the search of a browser.
+    is_findable = hidden.strip().lower() == "until-found"
+    if "hidden" in attributes and not is_findable:
         return True
-    return _HIDING_STYLE.search((attributes.get("style") or "").lower()) is not None
+    style = attributes.get("style") or ""
+    return _HIDING_STYLE.search(style.lower()) is not None
 
 
 def _separator(tag: Any, is_start: bool) -> str:

@@ -84,7 +84,13 @@ def _object_blocks(content: Any) -> list[str]:
 
 
 def _heading_levels(content: Any) -> Callable[[Any], int]:
-    """Return a function that returns the heading level of a paragraph; 0 if it is not a heading."""
+    """Return a function that returns the heading level of a paragraph; 0 if it is not a heading.
+
+    Headings are elements `h` with a level, and paragraphs with the style of a title.
+
+    Args:
+        content: Root element of the content.
+    """
     title_styles = {"Title"}
     for style in content.iter():
         if local_name(style) == "style" and attribute(style, "parent-style-name") == "Title":
@@ -93,7 +99,8 @@ def _heading_levels(content: Any) -> Callable[[Any], int]:
     def heading_level(paragraph: Any) -> int:
         if local_name(paragraph) == "h":
             level = attribute(paragraph, "outline-level")
-            return int(level) if level.isdecimal() and int(level) else 1
+            has_level = level.isdecimal() and int(level) > 0
+            return int(level) if has_level else 1
         if attribute(paragraph, "style-name") in title_styles:
             return 1
         return 0

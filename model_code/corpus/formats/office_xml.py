@@ -292,6 +292,7 @@ def read_properties(archive: Archive, part: str, extraction: Extraction) -> None
 
 
 def _property_texts(root: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each property of a document that has a text."""
     for element in root.iter():
         text = (element.text or "").strip()
         if text:

@@ -191,7 +191,8 @@ def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:
     words = vocabulary or set()
 
     def join(match: re.Match[str]) -> str:
-        first, second = match[1], match[2]
+        """Return the two parts of a word, with or without a hyphen between them."""
+        first, second = match.groups()
         joined = first + second
         with_hyphen = f"{first}-{second}"
         if not second[0].islower():
@@ -225,7 +226,8 @@ def _format_pages(numbers: Sequence[int]) -> str:
             ranges.append([number, number])
     texts: list[str] = []
     for first, last in ranges[:MAX_LISTED_RANGES]:
-        texts.append(str(first) if first == last else f"{first}-{last}")
+        text = str(first) if first == last else f"{first}-{last}"
+        texts.append(text)
     unit = "page" if len(numbers) == 1 else "pages"
     more = " and more" if len(ranges) > MAX_LISTED_RANGES else ""
     return f"{unit} {', '.join(texts)}{more}"

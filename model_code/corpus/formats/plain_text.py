@@ -34,6 +34,7 @@ def read_restructured_text(data: bytes) -> Extraction:
     marks: list[str] = []
 
     def to_heading(match: re.Match[str]) -> str:
+        """Return an underlined title as a heading of Markdown."""
         overline, title, underline = match.groups()
         mark = underline * 2 if overline == underline else underline
         if mark not in marks:

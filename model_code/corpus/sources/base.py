@@ -89,7 +89,8 @@ def resolve_source_kind(
     path = root / settings.path
     if path.is_dir():
         is_beir = any((path / name).is_file() for name in _BEIR_FILES)
-        return settings.replace(source="beir" if is_beir else "folder")
+        kind = "beir" if is_beir else "folder"
+        return settings.replace(source=kind)
     if path.is_file():
         # This module is imported at every start, and most starts read no file.
         from model_code.corpus.sources.readers import require_row_format

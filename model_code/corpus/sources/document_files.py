@@ -160,12 +160,11 @@ def read_document_bytes(data: bytes, suffix: str, document_id: str, name: str) -
         unreadable = RowError("unreadable file", f"{type(error).__name__}: {message}")
         return _refuse(document_id, name, unreadable)
 
-    notes = tuple(
-        ReadingNote(document_id, remark.kind, remark.detail, remark.share)
-        for remark in extraction.remarks
-    )
+    notes: list[ReadingNote] = []
+    for remark in extraction.remarks:
+        notes.append(ReadingNote(document_id, remark.kind, remark.detail, remark.share))
     values = _make_values(extraction, document_id)
-    return Row("documents", f"{name}:1", values, notes)
+    return Row("documents", f"{name}:1", values, tuple(notes))
 
 
 def is_document_file(path: Path) -> bool:

@@ -151,8 +151,10 @@ def _read_lines(stream: IO[str], name: str) -> Iterator[str]:
                 f"{name}:{number} is a line of more than {MAX_LINE_CHARACTERS:,} characters; "
                 "split it into rows"
             )
-        # A second byte order mark may follow the one that the decoder removed.
-        yield line.removeprefix("\ufeff") if number == 1 else line
+        if number == 1:
+            # A second byte order mark may follow the one that the decoder removed.
+            line = line.removeprefix("\ufeff")
+        yield line
 
 
 def _with_encoding_note(
@@ -398,8 +400,8 @@ def _parquet_row(
 def _batch_values(batch: Any) -> Iterator[dict[str, Any] | Exception]:
     """Yield the values of each row of a batch.
 
-    For a row with a value that Python cannot hold, such as text that is not UTF-8 or a year after
-    9999, the error is yielded in place of the values.
+    Python cannot hold some values, such as text that is not UTF-8 or a year after 9999. For a row
+    with such a value, the error is yielded in place of the values.
     """
     try:
         yield from batch.to_pylist()

@@ -422,6 +422,9 @@ class Postings:
         """Return the passages of raw and split lists, uint16 each.
 
         Decoded lists are cached, which takes at most 2 bytes per posting.
+
+        Args:
+            slots: Position of each list's token among the block's tokens.
         """
         # A slot may occur several times, because queries of a batch may share tokens.
         distinct_slots = dict.fromkeys(slots)
@@ -441,8 +444,8 @@ class Postings:
         """Return the passages of raw lists, then of split lists, int64.
 
         Args:
-            raw: Slots of the raw lists.
-            split: Slots of the split lists.
+            raw: Slot of each raw list: the position of its token among the block's tokens.
+            split: Slot of each split list.
         """
         raw_starts = self._starts[raw]
         passages = _concat_slices(self.packed.raw, raw_starts, raw_starts + self._counts[raw])
@@ -464,7 +467,7 @@ class Postings:
         In the unary code, bit i + h of a list is set if its i-th high byte is h.
 
         Args:
-            slots: Slots of the lists.
+            slots: Position of each list's token among the block's tokens.
         """
         counts = self._counts[slots]
         starts = self._high_starts[slots]
