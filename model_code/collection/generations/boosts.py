@@ -21,11 +21,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code.collection.segments.conditions import FieldValue
-from model_code.errors import SettingsError
+from model_code.errors import FreshetError, SettingsError
 from model_code.settings import require
+
+if TYPE_CHECKING:
+    from model_code.collection.segments.filters import CollectionFields
 
 # Weight of a boost without one. It adds at most 0.3 of the spread.
 DEFAULT_WEIGHT = 0.3
@@ -124,6 +127,37 @@ def add_boosts(
         strengths = boost.strengths(field_values, present)
         additions.append([boost.weight * spread * strength for strength in strengths])
     return additions
+
+
+def require_boostable_fields(boosts: Sequence[Boost], fields: CollectionFields) -> None:
+    """Raise an error if a boost would have no effect, because its field has no such values.
+
+    Args:
+        boosts: The boosts. Their fields are known.
+        fields: Fields of the live documents.
+
+    Raises:
+        FreshetError: If a field without dates has a half-life, or a field without numbers has none.
+    """
+    for boost in boosts:
+        name = boost.field
+        has_dates = fields.has_dates(name)
+        has_numbers = fields.has_numbers(name)
+        is_for_dates = boost.half_life_seconds is not None
+        if is_for_dates and has_numbers and not has_dates:
+            raise FreshetError(
+                f"the boost of {name} has a half_life, which is for dates, but {name} holds "
+                "numbers; leave it out"
+            )
+        if not is_for_dates and has_dates and not has_numbers:
+            raise FreshetError(
+                f"{name} holds dates, and their boost needs a half_life, such as "
+                f'{{"{name}": {{"half_life": "30d"}}}}'
+            )
+        if not has_dates and not has_numbers and fields.count(name):
+            raise FreshetError(
+                f"{name} holds neither dates nor numbers; boost another field, or use a filter"
+            )
 
 
 def parse_boosts(boost: Mapping[str, Any] | Sequence[str]) -> tuple[Boost, ...]:

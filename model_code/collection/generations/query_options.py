@@ -16,6 +16,7 @@ from model_code.collection.generations.boosts import Boost, parse_boosts
 from model_code.collection.segments.conditions import FieldValue, Filters
 from model_code.retrieval.protocol import Ranking
 from model_code.settings import require
+from model_code.text.folding import fold_characters, fold_letters
 
 # Number of best documents in the window, by default and at most.
 DEFAULT_WINDOW = 100
@@ -91,6 +92,10 @@ class QueryOptions:
                 f"{name} is the text {values!r}, but it must be a list of fields",
             )
         require(
+            self.group_by is None or isinstance(self.group_by, str),
+            f"group_by is {self.group_by!r}, but it must be the name of one field",
+        )
+        require(
             0 <= self.diversity <= 1,
             f"diversity is {self.diversity}, but it must be between 0 and 1",
         )
@@ -143,10 +148,11 @@ def sort_ranking(ranking: Ranking, sort: Sequence[str], read: FieldReader) -> Ra
         is_descending = name.startswith("-")
         ids = [document_id for document_id, _ in ordered]
         values = read(name.removeprefix("-"), ids)
+        has_dates = any(_is_date(value) for entry_values in values for value in entry_values)
         with_value: list[tuple[SortKey, tuple[str, float]]] = []
         without_value: Ranking = []
         for entry, entry_values in zip(ordered, values, strict=True):
-            keys = [_sort_key(value) for value in entry_values]
+            keys = [_sort_key(value, has_dates) for value in entry_values]
             if not keys:
                 without_value.append(entry)
                 continue
@@ -158,17 +164,28 @@ def sort_ranking(ranking: Ranking, sort: Sequence[str], read: FieldReader) -> Ra
     return ordered
 
 
-def _sort_key(value: FieldValue) -> SortKey:
+def _is_date(value: FieldValue) -> bool:
+    """Return whether a value is a date and cannot be a plain number."""
+    return value.instant is not None and value.number is None
+
+
+def _sort_key(value: FieldValue, has_dates: bool) -> SortKey:
     """Return a sort key that compares values of all types.
 
-    Numbers come before dates, then texts, then false and true.
+    Numbers come before dates, then texts, then false and true. The accents and the case of a text
+    only count among texts that are equal without them.
+
+    Args:
+        value: The value.
+        has_dates: Whether the field has dates. Then a number such as 2019 is a year.
     """
+    if has_dates and value.instant is not None:
+        return 1, value.instant
     if value.number is not None:
         return 0, value.number
-    if value.instant is not None:
-        return 1, value.instant
     if isinstance(value.value, str):
-        return 2, (value.value.casefold(), value.value)
+        folded = fold_letters(fold_characters(value.value))
+        return 2, (folded, value.value)
     return 3, value.value
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from freshet.results import Hit, SearchResult, TokenMatch
-from model_code.collection.generations.boosts import add_boosts
+from model_code.collection.generations.boosts import add_boosts, require_boostable_fields
 from model_code.collection.generations.generation import (
     Generation,
     known_overrides,
@@ -235,8 +235,7 @@ class Searcher:
         """
         require_queries(texts)
         with verify_checksums_on_error(self.generation):
-            if options.fields():
-                self._fields.require_known(options.fields())
+            self._require_usable_fields(options)
             allowed = self.matching_documents(options.filters)
             if allowed is not None and not allowed:
                 no_values: dict[str, dict[str, int]] = {name: {} for name in options.facets}
@@ -323,8 +322,7 @@ class Searcher:
             options: Options of the search.
             excluded: Id of a document to leave out of the result, or None.
         """
-        if options.fields():
-            self._fields.require_known(options.fields())
+        self._require_usable_fields(options)
         allowed = self.matching_documents(options.filters)
         matching = self.document_count if allowed is None else len(allowed)
         depth = options.depth
@@ -339,6 +337,12 @@ class Searcher:
             if allowed is None or excluded in allowed:
                 matching -= 1
         return self._answer(retriever, text, query, ranking, matching, options)
+
+    def _require_usable_fields(self, options: QueryOptions) -> None:
+        """Raise an error if an option names an unknown field, or a boost would have no effect."""
+        if options.fields():
+            self._fields.require_known(options.fields())
+            require_boostable_fields(options.boosts, self._fields)
 
     def _parse(self, text: str, options: QueryOptions) -> ParsedQuery:
         if not options.syntax:
@@ -561,17 +565,21 @@ class Searcher:
             matching: Number of documents that meet the filters.
             options: Options of the search.
         """
-        if options.min_score is not None:
-            ranking = [entry for entry in ranking if entry[1] >= options.min_score]
-        # If the ranking is shorter than asked for, it has all documents that the retriever finds.
-        total = len(ranking) if len(ranking) < self._depth(options) else matching
+        reranker = self.reranker if options.rerank and text else None
         rerank_ms = None
         contributions: dict[str, list[TokenMatch]] = {}
-        if self.reranker is not None and options.rerank and text:
+        if reranker is not None:
             started = time.perf_counter()
-            ranking = self._rerank(self.reranker, retriever, text, query, ranking)
+            ranking = self._rerank(reranker, retriever, text, query, ranking)
             rerank_ms = round((time.perf_counter() - started) * MILLISECONDS, 3)
-            total = len(ranking)
+        # Hits of a reranker show its scores, so that the limit is compared with these.
+        if options.min_score is not None:
+            ranking = [entry for entry in ranking if entry[1] >= options.min_score]
+
+        # If the ranking is shorter than asked for, it has all documents that the retriever finds.
+        is_complete = reranker is not None or len(ranking) < self._depth(options)
+        total = len(ranking) if is_complete else matching
+        if reranker is not None:
             for document_id, score in ranking:
                 contributions[document_id] = [TokenMatch(RERANKER, score)]
         window_ids = [document_id for document_id, _ in ranking[: options.window]]

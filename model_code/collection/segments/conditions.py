@@ -11,7 +11,9 @@ Rules of comparison:
 - Numbers are compared by value: 2020 equals 2020.0.
 - A text such as "2020" is compared with a number as a number. Two texts are equal only if all
   characters are equal, so "1.10" is not "1.1".
-- A date without a time means the whole day in UTC, YYYY-MM the month, and YYYY the year.
+- A date without a time means the whole day in UTC, YYYY-MM the month, and YYYY the year. In a
+  range, such a field value counts as its first moment. It equals every period that contains it.
+- The texts "true", "True" and "TRUE" equal true.
 - Null, empty texts, empty lists and empty objects count as missing.
 - The fields of an object have names with dots: `author.name`.
 - A document matches if one of the values of its field matches. It matches `!=` if no value is
@@ -76,6 +78,11 @@ DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
 YEAR = re.compile(r"[0-9]{4}")
 MONTHS_PER_YEAR = 12
+# Texts of true and false, as JSON, Python and spreadsheets write them.
+BOOLEAN_TEXTS = {
+    True: ("true", "True", "TRUE"),
+    False: ("false", "False", "FALSE"),
+}
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -121,17 +128,21 @@ class FieldValue:
         return None
 
     @cached_property
-    def instant(self) -> int | None:
-        """The time of a text that is a date, in microseconds since 1970, UTC.
+    def period(self) -> Period | None:
+        """The year, month, day or point of time that the value means. None if it is not a date.
 
-        A date without a time counts as the start of its day. None for all other values.
+        The number 2019 and the text "2019" mean the year.
         """
-        if not isinstance(self.value, str):
+        if self.kind == "boolean":
             return None
-        period = _read_period(self.value)
-        if period is None:
+        return _read_period(self.text)
+
+    @cached_property
+    def instant(self) -> int | None:
+        """The first moment of `period`, in microseconds since 1970, UTC. None without a period."""
+        if self.period is None:
             return None
-        return period.start
+        return self.period.start
 
     @cached_property
     def keys(self) -> tuple[Key, ...]:
@@ -141,8 +152,8 @@ class FieldValue:
         keys: list[Key] = [("text", self.value)]
         if self.number is not None:
             keys.append(("numeric text", self.number))
-        if self.instant is not None:
-            keys.append(("instant", self.instant))
+        if self.period is not None and self.period.is_within_a_day:
+            keys.append(("instant", self.period.start))
         return tuple(keys)
 
 
@@ -167,6 +178,8 @@ class Range:
         high: Upper bound. None if the range has no upper bound.
         includes_low: Whether the lower bound is in the range.
         includes_high: Whether the upper bound is in the range.
+        is_period: Whether values are left out that mean a longer period than the range, such as the
+            year 2019 in January 2019.
     """
 
     reading: Literal["number", "instant"]
@@ -174,13 +187,23 @@ class Range:
     high: int | float | None = None
     includes_low: bool = True
     includes_high: bool = False
+    is_period: bool = False
 
     def matches(self, value: FieldValue) -> bool:
         """Return whether a value has the type of the range, a number or a time, and lies in it."""
         position = value.number if self.reading == "number" else value.instant
         if position is None:
             return False
+        if self.is_period and not self._contains_period(value):
+            return False
         return self._is_above_low(position) and self._is_below_high(position)
+
+    def _contains_period(self, value: FieldValue) -> bool:
+        """Return whether the period that a value means ends within the range."""
+        period = value.period
+        if period is None or period.end is None or self.high is None:
+            return True
+        return period.end <= self.high
 
     def _is_above_low(self, position: int | float) -> bool:
         """Return whether a number or time respects the lower bound."""
@@ -273,7 +296,7 @@ Condition = HasValue | Exists | All | AnyOf | Not
 
 
 @dataclass(frozen=True)
-class _Period:
+class Period:
     """A period or a point of time, in microseconds since 1970.
 
     Attributes:
@@ -283,6 +306,11 @@ class _Period:
 
     start: int
     end: int | None = None
+
+    @property
+    def is_within_a_day(self) -> bool:
+        """Whether this is a day or a point of time, and not a month or a year."""
+        return self.end is None or self.end - self.start <= DAY_MICROSECONDS
 
 
 def iterate_field_values(fields: Mapping[str, Any]) -> Iterator[tuple[str, FieldValue]]:
@@ -517,9 +545,9 @@ def _parse_equality(name: str, operand: Any) -> Condition:
             accepts_missing = True
             continue
         keys.update(_equal_keys(value))
-        period = _operand_period(value)
+        period = value.period
         if period is not None and period.end is not None:
-            selectors.append(Range("instant", period.start, period.end))
+            selectors.append(Range("instant", period.start, period.end, is_period=True))
     if keys:
         selectors.insert(0, Keys(frozenset(keys)))
 
@@ -543,15 +571,17 @@ def _equal_keys(operand: FieldValue) -> Iterator[Key]:
         yield "numeric text", operand.value
     elif operand.kind == "boolean":
         yield "boolean", operand.value
-        yield "text", operand.text
+        for text in BOOLEAN_TEXTS[bool(operand.value)]:
+            yield "text", text
     else:
         yield "text", operand.value
-        if operand.value in ("true", "false"):
-            yield "boolean", operand.value == "true"
+        for truth, texts in BOOLEAN_TEXTS.items():
+            if operand.value in texts:
+                yield "boolean", truth
         if operand.number is not None:
             yield "number", operand.number
-        if operand.instant is not None:
-            yield "instant", operand.instant
+        if operand.period is not None and operand.period.is_within_a_day:
+            yield "instant", operand.period.start
 
 
 def _parse_pattern(name: str, operator: str, operand: Any) -> Condition:
@@ -575,7 +605,7 @@ def _range_selectors(name: str, operator: str, operand: Any) -> Iterator[Range]:
     period = None
     if value is not None:
         number = value.number
-        period = _operand_period(value)
+        period = value.period
     require(
         number is not None or period is not None,
         f"{name} {operator} {_shown(operand)}: ranges are of numbers and of ISO dates",
@@ -627,20 +657,7 @@ def _read_operand(name: str, operand: Any) -> FieldValue | None:
     return make_value(operand)
 
 
-def _operand_period(operand: FieldValue) -> _Period | None:
-    """Return the year, month, day or time that an operand means. None if it is not a date."""
-    text = operand.text
-    if operand.kind == "boolean":
-        return None
-    if YEAR.fullmatch(text):
-        return _month_period(int(text), 1, MONTHS_PER_YEAR)
-    month = MONTH.fullmatch(text)
-    if month is not None:
-        return _month_period(int(month[1]), int(month[2]), 1)
-    return _read_period(text)
-
-
-def _month_period(year: int, month: int, months: int) -> _Period | None:
+def _month_period(year: int, month: int, months: int) -> Period | None:
     """Return the period of a number of months. None if year or month is out of range.
 
     Args:
@@ -656,20 +673,25 @@ def _month_period(year: int, month: int, months: int) -> _Period | None:
     for number in range(month, month + months):
         days += calendar.monthrange(year, number)[1]
     first = _microseconds(start)
-    return _Period(first, first + days * DAY_MICROSECONDS)
+    return Period(first, first + days * DAY_MICROSECONDS)
 
 
-def _read_period(text: str) -> _Period | None:
-    """Return the day or the time that a text means. None if it is not a full date."""
+def _read_period(text: str) -> Period | None:
+    """Return the year, month, day or time that a text means. None if it is not a date."""
+    if YEAR.fullmatch(text):
+        return _month_period(int(text), 1, MONTHS_PER_YEAR)
     if not DATE_START.match(text):
         return None
+    month = MONTH.fullmatch(text)
+    if month is not None:
+        return _month_period(int(month[1]), int(month[2]), 1)
     instant = parse_date(text)
     if instant is None:
         return None
     start = _microseconds(instant)
     if DAY.fullmatch(text):
-        return _Period(start, start + DAY_MICROSECONDS)
-    return _Period(start)
+        return Period(start, start + DAY_MICROSECONDS)
+    return Period(start)
 
 
 def _microseconds(instant: datetime) -> int:

@@ -85,7 +85,8 @@ class FieldIndex:
             (V + 1,).
         kinds: Code of each value's type, shape (V,), uint8.
         numbers: Each value as a number, or NaN, shape (V,), float64.
-        instants: Each value as a date in microseconds since 1970, or `NO_INSTANT`, shape (V,).
+        instants: First moment of the date that each value means, in microseconds since 1970, or
+            `NO_INSTANT`, shape (V,).
         starts: Start of each value's documents in `documents`, and at the end the length, shape
             (V + 1,).
         documents: Numbers of the documents of all values, ascending for each value, int32.
@@ -273,6 +274,16 @@ class FieldIndex:
         """
         values = self.value_ranges.get(name, range(0))
         return bool(is_live[self._documents_of(values)].any())
+
+    def has_dates(self, name: str) -> bool:
+        """Return whether a value of a field is a date."""
+        values = self.value_ranges.get(name, range(0))
+        return bool((self.instants[values.start : values.stop] != NO_INSTANT).any())
+
+    def has_numbers(self, name: str) -> bool:
+        """Return whether a value of a field is a number, or a text that reads as one."""
+        values = self.value_ranges.get(name, range(0))
+        return not bool(np.isnan(self.numbers[values.start : values.stop]).all())
 
     def has_text(self, name: str, text: str, is_live: np.ndarray) -> bool:
         """Return whether a live document has a value with a certain text in a field.

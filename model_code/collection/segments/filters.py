@@ -85,18 +85,34 @@ class CollectionFields:
         return [index.find(condition) & is_live for index, is_live in self.segments]
 
     def require_known(self, names: Iterable[str]) -> None:
-        """Raise an error unless all fields are known.
+        """Raise an error unless all fields are known and can hold values.
 
-        A field is known if a document has it, or had it before the document was removed.
+        A field is known if a document has it, or had it before the document was removed. A field
+        that is always an object holds no values. The fields inside of the object do.
 
         Raises:
-            FreshetError: If a field is not known. The message lists the fields of the documents.
+            FreshetError: If a field is not known, or always an object. The message lists the fields
+                that can be named.
         """
         for name in names:
             if name not in self._known:
                 fields = ", ".join(self.names())
                 known = f"fields: {fields}" if fields else "the documents have no fields"
                 raise FreshetError(f"no document has a field {name!r}; {known}")
+            inner_names = self._fields_inside(name)
+            if inner_names:
+                raise FreshetError(
+                    f"the field {name!r} is an object; name a field inside of it: "
+                    f"{', '.join(inner_names)}"
+                )
+
+    def has_dates(self, name: str) -> bool:
+        """Return whether a value of a field is a date."""
+        return any(index.has_dates(name) for index, _ in self.segments)
+
+    def has_numbers(self, name: str) -> bool:
+        """Return whether a value of a field is a number, or a text that reads as one."""
+        return any(index.has_numbers(name) for index, _ in self.segments)
 
     def names(self) -> list[str]:
         """Return the names of the fields that live documents have, sorted."""
@@ -109,6 +125,12 @@ class CollectionFields:
             for value, count in index.count_documents(name, is_live).items():
                 counts[value] = counts.get(value, 0) + count
         return counts
+
+    def _fields_inside(self, name: str) -> list[str]:
+        """Return the fields inside of a field that is always an object. Empty for other fields."""
+        if any(index.value_ranges.get(name) for index, _ in self.segments):
+            return []
+        return [inner for inner in self.names() if inner.startswith(f"{name}.")]
 
     def _has_values(self, name: str) -> bool:
         return any(index.has_values(name, is_live) for index, is_live in self.segments)

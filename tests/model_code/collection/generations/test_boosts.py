@@ -5,13 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from model_code.collection.generations.boosts import Boost, add_boosts, parse_boosts
+from model_code.collection.generations.boosts import (
+    Boost,
+    add_boosts,
+    parse_boosts,
+    require_boostable_fields,
+)
 from model_code.collection.segments.conditions import make_value
-from model_code.errors import SettingsError
+from model_code.collection.segments.field_index import FieldIndex
+from model_code.collection.segments.filters import CollectionFields
+from model_code.errors import FreshetError, SettingsError
 
 NOW = datetime(2024, 7, 31, tzinfo=UTC)
 
@@ -32,6 +40,33 @@ def test_date_halves_with_every_half_life() -> None:
     )
 
     assert strengths == [1.0, 0.5, 0.25, 1.0, 0.0, 0.0]
+
+
+def test_month_and_year_count_from_their_start() -> None:
+    (boost,) = parse_boosts({"date": {"half_life": "182d"}})
+
+    assert boost.strengths(values("2024-01-31", "2024", 2024), NOW) == pytest.approx(
+        [0.5, 0.446, 0.446], abs=0.001
+    )
+
+
+@pytest.mark.parametrize(
+    ("boost", "message"),
+    [
+        ({"pages": {"half_life": "1y"}}, "half_life, which is for dates, but pages holds numbers"),
+        (["day"], "day holds dates, and their boost needs a half_life"),
+        (["name"], "name holds neither dates nor numbers"),
+        (["name:30d"], "name holds neither dates nor numbers"),
+    ],
+)
+def test_boost_without_effect_is_refused(boost: Any, message: str) -> None:
+    index = FieldIndex.build([{"pages": 30, "day": "2024-05-01", "name": "Ann", "year": 2024}])
+    fields = CollectionFields([(index, np.ones(1, bool))], ["empty"])
+
+    with pytest.raises(FreshetError, match=message):
+        require_boostable_fields(parse_boosts(boost), fields)
+
+    require_boostable_fields(parse_boosts(["pages", "day:30d", "year", "year:1y", "empty"]), fields)
 
 
 def test_number_saturates_at_the_pivot() -> None:

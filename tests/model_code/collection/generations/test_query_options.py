@@ -26,6 +26,12 @@ FIELDS: dict[str, dict[str, Any]] = {
     "g": {"mixed": "text"},
     "h": {"mixed": 3},
     "i": {"mixed": True},
+    "j": {"mixed": "2019-06"},
+    "k": {"mixed": 2019},
+    "l": {"word": "zebra"},
+    "m": {"word": "Arger"},
+    "n": {"word": "apple"},
+    "o": {"word": "Ärger"},
 }
 RANKING = [("a", 5.0), ("b", 4.0), ("c", 3.0), ("d", 2.0), ("e", 1.0)]
 
@@ -66,6 +72,23 @@ def test_sort_orders_types_and_keeps_scores() -> None:
         ("g", 3.0),
         ("i", 4.0),
     ]
+
+
+def test_dates_of_mixed_precision_are_in_order_of_time() -> None:
+    ranking = [("j", 4.0), ("k", 3.0), ("f", 2.0)]
+
+    assert ids(sort_ranking(ranking, ["mixed"], read)) == "kjf"
+
+
+def test_accents_count_only_among_equal_letters() -> None:
+    ranking = [("l", 4.0), ("m", 3.0), ("n", 2.0), ("o", 1.0)]
+
+    assert ids(sort_ranking(ranking, ["word"], read)) == "nmol"
+
+
+def test_group_by_is_one_field() -> None:
+    with pytest.raises(SettingsError, match="must be the name of one field"):
+        QueryOptions(group_by=["year"])  # type: ignore[arg-type]
 
 
 def test_group_keeps_the_first_of_each_value() -> None:

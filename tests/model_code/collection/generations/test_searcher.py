@@ -250,6 +250,18 @@ def test_best_documents_are_reranked(searcher: Searcher, monkeypatch: pytest.Mon
     assert searcher.search("read a list", 1)[0].score < 0
 
 
+def test_lowest_score_is_compared_after_reranking(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searcher, "reranker", ShortestFirst())
+    second = page(searcher, k=9).hits[1].score
+
+    limited = page(searcher, k=9, min_score=second)
+
+    assert [hit.score >= second for hit in limited.hits] == [True, True]
+    assert limited.total == 2
+
+
 def test_like_finds_resembling_documents_without_itself(searcher: Searcher) -> None:
     result = searcher.search_like("str.split", QueryOptions(k=20))
 

@@ -32,6 +32,8 @@ ANN = {"name": "Ann", "address": {"city": "Oslo"}}
         ({"version": "1.10"}, ["version=1.10"]),
         ({"open": True}, {"open": True}),
         ({"open": True}, ["open=true"]),
+        ({"open": True}, ["open=True"]),
+        ({"open": "FALSE"}, {"open": False}),
         ({"tags": ["a", "b"]}, {"tags": "b"}),
         ({"tags": ["a", "b"]}, {"tags": ["b", "c"]}),
         ({"tags": ["a", "b"]}, {"tags": {"=": ["b", "c"]}}),
@@ -131,9 +133,14 @@ def test_date_means_the_whole_day(operator: str, found: list[int]) -> None:
         ("0001-01-01T00:00:00+14:00", {"date": {"<": "0001-01-01"}}),
         ("2023-03-05T10:00:00+00:00", {"date": "2023-03-05T12:00:00+02:00"}),
         ("2023-03-05T10:00:00Z", {"date": {"<=": "2023-03-05 10:00"}}),
+        ("2019-06", {"date": {">=": "2019-01-01", "<": "2019-06-02"}}),
+        ("2019-06", {"date": "2019"}),
+        ("2019", {"date": {">": "2018-12-31", "<=": "2019-01-01"}}),
+        (2019, {"date": {">": "2018-12-31", "<=": "2019-01-01"}}),
+        (2019, {"date": "2019"}),
     ],
 )
-def test_month_year_and_instant_match(date: str, filters: Any) -> None:
+def test_month_year_and_instant_match(date: str | int, filters: Any) -> None:
     assert matches_fields(parse_filters(filters), {"date": date})
 
 
@@ -145,9 +152,15 @@ def test_month_year_and_instant_match(date: str, filters: Any) -> None:
         ("2023-12-31T23:59:59Z", {"date": {">": 2023}}),
         ("2023-03-05T10:00:00.000001Z", {"date": {"<=": "2023-03-05T10:00"}}),
         ("2023", {"date": "2023-01-01"}),
+        ("2023", {"date": "2023-01"}),
+        (2023, {"date": "2023-01"}),
+        ("2023-01", {"date": "2023-01-01"}),
+        ("2019-06", {"date": {"<": "2019-06-01"}}),
+        ("2019-13", {"date": {">": "2018-01-01"}}),
+        (20190601, {"date": {">": "2018-01-01"}}),
     ],
 )
-def test_month_year_and_instant_do_not_match(date: str, filters: Any) -> None:
+def test_month_year_and_instant_do_not_match(date: str | int, filters: Any) -> None:
     assert not matches_fields(parse_filters(filters), {"date": date})
 
 

@@ -242,6 +242,23 @@ def test_field_of_deleted_documents_matches_nothing():
     assert fields.names() == ["date", "year"]
 
 
+def test_object_field_names_the_fields_inside():
+    index = FieldIndex.build([{"author": {"name": "Ann", "age": 30}, "doi": {}}])
+    fields = CollectionFields([(index, np.ones(1, bool))])
+
+    with pytest.raises(FreshetError, match="'author' is an object; .*: author.age, author.name"):
+        fields.find({"author": "Ann"})
+    assert fields.find({"author": {"exists": True}})[0].tolist() == [True]
+    assert fields.find({"doi": "x"})[0].tolist() == [False]
+
+
+def test_typed_month_finds_the_days_in_it():
+    index = FieldIndex.build([{"day": "2024-05-01"}, {"day": "2024-06-01"}])
+    fields = CollectionFields([(index, np.ones(2, bool))])
+
+    assert fields.find(["day=2024-05"])[0].tolist() == [True, False]
+
+
 def test_number_and_text_written_alike_are_counted_together():
     index = FieldIndex.build([{"year": 2020.0}, {"year": "2020"}, {"year": 2020}])
     fields = CollectionFields([(index, np.ones(3, bool))])
@@ -255,7 +272,7 @@ SCALAR_JSON = (
     | some.integers()
     | some.floats(allow_nan=True)
     | some.sampled_from(
-        ["2024", "2024-02", "2024-02-29", "2024-02-29T12:00:00-05:00", " ", "1e400"]
+        [2024, "2024", "2024-02", "2024-02-29", "2024-02-29T12:00:00-05:00", " ", "1e400", "True"]
     )
     | some.text(max_size=8)
 )
