@@ -238,10 +238,17 @@ def _json_or_none(texts: Sequence[str]) -> str | None:
 def _make_report(
     tables: Mapping[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int
 ) -> dict[str, Any]:
-    """Return the report of a build: counts of rows, splits, words and reasons of refusal."""
+    """Return the report of a build: counts of rows, splits, words and reasons of refusal.
+
+    Args:
+        tables: The tables of the corpus, with the quarantine.
+        quarantine: The refused rows, and the numbers of rows that were read.
+        qrels: The judgements.
+        merged: Number of documents that were merged into others.
+    """
     documents = tables["documents"]
     queries = tables["queries"]
-    words = documents["text"].map(lambda text: len(word_spans(text)))
+    words_per_document = documents["text"].map(lambda text: len(word_spans(text)))
 
     report: dict[str, Any] = {name: len(table) for name, table in tables.items()}
     refused = Counter(row.table for row in quarantine.refused)
@@ -259,8 +266,8 @@ def _make_report(
     report["quarantine_reasons"] = quarantine.reasons()
     report["empty_titles"] = int((documents["title"] == "").sum())
     report["document_words"] = {
-        "median": float(words.median()),
-        "mean": round(words.mean(), 2),
-        "max": int(words.max()),
+        "median": float(words_per_document.median()),
+        "mean": round(words_per_document.mean(), 2),
+        "max": int(words_per_document.max()),
     }
     return report

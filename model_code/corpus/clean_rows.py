@@ -183,7 +183,8 @@ def read_file(
     Args:
         path: A .jsonl, .json, .csv, .tsv or .parquet file of rows, plain or .gz, or a file that is
             one document, such as a PDF.
-        name: Name of the file in locations, and the id of the one document.
+        name: Name of the file in the locations of its rows, such as `NAME:17`. It also is the id of
+            the one document. None: the name of the path.
         columns: The column names of a file of rows.
 
     Raises:

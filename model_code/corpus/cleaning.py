@@ -42,8 +42,8 @@ MAX_FIELD_CHARACTERS = 1_000_000
 def clean_text(text: str) -> str:
     """Normalise the characters and the white space of a text.
 
-    The text is in Unicode form NFC. It has no control characters, single blanks, and at most one
-    empty line in a row.
+    The result is in Unicode form NFC, without control characters. Several blanks become one, and
+    several empty lines become one.
 
     >>> clean_text("Cafe\\u0301  au\\tlait \\r\\n\\n\\n\\nserved\\x00hot ")
     'Café au lait\\n\\nserved hot'

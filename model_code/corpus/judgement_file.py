@@ -247,10 +247,11 @@ class JudgedSource:
             self._query_ids.setdefault(clean_line(text).casefold(), written_id(query_id))
 
     def _qrel_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
-        """Yield the source's rows of qrels without pairs that were judged again, then the own rows.
+        """Yield the source's rows of qrels, then the own rows, which hold the own judgements.
 
-        A question that the source has in a split stays there. The split of an own judgement counts
-        only for questions without one.
+        A row of the source is left out if there is an own judgement of its pair. A question that
+        the source has in a split stays there. The split of an own judgement counts only for
+        questions without one.
         """
         own_rows = list(self._own_qrel_rows())
         own_pairs = {(row.values["query_id"], row.values["document_id"]) for row in own_rows}
@@ -335,6 +336,7 @@ def _find_fault(values: Any) -> str | None:
 
 
 def _bad_line(location: str, fault: str) -> FreshetError:
+    """Return the error for a line of the file that is not a judgement."""
     return FreshetError(
         f"{location} is no judgement ({fault}): delete the line, or restore the file from git"
     )

@@ -181,6 +181,11 @@ def _find_columns(
 
     A name that the user gave comes before a name that is recognised.
 
+    Args:
+        values: Values of a row by the file's column names.
+        given: Column names that the user gave, by our names; None for a column to recognise.
+        name: Name of the file in the error.
+
     Raises:
         FreshetError: If the file lacks a column that the user gave. If `given` has an entry for
             questions or documents, that column must exist as well.

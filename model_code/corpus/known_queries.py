@@ -94,7 +94,10 @@ def collect_known_queries(
     splits: Mapping[str, str],
     grades: Mapping[tuple[str, str], int],
 ) -> CorpusQueries:
-    """Collect the known queries of a corpus.
+    """Collect the known queries of a corpus: queries that a document is known to answer.
+
+    They help to find their documents. A query of dev, gate or test is held out: it never becomes a
+    known query, because its score would otherwise be trivially high.
 
     Args:
         documents: The documents, with the queries of their rows.
@@ -113,6 +116,7 @@ def collect_known_queries(
 
     evidence: list[KnownQuery] = []
     for (query_id, document_id), grade in grades.items():
+        # A query without a split has no relevant document, and may be evidence against others.
         if splits.get(query_id, TRAINING_SPLIT) == TRAINING_SPLIT:
             # A negative weight is evidence against the query, however low the grade is.
             weight = grade if grade > 0 else -1

@@ -62,10 +62,10 @@ class Quarantine:
                 row.table,
                 row.location,
                 error.reason,
-                printable(error.detail, MAX_DETAIL_CHARACTERS),
-                printable(dict(row.values)),
-                record_id,
-                has_valid_id,
+                detail=printable(error.detail, MAX_DETAIL_CHARACTERS),
+                excerpt=printable(dict(row.values)),
+                record_id=record_id,
+                has_valid_id=has_valid_id,
             )
         )
 
@@ -110,7 +110,15 @@ class Quarantine:
         record_id, has_valid_id = _identify(row.values)
         detail = f"values are nested more than {MAX_NESTING_LEVELS} deep"
         self.refused.append(
-            RefusedRow(row.table, row.location, "bad JSON", detail, "", record_id, has_valid_id)
+            RefusedRow(
+                row.table,
+                row.location,
+                "bad JSON",
+                detail,
+                excerpt="",
+                record_id=record_id,
+                has_valid_id=has_valid_id,
+            )
         )
 
 

@@ -159,7 +159,13 @@ def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | Refused
 def _add_fields(
     values: dict[str, Any], source_values: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
-    """Add a column `id` as the id, the column `queries`, and all other columns as fields."""
+    """Add a column `id` as the id, the column `queries`, and all other columns as fields.
+
+    Args:
+        values: Values of the row by our names. They are changed in place.
+        source_values: Values of the row by the source's column names.
+        names: The source's column names by our names.
+    """
     fields = {name: value for name, value in source_values.items() if name not in names.values()}
     if "id" not in values and "id" in fields:
         values["id"] = fields.pop("id")
@@ -179,7 +185,13 @@ def _add_fields(
 def _add_query_values(
     values: dict[str, Any], source_values: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
-    """Add a column `id` as the id, and the answers if only the mapping `metadata` has them."""
+    """Add a column `id` as the id, and the answers if only the mapping `metadata` has them.
+
+    Args:
+        values: Values of the row by our names. They are changed in place.
+        source_values: Values of the row by the source's column names.
+        names: The source's column names by our names.
+    """
     has_default_id_column = names["id"] == DEFAULT_ID_COLUMN
     if "id" not in values and has_default_id_column and "id" in source_values:
         values["id"] = source_values["id"]

@@ -272,18 +272,15 @@ class CorpusSettings(Settings):
     def check(self) -> None:
         """Require the settings that name the content: a path, a data set or packages."""
         needs_path = self.source != AUTO and SOURCES[self.source].needs_path
-        require(
-            not needs_path or bool(self.path),
-            f"path is missing: {self.source!r} reads from it",
-        )
-        require(
-            self.source != "hub" or bool(self.hub.name),
-            "hub.name is missing: a data set such as BeIR/scifact",
-        )
-        reads_packages = self.source == "installed_packages"
-        if self.source == AUTO and self.path is None:
-            reads_packages = True
-        require(not reads_packages or bool(self.packages), "packages is empty: name at least one")
+        if needs_path:
+            require(bool(self.path), f"path is missing: {self.source!r} reads from it")
+        if self.source == "hub":
+            require(bool(self.hub.name), "hub.name is missing: a data set such as BeIR/scifact")
+
+        # Without a path, "auto" stands for installed packages.
+        is_default_source = self.source == AUTO and self.path is None
+        if self.source == "installed_packages" or is_default_source:
+            require(bool(self.packages), "packages is empty: name at least one")
 
     def require_used_keys(self) -> None:
         """Refuse keys that the source does not read.
@@ -298,6 +295,7 @@ class CorpusSettings(Settings):
         if self.source == "snapshot":
             return
 
+        # By key, the kinds of sources that read it.
         readers: dict[str, list[str]] = {}
         for name, kind in sorted(SOURCES.items()):
             for key in kind.keys:

@@ -156,7 +156,11 @@ def name_documents(rows: CleanRows, source: str) -> CleanRows:
             locations.append(location)
         else:
             detail = f"with its source the id has more than {MAX_ID_BYTES:,} bytes"
-            refused.append(RefusedRow("documents", location, "bad id", detail, "", document_id))
+            refused.append(
+                RefusedRow(
+                    "documents", location, "bad id", detail, excerpt="", record_id=document_id
+                )
+            )
     notes = name_notes(rows.notes, source)
     return CleanRows(tuple(documents), tuple(locations), tuple(refused), tuple(notes))
 

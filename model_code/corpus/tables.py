@@ -136,6 +136,7 @@ def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     >>> make_table("qrels", []).dtypes.astype(str).to_dict()
     {'query_id': 'object', 'document_id': 'object', 'relevance': 'int64', 'split': 'object'}
     """
+    # The optional columns that have a value in at least one row.
     filled: list[str] = []
     for optional_table, name in OPTIONAL:
         if optional_table == table and any(row.get(name) is not None for row in rows):
@@ -211,6 +212,7 @@ def find_query_lines(corpus: Corpus) -> dict[str, str]:
     Returns:
         The first paragraph and the blank lines after it, by document id.
     """
+    # The first paragraph of each document that has more than one.
     paragraphs: dict[str, re.Match[str]] = {}
     documents = corpus.documents
     for document_id, text in zip(documents["document_id"], documents["text"], strict=True):

@@ -132,6 +132,7 @@ class _Layer(nn.Module):
     """
 
     def __init__(self, config: SimpleNamespace) -> None:
+        """Create a layer with random weights. Its parts have the names that checkpoints use."""
         super().__init__()
         self.head_count = config.num_attention_heads
         width = config.hidden_size

@@ -116,6 +116,7 @@ def token_batches(
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     start = 0
     while start < len(order):
+        # All rows of the batch are padded to its first row, which is the longest.
         longest = lengths[order[start]]
         row_count = max(1, batch_tokens // max(1, longest))
         rows = order[start : start + row_count]
@@ -140,6 +141,7 @@ def pad(sequences: Sequence[Sequence[int]], padding: int) -> Features:
     """
     lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
     longest = int(lengths.max(initial=0))
+    # Whether each place of the padded texts holds a token, (B, T).
     is_token = np.arange(longest) < lengths[:, None]
     ids = np.full((len(sequences), longest), padding, dtype=np.int64)
     # One flat array is several times faster to make than a tensor of nested lists.
@@ -714,7 +716,8 @@ class Encoder(TextModel):
         save_transformer(self.backbone, folder)
         save_tokenizer(self.tokenizer, folder, self.max_tokens)
 
-        # Modules 0 and 1 are the transformer and the pooling.
+        # A folder is named after the number of its module. Modules 0 and 1 are the transformer and
+        # the pooling.
         projection_paths = []
         for number, projection in enumerate(self.projections, start=2):
             path = folder / f"{number}_Dense"

@@ -61,7 +61,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 in hardware.
+    """Return whether a device multiplies bfloat16 in hardware.
 
     A CPU without it would emulate the products, which is slower than float32.
     """
@@ -141,6 +141,7 @@ class HalfLinear(PackedLinear):
 
     @cached_property
     def _packed(self) -> Any:
+        """The weights in half precision with the biases, in the layout of FBGEMM."""
         return torch.ops.quantized.linear_prepack_fp16(self.weight.detach(), self.bias)
 
 
@@ -156,6 +157,7 @@ class Bfloat16Linear(PackedLinear):
 
     @cached_property
     def _packed(self) -> Any:
+        """The weights in the layout of oneDNN, and the biases, both in bfloat16."""
         weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().bfloat16())
         bias = None if self.bias is None else self.bias.detach().bfloat16()
         return weight, bias

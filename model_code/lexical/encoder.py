@@ -149,6 +149,7 @@ class MaskedModel(nn.Module):
             raise FreshetError(
                 f"a {type(model).__name__} has no linear decoder; name another encoder.base"
             )
+        # Name of the decoder inside of the model, by which it is replaced.
         self._decoder_name = next(
             name for name, module in model.named_modules() if module is decoder
         )
@@ -313,9 +314,11 @@ def max_logits_at(
     Returns:
         Logits, (B, k).
     """
+    # Autocast would compute the product in bfloat16.
     with torch.autocast(features.device.type, enabled=False):
         if features.dtype != torch.float64:
             features = features.float()
+        # Decoder rows of each text's entries, (B, k, D).
         rows = decoder[entries].to(features.dtype)
         logits = torch.bmm(features, rows.transpose(1, 2))
         is_padding = (mask == 0).unsqueeze(-1)
@@ -458,9 +461,12 @@ class LexicalEncoder(TextModel):
         tokens, mask = self.token_features(features)
         with torch.no_grad():
             logits = max_logits(tokens, mask, self.decoder, self.bias)
-            first = features["input_ids"].to(self.device) if bag_first else None
-            entries = top_entries(logits, self.blocked, min(k, self.open_entries), first)
-        return entries, elu1p(max_logits_at(tokens, mask, self.decoder, self.bias, entries))
+            own_tokens_first = features["input_ids"].to(self.device) if bag_first else None
+            # Only so many entries may have a weight.
+            k = min(k, self.open_entries)
+            entries = top_entries(logits, self.blocked, k, own_tokens_first)
+        chosen_logits = max_logits_at(tokens, mask, self.decoder, self.bias, entries)
+        return entries, elu1p(chosen_logits)
 
     def weights_at(self, features: Features, entries: Tensor) -> Tensor:
         """Return the weights at `entries` (B, n) int64 of each text: (B, n), with gradient."""

@@ -114,7 +114,11 @@ class SemiParametricObjective(nn.Module):
 
     @torch.no_grad()
     def measure_scales(self, batch: TrainingBatch) -> None:
-        """Measure the scales on the scores of a batch, and set them."""
+        """Measure the scales on the scores of a batch, and set them.
+
+        The loss divides the scores of each term and level by its scale. A softmax of untrained
+        scores would otherwise be saturated.
+        """
         queries = self._views(batch.queries)
         documents = self._views(batch.documents)
 

@@ -179,7 +179,7 @@ class EmbeddingIndex(SparseIndex):
         """Return the contribution of each query entry to the score of the document's best passage.
 
         Args:
-            query: Entries and weights.
+            query: Vocabulary entries and their weights.
             document_id: A document of the index.
 
         Returns:
@@ -351,6 +351,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         self.rerank_depth = rerank_depth
         self.fingerprint = fingerprint
         self.candidate_depth = rerank_depth if main == "beta_rerank" else None
+        # Explanations encode one query again for each of its hits.
         self._encode_cached = lru_cache(MAX_CACHED_QUERIES)(
             lambda text: self.encode_queries([text])[0]
         )
@@ -471,7 +472,11 @@ class LexicalSearch(Retriever[list[Sparse]]):
         return [name for name in NAMES if name not in EMBEDDED]
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
-        """Encode queries in the form that the main search needs; see the module's table."""
+        """Encode queries in the form that the main search needs.
+
+        Each token of a query weighs 1 for the search alpha. The search beta_own reads the learned
+        weights of the query's own tokens, and the other searches those of the whole vocabulary.
+        """
         if self.main == "alpha":
             bags = self.encoder.bags(texts)
             return [(bag, np.ones(len(bag), np.float32)) for bag in bags]
@@ -496,7 +501,11 @@ class LexicalSearch(Retriever[list[Sparse]]):
 
     @property
     def scored_by(self) -> TokenIndex | TokensWithKnown | Passages:
-        """The index that computes the final scores."""
+        """The index that computes the final scores: of tokens or of embeddings, by the search.
+
+        Raises:
+            FreshetError: If the search reads embeddings, and there are none.
+        """
         index = self.searched_tokens if self.main in BY_TOKENS else self.passages
         if index is None:
             raise FreshetError(
@@ -628,6 +637,7 @@ def encode_resumably(
     """
 
     def to_arrays(embeddings: Sequence[Sparse]) -> Arrays:
+        # All texts have the same number of weights, so they fit into arrays (n, k).
         entries = np.stack([entries for entries, _ in embeddings])
         weights = np.stack([weights for _, weights in embeddings])
         return {"ids": entries, "weights": weights}
@@ -665,6 +675,9 @@ def index_tokens(
         document_ids: The document of each passage.
         known: Known queries by document id.
         words: How known queries count; None ignores them.
+
+    Returns:
+        The index of the passages, and the tokens of known queries if they count.
     """
     find_tokens = token_bags(encoder)
     tokens = TokenIndex.build(find_tokens(texts), document_ids)

@@ -262,7 +262,10 @@ def _on_masked_model(model: MaskedModel, *options: Any) -> LexicalEncoder:
 
 
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write the weights of the head that are not part of the transformer's files."""
+    """Write the weights of the head that are not part of the transformer's files.
+
+    A masked language model contains its own head, except for biases that its decoder may lack.
+    """
     folder.mkdir(exist_ok=True)
     vocabulary_size, hidden = encoder.decoder.shape
     weights = {"blocked": encoder.blocked}

@@ -79,6 +79,7 @@ def semi_parametric_losses(
     losses = {}
     pairs = term_pairs(queries, documents)
     for (name, (left, right)), scale in zip(pairs.items(), scales, strict=True):
+        # The first rows are the relevant documents, and the others are extra negatives.
         contrast = Contrast(relevant, right[pair_count:], allowed)
         losses[name] = contrastive_losses(left, right[:pair_count], scale, contrast)
     return losses

@@ -50,12 +50,13 @@ class TokenHierarchy(nn.Module):
 
         Args:
             hierarchy: A tree of N passages.
-            bags: T(p) of each passage, as token ids.
+            bags: The different token ids of each passage.
             vocabulary_size: Number of vocabulary entries V.
             levels: Number M of levels to use, from the top. None: all levels.
         """
         super().__init__()
         self.vocabulary_size = vocabulary_size
+        # The node of each passage at each level, (N, M).
         paths = hierarchy.paths()[:, :levels]
         self.levels = paths.shape[1]
         for level in range(self.levels):
@@ -120,6 +121,7 @@ class TokenHierarchy(nn.Module):
         """
         scales = []
         for level in self._score_levels(queries, paths, excluded):
+            # All compared nodes except the one that contains the query's document.
             is_negative = level.compared.scatter(1, level.ancestors[:, None], False)
             deviations = _center_rows(level.scores, is_negative)
             scales.append(quarter_deviation(deviations[None]))

@@ -96,6 +96,7 @@ class InverseCloze:
         ['c d e', 'f g h']
         """
         document_spans = word_spans(text)
+        # A query must not be a whole document.
         max_words = int(len(document_spans) * self.settings.max_share)
         if max_words < MIN_SPAN_WORDS:
             return []

@@ -122,10 +122,11 @@ def sections_of(tokenizer: Any, documents: list[str], max_tokens: int) -> list[l
     encoded = tokenizer(
         documents, truncation=True, max_length=max_tokens, return_overflowing_tokens=True
     )
-    owners = encoded["overflow_to_sample_mapping"]
+    # The tokenizer returns the sections of all documents, and the document of each section.
+    document_numbers = encoded["overflow_to_sample_mapping"]
     sections: list[list[list[int]]] = [[] for _ in documents]
-    for document, ids in zip(owners, encoded["input_ids"], strict=True):
-        sections[int(document)].append(ids)
+    for number, ids in zip(document_numbers, encoded["input_ids"], strict=True):
+        sections[int(number)].append(ids)
     return sections
 
 

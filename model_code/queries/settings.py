@@ -129,11 +129,10 @@ class PseudoQuerySettings(Settings):
             len(set(self.generators)) == len(self.generators),
             f"generators {self.generators} names one twice",
         )
-        uses_trained = "sequence_to_sequence" in self.generators
-        require(
-            not uses_trained
-            or self.sequence_to_sequence.model != TRAINED
-            or self.training.base is not None,
-            'sequence_to_sequence.model is "trained", but training.base is null, so that no model '
-            "is trained; set training.base to a model to start from",
-        )
+        is_used = "sequence_to_sequence" in self.generators
+        if is_used and self.sequence_to_sequence.model == TRAINED:
+            require(
+                self.training.base is not None,
+                'sequence_to_sequence.model is "trained", but training.base is null, so that no '
+                "model is trained; set training.base to a model to start from",
+            )

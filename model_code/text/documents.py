@@ -117,6 +117,7 @@ def status_of(change: Change, before: str | None) -> str:
         before: Content hash of the present document. None if there is none.
     """
     if change.content_hash == before:
+        # The content is equal, or there is no document before and after the change.
         return "unchanged"
     if change.content_hash is None:
         return "deleted"

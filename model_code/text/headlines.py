@@ -41,6 +41,7 @@ def make_headline(title: str, text: str) -> str:
     >>> make_headline("", "----\\n# Oak trees")
     'Oak trees'
     """
+    # Lines without a word, such as rules, are skipped.
     sentence = ""
     rest = text
     while rest.strip() and not split_words(sentence):

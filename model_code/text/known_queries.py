@@ -168,7 +168,8 @@ def select_queries(
         taken: list[KnownQuery] = []
         words_left = limits.max_words
         for query in candidates:
-            word_count = len(query.key[1].split())
+            _, normalized_text = query.key
+            word_count = len(normalized_text.split())
             if len(taken) == limits.max_queries:
                 break
             if word_count > words_left:

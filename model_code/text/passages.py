@@ -134,6 +134,7 @@ def _line_spans(text: str) -> list[Span]:
                 first_line = line
             else:
                 spans.append(Span(start, start + len(line), f"{first_line}\n"))
+        # The next line starts after the line feed.
         start += len(line) + 1
 
     if not spans:

@@ -164,9 +164,10 @@ class ConditionMatcher:
         self.condition = condition
         self._analyzer = get_analyzer(language)
         words = split_search_words(condition.words)
-        self._folded_words = [fold_text(word) for word in words]
+        # Several words that are typed as one, such as `e-mail`, are searched as a phrase, too.
         self._is_phrase = condition.is_exact or len(words) > 1
-        self._phrase = _phrase_pattern(self._folded_words)
+        self._phrase = _phrase_pattern(fold_text(word) for word in words)
+        # The word with its dash, as a command such as `find -name` has it.
         self._literal = re.compile(rf"(?<!\S){re.escape(condition.literal)}(?!\w)", re.IGNORECASE)
 
     @property

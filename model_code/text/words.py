@@ -188,13 +188,17 @@ def _search_word_pattern_with_signs() -> re.Pattern[str]:
     """
     marks = f"{_combining_marks()}{IGNORABLE}{HALF_WIDTH_VOICE_MARKS}"
     signs = f"{_non_ascii_signs()}{PUNCTUATION_SIGNS}"
+    # Skin tones, the variation selectors of text and emoji, and the frame of a key.
     modifiers = f"{EMOJI_MODIFIERS}\ufe0e\ufe0f\u20e3"
     emoji = f"[{signs}][{modifiers}]*"
 
     patterns = [
         GROUPED_NUMBER,
+        # A character of a script without spaces.
         rf"[{UNSPACED_SCRIPTS}][{marks}]*",
+        # A word of another script.
         rf"(?:[^\W{UNSPACED_SCRIPTS}]+[{marks}]*)+(?:{NAME_SUFFIX})?",
+        # A flag, which consists of the two letters of a country.
         rf"[{FLAG_LETTERS}]{{2}}",
         # Emoji that zero-width joiners combine into one, such as families and professions.
         rf"{emoji}(?:\u200d{emoji})*",
@@ -206,7 +210,11 @@ def _search_word_pattern_with_signs() -> re.Pattern[str]:
 
 @cache
 def _non_ascii_signs() -> str:
-    """Return the symbols beyond ASCII, as ranges of a regular expression's character class."""
+    """Return the symbols beyond ASCII, as ranges of a regular expression's character class.
+
+    These are currency signs, mathematical and other symbols. Only parts of Unicode with symbols are
+    searched, because searching all of it takes longer.
+    """
     codes = []
     for code in (*range(0x80, 0x10000), *range(0x1D000, 0x1FC00)):
         if unicodedata.category(chr(code)) in ("Sc", "Sm", "So"):
@@ -216,7 +224,11 @@ def _non_ascii_signs() -> str:
 
 @cache
 def _combining_marks() -> str:
-    """Return the combining marks, as ranges of a regular expression's character class."""
+    """Return the combining marks, as ranges of a regular expression's character class.
+
+    A combining mark changes the letter before it, such as an accent. Only parts of Unicode with
+    such marks are searched, because searching all of it takes longer.
+    """
     codes = []
     for code in (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)):
         if unicodedata.category(chr(code)).startswith("M"):

@@ -110,6 +110,7 @@ class Archive:
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise RowError("unreadable file", f"the part {name} is damaged: {error}") from None
         except RuntimeError:
+            # `zipfile` raises it for a part that is encrypted.
             raise RowError("unreadable file", "it needs a password") from None
 
     def check_all_xml(self, max_elements: int | None = MAX_XML_ELEMENTS) -> None:
@@ -195,6 +196,7 @@ def parse_xml(data: bytes, name: str) -> Any:
     """
     from lxml import etree
 
+    # Reading the part as a stream refuses unsafe XML before a tree is built.
     _PartReader(name, TextNames(), MAX_XML_ELEMENTS).read(data)
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, huge_tree=True, recover=False

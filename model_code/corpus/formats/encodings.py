@@ -166,6 +166,7 @@ def detect_encoding(sample: bytes, is_whole: bool) -> str | None:
     """
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
+            # "utf-8-sig" is UTF-8 with a byte order mark.
             return None if encoding == "utf-8-sig" else encoding
     unmarked = _unmarked_utf16(sample)
     if unmarked is not None:
@@ -214,7 +215,13 @@ def _is_damaged_utf8(data: bytes) -> bool:
 
 
 def _decode_other_bytes(error: UnicodeError) -> tuple[str, int]:
-    """Decode bytes that are not UTF-8 as the most frequent other encoding."""
+    """Decode bytes that are not UTF-8 as the most frequent other encoding.
+
+    This is an error handler of `bytes.decode`, which calls it for each run of invalid bytes.
+
+    Returns:
+        The text for the invalid bytes, and the position at which decoding goes on.
+    """
     if not isinstance(error, UnicodeDecodeError):
         raise error
     damaged = error.object[error.start : error.end]
@@ -378,6 +385,7 @@ def _east_asian_utf16(sample: bytes) -> str | None:
 
     Such a text has kana or full-width signs, and nothing else than East Asian letters.
     """
+    # A character takes two bytes, so an odd byte at the end is left out.
     sample = sample[: len(sample) // 2 * 2]
     for encoding in ("utf-16-le", "utf-16-be"):
         text = sample.decode(encoding, "replace")

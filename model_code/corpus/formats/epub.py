@@ -90,7 +90,13 @@ def _reading_order(package: Any, folder: str) -> list[str]:
     """Return the names of the pages in the order of the book, each once.
 
     Pages that the order lacks follow, except the page with the table of contents.
+
+    Args:
+        package: Root element of the package. Its elements `item` list the parts of the book, and
+            its elements `itemref` give the order by the ids of the items.
+        folder: Folder of the package in the archive.
     """
+    # Name of each page in the archive by the id of its item, and the ids of tables of contents.
     names: dict[str, str] = {}
     contents_pages: set[str] = set()
     for element in package.iter():
@@ -112,7 +118,7 @@ def _reading_order(package: Any, folder: str) -> list[str]:
 
 
 def _protected_parts(archive: Archive) -> set[str]:
-    """Return the parts that are encrypted."""
+    """Return the names of the parts that are encrypted, which a part of the archive lists."""
     if _ENCRYPTION not in archive:
         return set()
     parts: set[str] = set()

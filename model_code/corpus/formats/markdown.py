@@ -356,7 +356,11 @@ _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
 def _list_source_text(source: str) -> list[str]:
-    """Return the words of a source, except link targets and tags, without the reader's rules."""
+    """Return the lines of a source without markup, without the reader's rules.
+
+    The lines are compared with the text of the reader, to find text that the reader lost. Comments,
+    list marks, tags, and the targets and labels of links are removed by regular expressions.
+    """
     text = drop_between(source, "<!--", "-->")
     text = _CODE_BLOCK.sub(" ", text)
     text = _LIST_MARK.sub("", text)

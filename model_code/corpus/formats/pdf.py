@@ -234,7 +234,10 @@ def _format_pages(numbers: Sequence[int]) -> str:
 
 
 def _read_metadata(reader: PdfReader, extraction: Extraction) -> None:
-    """Set title and date. A value that cannot be read is left out and noted."""
+    """Set title and date. A value that cannot be read is left out and noted.
+
+    The library raises errors of any kind for damaged values.
+    """
     try:
         metadata = reader.metadata
     except Exception:

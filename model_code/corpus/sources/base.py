@@ -61,8 +61,10 @@ def open_source(
         locked: Content of `corpus.lock.json`, which pins the versions to read. None: the newest.
     """
     settings = resolve_source_kind(settings, root)
-    module, _, name = SOURCES[settings.source].reader.partition(":")
-    return getattr(importlib.import_module(module), name)(settings, root, locked)
+    # The reader is named as "module:class".
+    module_name, _, class_name = SOURCES[settings.source].reader.partition(":")
+    source_class = getattr(importlib.import_module(module_name), class_name)
+    return source_class(settings, root, locked)
 
 
 def resolve_source_kind(

@@ -109,6 +109,7 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     """
     is_refused = event.startswith(REFUSED_EVENTS) and event not in ALLOWED_EVENTS
     if event == "open":
+        # The arguments of this event are the path, the mode and the flags of `os.open`.
         flags = arguments[2]
         is_refused = isinstance(flags, int) and bool(flags & WRITE_FLAGS)
     if is_refused:

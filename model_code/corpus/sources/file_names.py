@@ -24,8 +24,15 @@ def refuse_name(printable_name: str) -> RefusedRow:
         "the file's name holds a line end, a control character or bytes that are no UTF-8, or is "
         "too long; rename the file"
     )
-    location = f"{printable_name}:1"
-    return RefusedRow("documents", location, "bad id", detail, "", printable_name, True)
+    return RefusedRow(
+        "documents",
+        f"{printable_name}:1",
+        "bad id",
+        detail,
+        excerpt="",
+        record_id=printable_name,
+        has_valid_id=True,
+    )
 
 
 def is_usable_id(name: str) -> bool:

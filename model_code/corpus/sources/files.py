@@ -135,6 +135,8 @@ class BeirSource(FilesSource):
             raise FreshetError(
                 f"{folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder"
             )
+        # A BEIR folder may have no judgements. A folder of judgements that the user named must not
+        # be empty.
         if queries and not qrels and settings.qrels != "qrels":
             raise FreshetError(
                 f"{folder / settings.qrels} holds no train.tsv, dev.tsv or test.tsv; corpus.qrels "

@@ -55,12 +55,13 @@ def open_ignore_rules(folder: Path) -> IgnoreRules:
 
     rules = GitRules(folder, git)
     problem = rules.find_problem()
-    if problem is None and rules.ignores_folder():
-        # Git ignores the whole folder, such as a data folder. The user asked for its documents, so
-        # the rules of the repository around it do not count.
-        return GitignoreFileRules(folder, None)
     if problem is None:
+        if rules.ignores_folder():
+            # Git ignores the whole folder, such as a data folder. The user asked for its documents,
+            # so the rules of the repository around it do not count.
+            return GitignoreFileRules(folder, None)
         return rules
+
     if _NO_REPOSITORY not in problem:
         message = " ".join(problem.decode("utf-8", "replace").split())
         log.warning(

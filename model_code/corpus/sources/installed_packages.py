@@ -125,7 +125,8 @@ def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
         return []
 
     nodes = list(_definitions(tree, prefix))
-    if prefix == ".".join(module):
+    is_public_module = prefix == ".".join(module)
+    if is_public_module:
         nodes.insert(0, (prefix, tree))
 
     docstrings: list[Docstring] = []
@@ -352,9 +353,10 @@ def choose_queries(docstrings: Iterable[Docstring]) -> dict[str, Docstring]:
 
 def _uniquely_summarized(docstrings: Sequence[Docstring]) -> list[Docstring]:
     """Return the docstrings whose summary can be a query and is in no other docstring."""
-    phrases = {item.name: normalize_phrase(item.summary) for item in docstrings}
+    summaries = {item.name: normalize_phrase(item.summary) for item in docstrings}
     texts = {item.name: normalize_phrase(item.text) for item in docstrings}
-    containing = documents_containing(phrases.values(), texts)
+    # Names of the docstrings that contain each summary word for word.
+    containing = documents_containing(summaries.values(), texts)
 
     unique: list[Docstring] = []
     for docstring in docstrings:
@@ -363,7 +365,8 @@ def _uniquely_summarized(docstrings: Sequence[Docstring]) -> list[Docstring]:
         has_query_length = MIN_WORDS <= summary_words <= MAX_SUMMARY_WORDS
         if not has_query_length or body_words < MIN_BODY_WORDS:
             continue
-        if containing[phrases[docstring.name]] == {docstring.name}:
+        summary = summaries[docstring.name]
+        if containing[summary] == {docstring.name}:
             unique.append(docstring)
     return unique
 

@@ -100,6 +100,7 @@ def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
+    """Open a file to read its bytes, which are unpacked if it ends in .gz."""
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     return path.open("rb")

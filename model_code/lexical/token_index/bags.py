@@ -112,6 +112,7 @@ class TokenBags:
         if WordCache.fits(parsed_rules):
             self._words = WordCache(self._backend, parsed_rules)
 
+        # Whether each token id counts as a token of a text. Special tokens do not.
         special = sorted({int(number) for number in tokenizer.all_special_ids})
         largest_id = max([0, *special, *self._backend.get_vocab().values()])
         self._is_counted = np.ones(1 + largest_id, dtype=bool)
@@ -160,7 +161,8 @@ class WordCache:
         self._model = backend.model
         self._lowercase = (rules["normalizer"] or {}).get("lowercase", False)
         self._added_tokens = [token["content"] for token in rules["added_tokens"]]
-        # Words of the vocabulary. Each of them is a single token.
+        # Words of the vocabulary. Each of them is a single token, unless it is so long that
+        # WordPiece does not read it.
         max_letters = rules["model"]["max_input_chars_per_word"]
         self._single: dict[str, list[int]] = {}
         for word, number in backend.get_vocab(with_added_tokens=False).items():

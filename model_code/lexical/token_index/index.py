@@ -265,7 +265,9 @@ class TokenIndex(SparseIndex):
         return np.sort(tokens[passages == passage_in_block])
 
     def bags(self, passages: np.ndarray) -> list[np.ndarray]:
-        """Return the ascending tokens of each of several passages, and decode each block once.
+        """Return the ascending tokens of each of several passages.
+
+        Passages are stored in compressed blocks. Each block is decoded once.
 
         Args:
             passages: Numbers of the passages, (p,).

@@ -142,7 +142,9 @@ class Packed:
 
 
 def choose_forms(counts: np.ndarray, passages: int) -> np.ndarray:
-    """Return the shortest form of each list. Among equally short forms, it is the smallest number.
+    """Return the form in which each list of passages is stored: RAW, SPLIT or BITMAP.
+
+    It is the shortest of the three; among equally short ones, the smallest number.
 
     Args:
         counts: Number of passages in each list, (u,).
@@ -308,7 +310,11 @@ class Postings:
     """
 
     def __init__(self, packed: Packed) -> None:
-        """Prepare the search of stored postings."""
+        """Prepare the search of stored postings.
+
+        A slot is the position of a token among the u tokens of the block. Each of the arrays here
+        has an item per slot.
+        """
         self.packed = packed
         self.passages = packed.passages
         # Tokens of the slots, (u + 1,). The last entry is not a token of any query, so that
@@ -334,9 +340,11 @@ class Postings:
         keys = (bags.tokens.astype(key_type) << 16) | bags.passages.astype(np.uint32)
         keys.sort()
 
+        # A passage may list a token several times. Equal keys are neighbours now.
         is_new = np.ones(len(keys), bool)
         is_new[1:] = keys[1:] != keys[:-1]
         keys = keys[is_new]
+        # The lowest 16 bits of a key are the passage, and the others are the token.
         tokens = (keys >> 16).astype(np.int64)
         passages = (keys & (MAX_BLOCK_PASSAGES - 1)).astype(np.int64)
         return cls(pack(tokens, passages, len(bags)))
