@@ -116,7 +116,7 @@ def collect_known_queries(
 
     evidence: list[KnownQuery] = []
     for (query_id, document_id), grade in grades.items():
-        # A query without a split has no relevant document, and may be evidence against others.
+        # A query without a split is not evaluated, so its judgements may become known as well.
         if splits.get(query_id, TRAINING_SPLIT) == TRAINING_SPLIT:
             # A negative weight is evidence against the query, however low the grade is.
             weight = grade if grade > 0 else -1

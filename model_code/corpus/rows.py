@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -252,10 +252,7 @@ def require_columns(
             seen.update(dict.fromkeys(metadata))
 
         accepted = set(seen)
-        # A column `id` stands in for the id column `_id`, as in `map_columns`.
-        is_default_id = id_column == DEFAULT_ID_COLUMN and DEFAULT_ID_COLUMN not in seen
-        is_id_accepted = any_id or is_default_id
-        if "id" in seen and id_column is not None and is_id_accepted:
+        if id_column is not None and _has_other_id_column(seen, id_column, any_id):
             accepted.add(id_column)
         missing = {key: column for key, column in missing.items() if column not in accepted}
         if not missing:
@@ -268,6 +265,22 @@ def require_columns(
             f"{name} has no column {wanted}; it has: {existing}. "
             "Say under corpus.columns in params.yaml which column holds what"
         )
+
+
+def _has_other_id_column(seen: Collection[str], id_column: str, any_id: bool) -> bool:
+    """Return whether rows have a column `id` that counts as their id column.
+
+    As in `map_columns`, it counts in place of the default `_id`, if there is no such column.
+
+    Args:
+        seen: Names of the columns of the rows.
+        id_column: Name of the id column in the settings.
+        any_id: Whether a column `id` counts in any case.
+    """
+    if "id" not in seen:
+        return False
+    lacks_default_column = id_column == DEFAULT_ID_COLUMN and DEFAULT_ID_COLUMN not in seen
+    return any_id or lacks_default_column
 
 
 def printable(value: Any, length: int = MAX_EXCERPT_CHARACTERS) -> str:

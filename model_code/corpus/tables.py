@@ -69,6 +69,7 @@ class Corpus:
         texts = _query_texts(self)
         queries = {query_id: texts[query_id] for query_id in qrels}
 
+        # The queries that have a relevant document in common with a training query.
         in_training = self.qrels["split"] == "train"
         training_documents = set(self.qrels.loc[in_training, "document_id"])
         asked_in_training: set[str] = set()

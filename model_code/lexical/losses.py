@@ -78,10 +78,11 @@ def semi_parametric_losses(
     pair_count = len(queries.weights)
     losses = {}
     pairs = term_pairs(queries, documents)
-    for (name, (left, right)), scale in zip(pairs.items(), scales, strict=True):
-        # The first rows are the relevant documents, and the others are extra negatives.
-        contrast = Contrast(relevant, right[pair_count:], allowed)
-        losses[name] = contrastive_losses(left, right[:pair_count], scale, contrast)
+    for name, scale in zip(pairs, scales, strict=True):
+        query_rows, document_rows = pairs[name]
+        relevant_documents = document_rows[:pair_count]
+        contrast = Contrast(relevant, document_rows[pair_count:], allowed)
+        losses[name] = contrastive_losses(query_rows, relevant_documents, scale, contrast)
     return losses
 
 

@@ -500,6 +500,7 @@ def list_page_text(markup: str) -> list[str]:
     """
     text = drop_between(markup, "<!--", "-->")
     text = _drop_code(text).replace("<![CDATA[", " ").replace("]]>", " ")
+    # Pictures become their alt texts. The tag has the text in double or in single quotes.
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
     text = INLINE_TAG.sub("", text)
     text = _RUBY.sub(_list_ruby, text)

@@ -48,6 +48,7 @@ def read_pptx(data: bytes) -> Extraction:
     for number, slide in enumerate(presentation.slides, start=1):
         title = _slide_title(slide)
         blocks = list(_slide_blocks(slide))
+        # The heading shows the title already.
         if title in blocks:
             blocks.remove(title)
         heading = title or f"Slide {number}"
@@ -57,6 +58,7 @@ def read_pptx(data: bytes) -> Extraction:
     read_core_properties(archive, extraction)
     if not extraction.title and sections:
         first_title = _slide_title(presentation.slides[0])
+        # The number of a slide says nothing about the presentation.
         if first_title != "Slide 1":
             extraction.title = first_title
     note_embedded_files(archive, extraction)

@@ -361,6 +361,7 @@ class Postings:
         """
         sums, weights, slots = self._sums_of_lists(batch)
         if len(slots):
+            # Tokens of many passages have a bitmap in place of a list, with a bit per passage.
             bitmaps = self._bitmaps[self._starts[slots]]
             bits = np.unpackbits(bitmaps, axis=1, count=self.passages)
             sums += weights @ bits
