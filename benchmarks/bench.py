@@ -27,6 +27,7 @@ BENCHES: Mapping[str, str] = {
     "incdsi": "benchmarks.incdsi",
     "faults": "benchmarks.faults.bench",
     "freshness": "benchmarks.freshness",
+    "writers": "benchmarks.writers",
     "hostile": "benchmarks.hostile",
     "filters": "benchmarks.filters",
     "peers": "benchmarks.peers.bench",
@@ -34,9 +35,9 @@ BENCHES: Mapping[str, str] = {
 }
 # Benchmarks that accept each option.
 OWNERS = {
-    "kills": ("faults",),
-    "seconds": ("freshness", "hostile"),
-    "passages": ("filters", "freshness", "hostile", "memory", "peers"),
+    "kills": ("faults", "writers"),
+    "seconds": ("freshness", "hostile", "writers"),
+    "passages": ("filters", "freshness", "hostile", "memory", "peers", "writers"),
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
@@ -53,17 +54,18 @@ def bench(
         typer.Option(
             min=1,
             help="faults: number of processes to kill. A tenth are retrains; a quarter are the "
-            "service, the inbox and syncs.",
+            "service, the inbox and syncs. writers: how often to kill the service.",
         ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.1, help="freshness, hostile: how long to read under writes."),
+        typer.Option(min=0.1, help="freshness, hostile, writers: how long to read under writes."),
     ] = None,
     passages: Annotated[
         int | None,
         typer.Option(
-            min=100, help="filters, freshness, hostile, memory, peers: size of the collection."
+            min=100,
+            help="filters, freshness, hostile, memory, peers, writers: size of the collection.",
         ),
     ] = None,
     large: Annotated[

@@ -386,8 +386,9 @@ def _search_until(client: Client | Unserved, log: SearchLog, stop: threading.Eve
             log.errors.append(str(error))
             continue
         log.seconds.append(time.perf_counter() - started)
-        log.answers.append((answer.generation, _marker_titles(answer.hits)))
+        log.answers.append((answer.generation, marker_titles(answer.hits)))
 
 
-def _marker_titles(hits: Sequence[Hit]) -> tuple[str, ...]:
+def marker_titles(hits: Sequence[Hit]) -> tuple[str, ...]:
+    """Return the titles of the writer's documents among the hits."""
     return tuple(hit.title for hit in hits if hit.document_id.startswith("marker."))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CLONE = Path(__file__).parents[1]
 
 RETRIEVER = "contrastive"
+# Longest wait until a service answers.
+START_SECONDS = 300.0
 # Largest number of leaves of the synthetic hierarchy.
 MAX_LEAVES = 64
 
@@ -186,10 +188,8 @@ def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
 
 
 @contextmanager
-def served(project: Project, seconds: float = 300.0) -> Iterator[Client]:
+def served(project: Project, seconds: float = START_SECONDS) -> Iterator[Client]:
     """Run `freshet serve` for `project` on a free port.
-
-    Environment variables that name another project's state or ledger are removed.
 
     Args:
         project: Project to serve.
@@ -201,23 +201,87 @@ def served(project: Project, seconds: float = 300.0) -> Iterator[Client]:
     Raises:
         FreshetError: If the service is not ready within `seconds`.
     """
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
-    }
-    python_path = [str(CLONE)]
-    if environment.get("PYTHONPATH"):
-        python_path.append(environment["PYTHONPATH"])
-    environment["PYTHONPATH"] = os.pathsep.join(python_path)
+    with ServiceProcess(project, seconds) as service:
+        yield service.client
 
-    command = [sys.executable, "-m", "orchestration.cli", "serve", "--port", "0"]
-    process = subprocess.Popen(
-        command, cwd=project.root, env=environment, stdout=subprocess.DEVNULL
-    )
-    try:
-        yield _wait_for_service(project, process, time.monotonic() + seconds)
-    finally:
-        process.terminate()
-        process.wait()
+
+class ServiceProcess:
+    """The service of a project in a process of its own, which can be killed and started again.
+
+    As a context manager, it runs the service until the end of the block.
+
+    Attributes:
+        client: A client of the running service. A restart replaces it.
+        kills: How often the service was killed.
+    """
+
+    client: Client
+
+    def __init__(self, project: Project, seconds: float = START_SECONDS) -> None:
+        """Prepare to serve a project.
+
+        Args:
+            project: Project to serve.
+            seconds: Longest wait for the service.
+        """
+        self.project = project
+        self.seconds = seconds
+        self.kills = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process; None if it does not run."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the service on a free port, and wait until it answers.
+
+        Environment variables that name another project's state or ledger are removed.
+
+        Raises:
+            FreshetError: If the service is not ready in time.
+        """
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
+        }
+        python_path = [str(CLONE)]
+        if environment.get("PYTHONPATH"):
+            python_path.append(environment["PYTHONPATH"])
+        environment["PYTHONPATH"] = os.pathsep.join(python_path)
+
+        command = [sys.executable, "-m", "orchestration.cli", "serve", "--port", "0"]
+        self._process = subprocess.Popen(
+            command, cwd=self.project.root, env=environment, stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + self.seconds
+        self.client = _wait_for_service(self.project, self._process, deadline)
+
+    def kill_and_restart(self) -> None:
+        """Kill the service by SIGKILL, and start it again."""
+        assert self._process is not None
+        self.kills += 1
+        self._process.kill()
+        self._process.wait()
+        self.start()
+
+    def stop(self) -> None:
+        """End the service by SIGTERM, and wait for its end."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
 
 
 def _wait_for_service(

@@ -154,7 +154,7 @@ def test_option_reaches_only_its_benchmark(runs: list[tuple[str, dict]]) -> None
     bench(kills=3)
 
     assert [name for name, _ in runs] == list(benches.BENCHES)
-    assert [name for name, options in runs if options == {"kills": 3}] == ["faults"]
+    assert [name for name, options in runs if options == {"kills": 3}] == ["faults", "writers"]
 
 
 def test_gpu_alone_runs_the_benchmarks_with_a_gpu_path(
