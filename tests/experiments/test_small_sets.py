@@ -1,41 +1,90 @@
-"""Tests how the results of the experiment with few judged questions are kept."""
+"""Tests the experiment with few judged questions: what is fused, kept and written."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.small_sets import run
 from experiments.tables import END, START
 from model_code.files import read_json
 
-
-def measure(folder: Path, size: int, seed: int) -> dict[str, Any]:
-    system = {"dense": 0.5, "fused": 0.6, "steps": size}
-    return {
-        "size": size,
-        "seed": seed,
-        "training_queries": size // 2,
-        "base": system,
-        "usual": system,
-        "adapted": system,
-    }
+SETTINGS = """
+sizes = [40, 150]
+seeds = [0, 1, 2]
+[sets]
+moss = "moss"
+"""
 
 
-def test_runs_are_added_to_earlier_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_in_measure(
+    data_set: object, settings: Mapping[str, Any], size: int, seed: int
+) -> dict[str, Any]:
+    """Return scores of two test questions without training anything."""
+    scores = {system: [0.5, 0.7] for system in run.SYSTEMS}
+    scores["base+known"] = [0.5, 0.8]
+    return {"size": size, "seed": seed, "training_queries": size // 2, "scores": scores}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a page and settings, in which nothing is really measured."""
     (tmp_path / "README.md").write_text(f"# Title\n\n{START}\nnothing\n\n{END}")
-    monkeypatch.setattr(run, "HERE", tmp_path)
-    monkeypatch.setattr(run, "measure", measure)
+    (tmp_path / "settings.toml").write_text(SETTINGS)
+    monkeypatch.setattr(run, "read_beir", lambda folder: None)
+    monkeypatch.setattr(run, "measure", stand_in_measure)
+    return tmp_path
 
-    for sizes in ("40,150", "40"):
-        monkeypatch.setattr(sys, "argv", ["run", "moss=folder", sizes, "0"])
-        run.main()
 
-    results = read_json(tmp_path / "result.json")
-    page = (tmp_path / "README.md").read_text()
-    assert [(row["set"], row["size"]) for row in results] == [("moss", 40), ("moss", 150)]
-    assert page == f"# Title\n\n{START}\n{run.tables(results)}\n{END}"
-    assert "| moss | 150 | 75 | 0 | 0.5000 | 0.5000 | 0.5000 | 0.6000 " in page
+def run_in(folder: Path) -> None:
+    """Run the experiment with the folder's settings and page."""
+    arguments = ["--data", folder, "--settings", folder / "settings.toml", "--output", folder]
+    run.main([str(argument) for argument in arguments])
+
+
+def test_every_size_and_seed_is_measured(folder: Path) -> None:
+    run_in(folder)
+
+    rows = read_json(folder / "result.json")
+    assert [(row["size"], row["seed"]) for row in rows] == [
+        (size, seed) for size in (40, 150) for seed in (0, 1, 2)
+    ]
+
+
+def test_measured_rows_are_not_measured_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in(folder)
+    monkeypatch.setattr(run, "measure", lambda *_: pytest.fail("measured again"))
+
+    run_in(folder)
+
+    assert len(read_json(folder / "result.json")) == 6
+
+
+def test_page_shows_differences_with_intervals(folder: Path) -> None:
+    run_in(folder)
+
+    page = (folder / "README.md").read_text()
+    # Two questions with the differences 0 and .1: t(.975, 1 degree of freedom) is 12.7.
+    assert "| +0.050 [-0.585, +0.685] |" in page
+
+
+def test_fusion_adds_reciprocal_ranks() -> None:
+    first = run.reciprocal_ranks(np.array([0.9, 0.1, 0.5]), 60)
+
+    np.testing.assert_allclose(first, [1 / 61, 1 / 63, 1 / 62])
+
+
+def test_judged_answers_are_always_searched() -> None:
+    documents = {name: {"text": name} for name in "abcdefgh"}
+    data_set = run.DataSet(documents, {}, {})
+
+    kept = run.draw_documents(data_set, [{"q": {"h": 1}}, {"r": {"g": 1}}], count=3, seed=0)
+
+    assert len(kept) == 3
+    assert {"g", "h"} < kept.keys()
