@@ -355,6 +355,90 @@ class TantivyWithUsearch(Engine):
         self._documents.extend(documents)
 
 
+class SqliteVecWithFts5(Engine):
+    """SQLite with two extensions: sqlite-vec compares all vectors, and FTS5 searches words."""
+
+    name = "sqlite-vec + FTS5"
+    # The module sqlite3 of many Python builds cannot load extensions; apsw can.
+    modules = ("apsw", "sqlite_vec")
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        import apsw
+        import sqlite_vec
+
+        self._shares = sorted({share for document in documents for share in document.percent})
+        self._database = apsw.Connection(str(folder / "documents.db"))
+        self._database.enable_load_extension(True)
+        self._database.load_extension(sqlite_vec.loadable_path())
+
+        width = len(documents[0].vector)
+        share_columns = "".join(f", percent_{share} boolean" for share in self._shares)
+        self._database.execute(
+            f"create virtual table vectors using vec0("
+            f"vector float[{width}] distance_metric=cosine{share_columns})"
+        )
+        self._database.execute("create virtual table words using fts5(text)")
+        unindexed = "".join(f", percent_{share} integer" for share in self._shares)
+        self._database.execute(
+            f"create table documents(number integer primary key, id text{unindexed})"
+        )
+        self._count = 0
+        self._write(documents)
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        vector_filter = ""
+        word_filter = ""
+        if percentage is not None:
+            vector_filter = f" and vectors.percent_{percentage} = true"
+            word_filter = f" and documents.percent_{percentage} = true"
+
+        by_vectors = self._database.execute(
+            "select id from vectors join documents on number = vectors.rowid "
+            f"where vector match ? and k = {DEPTH}{vector_filter} order by distance",
+            [query.vector.tobytes()],
+        )
+        any_word = " OR ".join(f'"{word}"' for word in split_words(query.text))
+        by_words = self._database.execute(
+            "select id from words join documents on number = words.rowid "
+            f"where words match ?{word_filter} order by rank limit {DEPTH}",
+            [any_word],
+        )
+        return fuse_ranks((row[0] for row in by_vectors), (row[0] for row in by_words))
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document."""
+        self._write([document])
+
+    def _write(self, documents: Sequence[PeerDocument]) -> None:
+        columns = "".join(f", percent_{share}" for share in self._shares)
+        places = ", ?" * len(self._shares)
+        with self._database:
+            for document in documents:
+                self._count += 1
+                shares = [share in document.percent for share in self._shares]
+                self._database.execute(
+                    f"insert into vectors(rowid, vector{columns}) values (?, ?{places})",
+                    [self._count, document.vector.tobytes(), *shares],
+                )
+                self._database.execute(
+                    "insert into words(rowid, text) values (?, ?)",
+                    [self._count, document.text],
+                )
+                self._database.execute(
+                    f"insert into documents(number, id{columns}) values (?, ?{places})",
+                    [self._count, document.document_id, *shares],
+                )
+
+
 ENGINES: Mapping[str, type[Engine]] = {
-    engine.name: engine for engine in (FaissWithBm25s, QdrantLocal, LanceHybrid, TantivyWithUsearch)
+    engine.name: engine
+    for engine in (
+        FaissWithBm25s,
+        QdrantLocal,
+        LanceHybrid,
+        TantivyWithUsearch,
+        SqliteVecWithFts5,
+    )
 }
