@@ -10,11 +10,13 @@ import importlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import model_code
 from experiments.time_machine.stream import StreamQuery, Text
 from model_code.collection.generations.build import BuildArtifacts
+from model_code.collection.generations.encodings import judging_segments
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.builds import open_build
@@ -41,7 +43,7 @@ from orchestration.freshness.snapshot import (
 from orchestration.freshness.workspace import SNAPSHOT, SNAPSHOT_SETTINGS
 from orchestration.pipeline import ingest, stages
 from orchestration.pipeline.stage_context import stage_context
-from orchestration.registry.gate import evaluate_segments
+from orchestration.registry.gate import evaluate_segments, judging_queries
 
 # Name of the retriever that is searched.
 FUSION = "fused"
@@ -193,8 +195,7 @@ def run_pilot(project: Project, folder: Path) -> Verdict | None:
         shutil.rmtree(folder)
         return None
 
-    segments = [view.searchable for view in live.views]
-    evaluate_segments(workspace, FUSION, segments, folder / "searched")
+    _evaluate_live(workspace, live, folder / "searched")
     verdict = judge_pilot(
         load_gate_scores(workspace.artifacts / "evaluate" / FUSION),
         load_gate_scores(folder / "searched"),
@@ -228,8 +229,7 @@ def retrain(project: Project, folder: Path) -> Verdict:
     build(workspace)
 
     live = Searcher(project.live, generation, {})
-    segments = [view.searchable for view in live.views]
-    evaluate_segments(workspace, FUSION, segments, folder / "searched")
+    _evaluate_live(workspace, live, folder / "searched")
     settings = parameters.load(project.params_file)
     verdict = judge_retrain(
         load_gate_scores(workspace.artifacts / "evaluate" / FUSION),
@@ -265,6 +265,17 @@ def live_texts(project: Project) -> dict[str, Text]:
     for row in live_documents(generation):
         texts[row["id"]] = Text(row["title"], row["text"])
     return texts
+
+
+def _evaluate_live(workspace: Project, live: Searcher, folder: Path) -> None:
+    """Evaluate the live index on the judged queries of a workspace, as the gate does.
+
+    The live index may know some of these queries, as words of documents or by vectors that IncDSI
+    solved with them. It is evaluated without that knowledge, which a new build does not have.
+    """
+    with TemporaryDirectory() as encodings:
+        segments = judging_segments(live, judging_queries(workspace), Path(encodings))
+        evaluate_segments(workspace, FUSION, segments, folder)
 
 
 def _make_workspace(project: Project, folder: Path) -> Project:
