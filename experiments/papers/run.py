@@ -28,6 +28,7 @@ from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
+from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_text, read_json, write_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.retrieval.bm25_index import Bm25Index
@@ -235,18 +236,28 @@ class Experiment:
         }
 
     def measure_references(self, name: str) -> dict[str, Any]:
-        """Return the sizes of a corpus, and the metrics of BM25 and the untrained encoder."""
+        """Return the sizes of a corpus, and the metrics of the systems that are not trained.
+
+        These are BM25, the base encoder (`zero_shot`), and the fusion of both by reciprocal ranks
+        (`untrained`).
+        """
         inputs = prepare_corpus(name, self.settings, self.data, self.cache)
         corpus = load_corpus(inputs["corpus"])
         encoder_settings = parse(EncoderSettings, self.settings["encoder"], "encoder")
         encoder = Encoder.from_settings(encoder_settings, for_search=True)
-        untrained = DenseRetriever(encoder, DenseIndex.load(inputs["base_index"]))
+        base = DenseRetriever(encoder, DenseIndex.load(inputs["base_index"]))
 
         ids = corpus.passages["document_id"].tolist()
         words = Bm25Index.build(passage_texts(corpus.passages, include_title=True), ids)
 
         def search_words(texts: Sequence[str], k: int) -> list[Any]:
             return [top_k(words.scores(text), ids, k) for text in texts]
+
+        def search_both(texts: Sequence[str], k: int) -> list[Any]:
+            fused = []
+            for rankings in zip(search_words(texts, k), base.search(texts, k), strict=True):
+                fused.append(reciprocal_rank_fusion(rankings, k))
+            return fused
 
         queries = {}
         for split in ("train", "dev", "test"):
@@ -255,7 +266,8 @@ class Experiment:
             "documents": len(corpus.documents),
             "queries": queries,
             "bm25": evaluate(corpus, search_words),
-            "zero_shot": evaluate(corpus, untrained.search),
+            "zero_shot": evaluate(corpus, base.search),
+            "untrained": evaluate(corpus, search_both),
         }
 
 

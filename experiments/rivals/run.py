@@ -32,6 +32,8 @@ RESULT = "result.json"
 METRIC = "nDCG@10"
 PART = "freshet"
 BM25S = "bm25s"
+# Freshet's systems that are not trained.
+UNTRAINED_SYSTEMS = ("bm25", "zero_shot", "untrained")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     for name in settings["corpora"]:
         measured = read_result().get(name, {})
-        if "bm25" not in measured:
+        if not measured.keys() >= set(UNTRAINED_SYSTEMS):
             references = experiment.measure_references(name)
-            for system in ("bm25", "zero_shot"):
+            for system in UNTRAINED_SYSTEMS:
                 keep(name, system, references[system])
         for row in rows_of(PART, settings["parts"][PART]):
             if row.corpus == name and row.name not in measured:
