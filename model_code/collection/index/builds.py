@@ -152,7 +152,7 @@ def _apply_and_publish(
     if ledger is not None:
         pending = ledger.view_at(cursor).pending()
         if pending.events:
-            builder = make_generation_builder(project, store.retriever, opened)
+            builder = make_generation_builder(project, store.retriever, lambda: ledger, opened)
             builder.opened = opened
             return apply_pending(builder, cursor, pending).generation
 

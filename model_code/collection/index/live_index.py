@@ -198,7 +198,9 @@ class LiveIndex:
     @cached_property
     def builder(self) -> GenerationBuilder:
         """Builder of new generations. It keeps the encoder and the index in memory."""
-        builder = make_generation_builder(self.project, self.retriever)
+        builder = make_generation_builder(
+            self.project, self.retriever, find_ledger=lambda: self.ledger_if_exists
+        )
         builder.loaded = self.loaded
         return builder
 
@@ -771,7 +773,10 @@ def additions_folder(project: Project) -> Path:
 
 
 def make_generation_builder(
-    project: Project, retriever: str, opened: Generation | None = None
+    project: Project,
+    retriever: str,
+    find_ledger: Callable[[], Ledger | None],
+    opened: Generation | None = None,
 ) -> GenerationBuilder:
     """Create the builder of a retriever's generations.
 
@@ -781,10 +786,11 @@ def make_generation_builder(
     Args:
         project: The project.
         retriever: Name of the retriever.
+        find_ledger: Returns the open ledger of the project, or None if there is none.
         opened: Generation of a build that is not current yet. None means the current generation.
     """
     builder = _make_builder(project, retriever, opened)
-    builder.later_evidence = partial(read_later_evidence, project)
+    builder.later_evidence = lambda: read_later_evidence(find_ledger())
     return builder
 
 

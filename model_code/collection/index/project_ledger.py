@@ -121,15 +121,18 @@ def open_matching_ledger(project: Project, generation: Generation) -> Ledger | N
     return ledger
 
 
-def read_later_evidence(project: Project) -> LaterEvidence:
+def read_later_evidence(ledger: Ledger | None) -> LaterEvidence:
     """Return the evidence about known queries that arrived after documents were indexed.
 
-    These are thumbs up and down, and queries to forget. They are read from the ledger.
+    These are thumbs up and down, and queries to forget. Clicks are no evidence. Every change of the
+    index reads the evidence, so clicks, of which there can be many, are not even loaded.
+
+    Args:
+        ledger: The ledger of the project. None if there is none, and so no evidence.
     """
-    ledger = open_ledger_if_exists(project)
     if ledger is None:
         return LaterEvidence()
-    return LaterEvidence(evidence_of_feedback(ledger.feedback()), ledger.forgotten_queries())
+    return LaterEvidence(evidence_of_feedback(ledger.thumbs()), ledger.forgotten_queries())
 
 
 def read_feedback(project: Project) -> list[Feedback]:

@@ -413,8 +413,20 @@ class Ledger:
 
     def feedback(self) -> list[Feedback]:
         """Return all opinions, oldest first. Replaced opinions are not among them."""
+        return self._read_feedback(sa.true())
+
+    def thumbs(self) -> list[Feedback]:
+        """Return all opinions that are thumbs up or down, oldest first.
+
+        Clicks are left out by the database. A service can record many more clicks than thumbs.
+        """
+        return self._read_feedback(feedback.c.verdict != Opinion.CLICK)
+
+    def _read_feedback(self, condition: sa.ColumnElement[bool]) -> list[Feedback]:
+        """Return the opinions that match a condition, oldest first."""
         columns = [feedback.c[name] for name in Feedback.__dataclass_fields__]
-        query = sa.select(*columns).order_by(feedback.c.received, feedback.c.hash)
+        query = sa.select(*columns).where(condition)
+        query = query.order_by(feedback.c.received, feedback.c.hash)
         with self._database.read() as connection:
             return [Feedback(**row._mapping) for row in connection.execute(query)]
 

@@ -127,6 +127,14 @@ def test_latest_opinion_counts_but_no_click_replaces_thumb(sqlite_url):
         ]
 
 
+def test_clicks_are_no_thumbs(sqlite_url):
+    with Ledger.open(sqlite_url) as ledger:
+        for time, verdict in enumerate(("up", "click", "down")):
+            ledger.record_feedback(Feedback("how?", f"d{time}", verdict), now=time)
+
+        assert [opinion.verdict for opinion in ledger.thumbs()] == ["up", "down"]
+
+
 def test_withdrawn_opinion_is_deleted(sqlite_url):
     ada = Feedback("how?", "a", "up", who="ada")
     bob = Feedback("how?", "a", "up", who="bob")
