@@ -61,13 +61,17 @@ def register_service(state: Path) -> Iterator[Registration]:
 
 
 class NoRegistration:
-    """The registration of a service whose project cannot be written: clients do not find it."""
+    """Stands for the registration of a service whose project is read-only.
+
+    A registration is a file in the project, by which commands find the running service. Such a
+    service cannot write the file, so commands do not find it.
+    """
 
     def announce(self, url: str, started: str) -> None:
-        """Do nothing."""
+        """Do nothing, because no file can be written."""
 
     def withdraw(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there is no file to remove."""
 
 
 def _already_served_message(state: Path) -> str:

@@ -53,7 +53,8 @@ MAX_REASON_CHARACTERS = 300
 def project_status(project: Project) -> dict[str, Any]:
     """Return the state of a project without changing anything.
 
-    Parts that do not exist yet are None or empty.
+    The keys are the fields of `freshet status --json`. Parts that do not exist yet are None or
+    empty. A part that cannot be read names its problem, and the other parts are still returned.
 
     Raises:
         FreshetError: If `dvc.lock` or `corpus.lock.json` is damaged.

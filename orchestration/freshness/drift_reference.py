@@ -107,7 +107,12 @@ def calibration_folder(project: Project, searcher: Searcher, settings: Parameter
 
 
 def build_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
-    """Build the drift reference from documents that the live retriever was trained with."""
+    """Build the drift reference from documents that the live retriever was trained with.
+
+    The reference holds what new documents are compared with: the vectors of old documents, and
+    three kinds of queries. `made` ones are cut out of old documents, `asked` ones were judged for
+    them, and `protected` ones measure whether additions push old documents down.
+    """
     base = searcher.base
     seed = settings.drift.seed
     min_documents = MIN_REFERENCE_RATIO * settings.drift.largest_batch

@@ -78,8 +78,10 @@ def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
 def _describe_backlog(ledger: Ledger, retriever: str, project: Project, waiting: int) -> str:
     """Describe in words how many changes wait, and how many of them bring queries.
 
-    IncDSI places a document that brings queries: it solves a vector that these queries find.
+    A row of a document can bring queries that the document answers. IncDSI then computes a vector
+    of the document that these queries find.
     """
+    # The cursor tells which changes of the ledger the current generation already contains.
     cursor = GenerationStore(project.live, retriever).current().cursor
     with_queries = ledger.view_at(cursor).count_pending_with_queries()
     reason = f"{waiting} changes are waiting"

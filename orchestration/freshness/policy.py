@@ -93,10 +93,13 @@ class PastDecision:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What has arrived since the last attempts to adapt the retriever. Refused ones count as well.
+    """Counts that tell whether it is time to try again to adapt the live retriever.
+
+    An attempt is a retune (new weights of the fusion) or a retrain. An attempt whose result the
+    gate refused counts as well.
 
     Attributes:
-        queries: Number of judged queries that the weights of the live fusion can be chosen on.
+        queries: Number of judged queries on which weights of the fusion can be chosen now.
         queries_before: Number of such queries at the last choice: the build or the last retune.
         retune_obstacle: The reason why no retune is possible. None if one is.
         changed_since_refusal: Number of documents that were added or changed since the last retrain
@@ -231,10 +234,10 @@ def retune_is_due(attempts: Attempts, retune_share: float, has_grown: bool) -> b
 
     Args:
         attempts: What has arrived since the last attempts.
-        retune_share: Further judged queries, as a share of those of the last choice, from which
-            weights are chosen again.
-        has_grown: Whether the collection has grown past its limit since the last attempt. Then half
-            as many further queries suffice.
+        retune_share: How many new judged queries make a retune due, as a share of the queries at
+            the last choice. With .5 and 40 queries, 20 new ones do.
+        has_grown: Whether so many documents arrived since the last attempt that the measure
+            `growth` is beyond its threshold. Then half as many new queries suffice.
 
     >>> known = Attempts(queries=60, queries_before=40, retune_obstacle=None)
     >>> retune_is_due(known, 0.5, has_grown=False), retune_is_due(known, 0.6, has_grown=False)

@@ -428,7 +428,7 @@ class RecentDocumentState(BaseModel):
 
 
 class LoopStepState(BaseModel):
-    """A step of the freshness loop."""
+    """A step of the loop that keeps the index fresh, such as `added`, `drift` or `retrain`."""
 
     name: str
     state: str = Field(description="done, waits, running or none.")

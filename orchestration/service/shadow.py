@@ -294,7 +294,16 @@ class ShadowThread:
     def _compare(
         self, text: str, searcher: Searcher, challenger: Challenger, record: ShadowRecord
     ) -> None:
-        """Search with both retrievers, and add their agreement to the record."""
+        """Search with champion and challenger, and add the agreement of their hits to the record.
+
+        The agreement is the overlap of the first hits, and the rank-biased overlap.
+
+        Args:
+            text: The query, which a person typed.
+            searcher: The live index of the champion.
+            challenger: The challenger.
+            record: What shadow mode has found about the two so far.
+        """
         (champion_ranking,) = searcher.plain_retriever.search([text], SEARCH_DEPTH)
         (challenger_ranking,) = challenger.search([text], SEARCH_DEPTH)
 
