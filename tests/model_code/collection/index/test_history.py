@@ -512,7 +512,7 @@ def record_acknowledgements(history: History, patch: pytest.MonkeyPatch) -> None
             rows.append(document_row(make_document(document_id, document_text)))
         return make_generation(store, rows, None, cursor, provenance)
 
-    def make_stand_in(project, name, opened=None):
+    def make_stand_in(project, name, find_ledger, opened=None):
         return StandInBuilder(project.live, name)
 
     patch.setattr(LiveIndex, "record", record_and_acknowledge)
