@@ -541,6 +541,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         def search(
             index: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
         ) -> list[Ranking]:
+            """Return the k best documents of each text by the main search of `index`."""
             # Only these two searches do not read E(q) of the whole vocabulary.
             if index.main in ("alpha", "beta_own"):
                 queries = index.encode_queries(texts)

@@ -192,7 +192,9 @@ class GeneratorTrainer(TrainingLoop):
         progress: Progress = no_progress,
         precision: str = "auto",
     ) -> None:
+        """Prepare training, and load the newest checkpoint if there is one."""
         model, _ = loaded
+        # In evaluation mode there is no dropout, so that a resumed training has the same result.
         self.trained = model.eval()
         self.tokens = tokens
         self.pairs = pairs

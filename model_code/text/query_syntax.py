@@ -161,6 +161,7 @@ class ConditionMatcher:
     """
 
     def __init__(self, condition: TextCondition, language: str | None) -> None:
+        """Prepare the search for the words of a condition."""
         self.condition = condition
         self._analyzer = get_analyzer(language)
         words = split_search_words(condition.words)

@@ -218,6 +218,7 @@ class _Page:
     """
 
     def __init__(self) -> None:
+        """Begin a page, before its first element."""
         self.pieces: list[str] = []
         self.title_pieces: list[str] = []
         self.left_out: list[str] = []

@@ -254,6 +254,7 @@ class DocstringCollector:
     """Collects docstrings, each with the names of all objects that have it."""
 
     def __init__(self) -> None:
+        """Begin without docstrings."""
         # Kind and package of the first object with a docstring, by docstring.
         self._kinds: dict[str, tuple[str, str]] = {}
         # Names of the objects with each docstring, by docstring. The value of a name is whether it

@@ -49,6 +49,13 @@ class FilesSource:
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Find the files that the settings name.
+
+        Args:
+            settings: Settings of the corpus.
+            root: Folder that relative paths are resolved against.
+            locked: Not used, because a file has one version only. `describe` shows if it changed.
+        """
         self.columns = settings.columns
         self.files = {}
         paths: dict[Table, str | None] = {
@@ -122,6 +129,11 @@ class BeirSource(FilesSource):
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Find the files of the folder; for the arguments see `FilesSource`.
+
+        Raises:
+            FreshetError: If there is no file of documents, or one of qrels and queries is missing.
+        """
         self.columns = settings.columns
         folder = root / str(settings.path)
 
@@ -179,6 +191,7 @@ class SnapshotSource(FilesSource):
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Name the three tables in the folder; for the arguments see `FilesSource`."""
         folder = root / str(settings.path)
         self.files = {}
         for table in SNAPSHOT_COLUMNS:

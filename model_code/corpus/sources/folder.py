@@ -46,6 +46,16 @@ class FolderSource:
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Set the folder. It is listed when `files` is first used.
+
+        Args:
+            settings: Settings of the corpus, of which `path` is read.
+            root: Folder that a relative path is resolved against.
+            locked: Not used, because a file has one version only. `describe` shows if it changed.
+
+        Raises:
+            FreshetError: If there is no such folder.
+        """
         self.folder = (root / str(settings.path)).resolve()
         self.passed_over: Counter[str] = Counter()
         self.ignored_files = 0

@@ -44,9 +44,17 @@ class HubSource:
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Set the data set. Nothing is read yet.
+
+        Args:
+            settings: Settings of the corpus.
+            root: Folder that a local data set is resolved against.
+            locked: Content of `corpus.lock.json`, whose commits are read. None: the newest ones.
+        """
         self.settings = settings
         self.hub = settings.hub
         self.root = root
+        # The commit of each data set by its name.
         self.pinned: Mapping[str, str] = (locked or {}).get("versions", {})
 
     def describe(self) -> dict[str, Any]:

@@ -203,6 +203,13 @@ class InstalledPackagesSource:
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Set the packages. They are read when rows are first asked for.
+
+        Args:
+            settings: Settings of the corpus, of which `packages` is read.
+            root: Not used, because packages are found where Python finds them.
+            locked: Not used, because one version of a package is installed.
+        """
         self.packages = settings.packages
         self._docstrings: list[PackageDocstring] | None = None
 

@@ -34,6 +34,16 @@ class IrDatasetsSource:
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Open the data set.
+
+        Args:
+            settings: Settings of the corpus, whose `path` is the name of the data set.
+            root: Not used, because ir_datasets has a folder of its own.
+            locked: Not used, because a version of ir_datasets pins the files of its data sets.
+
+        Raises:
+            FreshetError: If there is no such data set, or it has no documents.
+        """
         self.name = str(settings.path)
         self.data_set = load(self.name)
         if not self.data_set.has_docs():

@@ -50,6 +50,16 @@ class TrecSource:
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
+        """Find the files of documents, topics and qrels.
+
+        Args:
+            settings: Settings of the corpus.
+            root: Folder that relative paths are resolved against.
+            locked: Not used, because a file has one version only. `describe` shows if it changed.
+
+        Raises:
+            FreshetError: If a file is missing.
+        """
         self.columns = settings.columns
         self.documents = _document_files(root / str(settings.path))
         self.topics = root / settings.files.queries if settings.files.queries else None
