@@ -121,7 +121,8 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         for retriever, document_ids in sources:
             if retriever.known_segment is not None:
                 queries = retriever.known_segment.queries
-                known_sources.append((queries, queries.ids.intersection(set(document_ids))))
+                ids_with_queries = queries.ids.intersection(set(document_ids))
+                known_sources.append((queries, ids_with_queries))
         if known_sources:
             merged_known = Bm25Segment.merge(known_sources)
             first_retriever.save_segment(merged_known, folder / KNOWN)
@@ -160,19 +161,23 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
     def known_parts(self, number: int, segment: RetrieverSegment) -> list[KnownPart]:
         """Return this segment's known queries as parts of an index of several segments.
 
+        The first part holds the known queries that were indexed with the documents. The second part
+        holds the known queries that replaced some of them later.
+
         Args:
             number: Number of this segment in the index of several segments.
             segment: This segment, with its removed documents and replaced known queries.
         """
         if self.words is None or self.known_segment is None:
             return []
-        replaced = segment.known.keys()
-        parts = [KnownPart(number, self.known_segment, segment.removed.union(replaced))]
-        if replaced:
-            known = KnownSegment.build(
+        documents_with_new_queries = segment.known.keys()
+        excluded = segment.removed.union(documents_with_new_queries)
+        parts = [KnownPart(number, self.known_segment, excluded)]
+        if documents_with_new_queries:
+            new_queries = KnownSegment.build(
                 segment.known, self.segment.ids, self.words.limits, self.settings.language
             )
-            parts.append(KnownPart(number, known, segment.removed))
+            parts.append(KnownPart(number, new_queries, segment.removed))
         return parts
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
@@ -190,7 +195,10 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         from sklearn.feature_extraction import FeatureHasher
 
         segment = self.segment
+        # The number of each posting's term: term t has starts[t + 1] - starts[t] postings.
         term_numbers = np.repeat(np.arange(len(segment.vocabulary)), np.diff(segment.starts))
+
+        # How often each term occurs in each passage.
         term_counts: list[dict[str, int]] = [{} for _ in segment.lengths]
         for number, row, count in zip(
             term_numbers.tolist(),
@@ -243,8 +251,8 @@ def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
     """
     settings = Bm25Settings(**read_json(encoder / SETTINGS))
     words = read_known_words(encoder)
-    empty = Bm25Segment.build([], [], settings.language)
-    retriever = Bm25Retriever(empty, settings, words).reopen(index)
+    empty_segment = Bm25Segment.build([], [], settings.language)
+    retriever = Bm25Retriever(empty_segment, settings, words).reopen(index)
     if retriever.fingerprint != read_json(index / MANIFEST)["fingerprint"]:
         raise FreshetError(
             f"{encoder} holds other settings than {index} was built with; "

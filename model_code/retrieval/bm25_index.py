@@ -95,12 +95,10 @@ FINISHED_WORD_FACTOR = 0.5
 """Weight of the completions of a typed last word that is itself a term of the index."""
 
 MIN_COMMON_SHARE = 1 / 8
-
 """Share of all passages that contain a term, from which the term is common.
 
 The weights of a common term are stored for all passages, since adding a whole array is faster.
 """
-
 
 MAX_CACHED_BYTES_PER_PASSAGE = 256
 """Size of the cached weights of terms, in bytes per passage of the index.
@@ -149,20 +147,23 @@ class Bm25Segment:
             language: Language of the stemmer, see `TermAnalyzer`.
         """
         analyzer = get_analyzer(language)
+        # Each passage becomes a list of term numbers. A new term gets the next number.
         numbers = number_on_lookup()
         passages = [list(map(numbers.__getitem__, analyzer.analyze(text))) for text in texts]
         lengths = np.fromiter(map(len, passages), np.int32, len(passages))
+        # The term numbers of all passages, one passage after the other.
         terms = np.fromiter(chain.from_iterable(passages), np.int64, int(lengths.sum()))
 
         # Terms were numbered in the order of their first occurrence. Postings need them sorted.
         vocabulary = sorted(numbers)
+        first_numbers = [numbers[term] for term in vocabulary]
         sorted_number = np.empty(len(vocabulary), np.int64)
-        sorted_number[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
+        sorted_number[first_numbers] = np.arange(len(vocabulary))
 
+        # Occurrences of a term in a passage have equal keys; see `_from_keys`.
         rows = np.repeat(np.arange(len(passages)), lengths)
-        keys, frequencies = np.unique(
-            sorted_number[terms] * len(passages) + rows, return_counts=True
-        )
+        occurrence_keys = sorted_number[terms] * len(passages) + rows
+        keys, frequencies = np.unique(occurrence_keys, return_counts=True)
         return cls._from_keys(vocabulary, keys, frequencies, lengths, IdMap(document_ids))
 
     @classmethod
@@ -174,19 +175,23 @@ class Bm25Segment:
         Args:
             sources: Segments, each with the ids of the documents to take from it.
         """
-        selections = [
-            (segment, segment.ids.rows_of(document_ids)) for segment, document_ids in sources
-        ]
-        document_ids = [
-            segment.ids.document_ids[row] for segment, rows in selections for row in rows.tolist()
-        ]
-        vocabulary = sorted({term for segment, _ in selections for term in segment.vocabulary})
+        # Each segment with the rows of the passages to take from it.
+        selections = []
+        merged_document_ids: list[str] = []
+        terms: set[str] = set()
+        for segment, document_ids in sources:
+            rows = segment.ids.rows_of(document_ids)
+            selections.append((segment, rows))
+            merged_document_ids.extend(segment.ids.document_ids[row] for row in rows.tolist())
+            terms.update(segment.vocabulary)
+        vocabulary = sorted(terms)
         number_of = {term: number for number, term in enumerate(vocabulary)}
 
         key_parts = []
         frequency_parts = []
         first_row = 0
         for segment, rows in selections:
+            # The row in the merged segment of each passage; -1 for a passage that is not selected.
             new_row = np.full(len(segment.ids), -1, np.int64)
             new_row[rows] = np.arange(first_row, first_row + len(rows))
             new_term = np.array([number_of[term] for term in segment.vocabulary], np.int64)
@@ -194,7 +199,7 @@ class Bm25Segment:
             posting_terms = np.repeat(new_term, np.diff(segment.starts))
             posting_rows = new_row[segment.rows]
             is_selected = posting_rows >= 0
-            keys = posting_terms * len(document_ids) + posting_rows
+            keys = posting_terms * len(merged_document_ids) + posting_rows
             key_parts.append(keys[is_selected])
             frequency_parts.append(segment.frequencies[is_selected])
             first_row += len(rows)
@@ -203,7 +208,8 @@ class Bm25Segment:
         order = np.argsort(keys)
         frequencies = np.concatenate(frequency_parts)[order]
         lengths = np.concatenate([segment.lengths[rows] for segment, rows in selections])
-        return cls._from_keys(vocabulary, keys[order], frequencies, lengths, IdMap(document_ids))
+        ids = IdMap(merged_document_ids)
+        return cls._from_keys(vocabulary, keys[order], frequencies, lengths, ids)
 
     @classmethod
     def _from_keys(
@@ -576,9 +582,14 @@ class KnownPart(NamedTuple):
 
 
 class _KnownCounts:
-    """Counts of terms in known queries, for each passage of an index of several segments."""
+    """Counts of terms in known queries, for each passage of an index of several segments.
+
+    A known query is a query that a document is known to answer. It counts for all passages of its
+    document.
+    """
 
     def __init__(self, parts: Sequence[KnownPart], ids: IdMaps) -> None:
+        # Parts with a query, and the row of the first passage of each part's segment.
         self.parts = [part for part in parts if len(part.known.queries.ids)]
         self.first_rows = [ids.first_rows[part.segment] for part in self.parts]
         self.passages = len(ids)
@@ -600,25 +611,31 @@ class _KnownCounts:
             Ascending passage rows, shape (p,), and the term's total occurrences in the counted
             known queries of each passage's document, shape (p,).
         """
-        rows = [np.empty(0, np.int64)]
-        counts = [np.empty(0, np.int32)]
+        # For each query with the term: the passages it counts for, and the term's occurrences.
+        row_parts = [np.empty(0, np.int64)]
+        count_parts = [np.empty(0, np.int32)]
         for number, part in enumerate(self.parts):
             segment = part.known.queries
-            slice_ = segment.postings(term)
-            if slice_.start < slice_.stop:
-                queries = segment.rows[slice_]
+            postings = segment.postings(term)
+            if postings.start < postings.stop:
+                queries = segment.rows[postings]
                 passages, sizes = self._passages_of(number, queries)
-                rows.append(passages)
-                counts.append(np.repeat(segment.frequencies[slice_], sizes))
-        passages, position = np.unique(np.concatenate(rows), return_inverse=True)
-        return passages, np.bincount(position, np.concatenate(counts), len(passages))
+                row_parts.append(passages)
+                count_parts.append(np.repeat(segment.frequencies[postings], sizes))
+
+        # Several queries may count for a passage. Their occurrences are added.
+        rows, positions = np.unique(np.concatenate(row_parts), return_inverse=True)
+        counts = np.bincount(positions, np.concatenate(count_parts), len(rows))
+        return rows, counts
 
     def lengths(self) -> np.ndarray:
         """Return the number of known-query terms of each passage, shape (n,), float64."""
         lengths = np.zeros(self.passages)
         for number, part in enumerate(self.parts):
             query_lengths = part.known.queries.lengths
-            passages, sizes = self._passages_of(number, np.arange(len(query_lengths)))
+            all_queries = np.arange(len(query_lengths))
+            passages, sizes = self._passages_of(number, all_queries)
+            # Add the length of each query to each passage that it counts for.
             lengths += np.bincount(passages, np.repeat(query_lengths, sizes), self.passages)
         return lengths
 
@@ -644,6 +661,7 @@ class _KnownCounts:
             of each query, shape (q,); 0 for a query that does not count.
         """
         known = self.parts[number].known
+        # Start and number of each query's passages in `known.passages`.
         first = known.starts[queries]
         sizes = known.starts[queries + 1] - first
         is_counted = self.is_counted[number]
@@ -759,6 +777,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     @cached_property
     def _statistics(self) -> _Statistics:
+        """Statistics of the passages that are not removed, or those of the reference index."""
         lengths = self._lengths
         live_lengths = lengths
         is_live = None
@@ -779,6 +798,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return _Statistics(length_norms, mean_length, passages, is_live, total_length)
 
     def _length_norms(self, lengths: np.ndarray, mean_length: float) -> np.ndarray:
+        """Return the summand of BM25's denominator that grows with the length, for lengths (n,)."""
         k1 = self.settings.k1
         b = self.settings.b
         return k1 * (1 - b + b * lengths / mean_length)
@@ -797,20 +817,23 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return [self._encode_typed(query) for query in queries]
 
     def _encode_typed(self, query: TypedQuery) -> Bm25Query:
+        """Encode one query as `encode_typed` does."""
         analyzer = get_analyzer(self.settings.language)
-        text = query.words
+        finished_text = query.words
+        unfinished_word = ""
         completions: list[str] = []
         if query.is_unfinished:
-            unfinished = split_unfinished_word(query.words)
-            completions = self.complete(unfinished.word)
+            split = split_unfinished_word(query.words)
+            completions = self.complete(split.word)
             if completions:
                 # The last word is looked up by its completions.
-                text = unfinished.finished_text
+                finished_text = split.finished_text
+                unfinished_word = split.word
 
-        terms = Counter(analyzer.analyze(text))
+        terms = Counter(analyzer.analyze(finished_text))
         completion_weight = 1.0
         if completions:
-            typed_terms = analyzer.analyze(unfinished.word)
+            typed_terms = analyzer.analyze(unfinished_word)
             known_terms = [term for term in typed_terms if self.knows(term)]
             if known_terms:
                 # The index knows the typed word, so the word is probably finished. It counts more
@@ -819,9 +842,24 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                 completion_weight = FINISHED_WORD_FACTOR
             completions = [term for term in completions if term not in terms]
 
+        corrections: frozenset[str] = frozenset()
+        if query.corrects_typos:
+            corrections = self._correct_typos(terms, finished_text)
+        return Bm25Query(terms, tuple(completions), completion_weight, corrections)
+
+    def _correct_typos(self, terms: Counter[str], text: str) -> frozenset[str]:
+        """Replace the terms of words that the index does not know by those of similar known words.
+
+        Args:
+            terms: How often each term occurs in the query. It is changed.
+            text: The words of the query that are finished.
+
+        Returns:
+            The terms that replaced others.
+        """
+        analyzer = get_analyzer(self.settings.language)
         corrections = set()
-        correctable_words = split_search_words(text) if query.corrects_typos else []
-        for word in correctable_words:
+        for word in split_search_words(text):
             word_terms = analyzer.analyze(word)
             if any(self.knows(term) for term in word_terms):
                 continue
@@ -831,7 +869,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                     del terms[term]
                 terms[correction] += 1
                 corrections.add(correction)
-        return Bm25Query(terms, tuple(completions), completion_weight, frozenset(corrections))
+        return frozenset(corrections)
 
     def added_terms(self, queries: list[Bm25Query]) -> frozenset[str]:
         """Return the terms that replaced mistyped or unfinished words of the queries."""
@@ -871,6 +909,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         for segment, segment_frequencies in zip(
             self.segments, self._live_document_frequencies, strict=True
         ):
+            # The vocabulary is sorted, so the terms with the prefix are adjacent.
             start = bisect_left(segment.vocabulary, prefix)
             end = bisect_left(segment.vocabulary, prefix + LAST_CHARACTER)
             for number in range(start, end):
@@ -892,6 +931,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             if is_live is None:
                 frequencies.append(np.diff(segment.starts))
                 continue
+            # Entry p is the number of live postings among the first p postings of the segment.
             live_before = np.zeros(len(segment.rows) + 1, np.int64)
             np.cumsum(is_live[segment.rows + first_row], out=live_before[1:])
             frequencies.append(np.diff(live_before[segment.starts]))
@@ -909,12 +949,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     def documents_with(self, terms: Collection[str]) -> set[str]:
         """Return the documents that contain all of the given terms, in any of their passages."""
-        documents: set[str] | None = None
+        document_sets = []
         for term in terms:
             rows = self._live_postings(term).rows.tolist()
-            with_term = {self.ids.document_ids[row] for row in rows}
-            documents = with_term if documents is None else documents & with_term
-        return documents or set()
+            document_sets.append({self.ids.document_ids[row] for row in rows})
+        return set.intersection(*document_sets) if document_sets else set()
 
     def search_encoded(
         self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None
@@ -958,10 +997,12 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         """
         fits = []
         for query, scores in zip(queries, self.score_encoded(queries, candidates), strict=True):
-            fits.append({"": scores / max(self._highest_score(query), MIN_HIGHEST_SCORE)})
+            highest_score = max(self._highest_score(query), MIN_HIGHEST_SCORE)
+            fits.append({"": scores / highest_score})
         return fits
 
     def _highest_score(self, query: Bm25Query) -> float:
+        """Return an upper limit of all scores for a query: the sum of the idf of its terms."""
         passages = self._statistics.passages
         highest = 0.0
         for term, count in query.terms.items():
@@ -998,32 +1039,38 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     ) -> list[list[TokenMatch]]:
         """Explain the scores of several documents; see `explain`."""
         (encoded,) = query
+        # The row of each document's best passage.
         best_rows = []
         for document_id in document_ids:
             best_passage = self.best_passage_encoded(query, document_id)
             best_rows.append(int(self.ids.rows_of([document_id])[best_passage]))
 
-        plain = self.without_known_words()
+        # If a passage has a term in this index and not in the plain one, the term comes from a
+        # known query.
+        plain_index = self.without_known_words()
         explanations: list[list[TokenMatch]] = [[] for _ in document_ids]
         for term, count in encoded.terms.items():
             term_query = Bm25Query(Counter({term: count}))
             weights = self._sum_weights(term_query)
             plain_weights = weights
-            if plain is not self:
-                plain_weights = plain._sum_weights(term_query)
+            if plain_index is not self:
+                plain_weights = plain_index._sum_weights(term_query)
             is_corrected = term in encoded.corrections
             for matches, row in zip(explanations, best_rows, strict=True):
                 if weights[row]:
                     is_known = not plain_weights[row]
                     weight = float(weights[row])
                     matches.append(TokenMatch(term, weight, is_corrected, is_known))
+
         if encoded.completions:
-            completing = replace(encoded, terms=Counter(), scores={})
-            weights = self._sum_weights(completing)
+            # The completions of the last word are scored together and get one line.
+            completions_only = replace(encoded, terms=Counter(), scores={})
+            weights = self._sum_weights(completions_only)
             name = " or ".join(encoded.completions[:MAX_NAMED_COMPLETIONS])
             for matches, row in zip(explanations, best_rows, strict=True):
                 if weights[row]:
                     matches.append(TokenMatch(name, float(weights[row]), expanded=True))
+
         for matches in explanations:
             matches.sort(key=lambda match: (-match.weight, match.token))
         return explanations
@@ -1286,6 +1333,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return all_keys, np.bincount(places, np.concatenate(frequencies), len(all_keys))
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
+        """Return the score of every passage (n,), from the query's cache if it has them."""
         if id(self) not in query.scores:
             query.scores[id(self)] = self._sum_weights(query)
         return query.scores[id(self)]
@@ -1296,9 +1344,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         The sum is in float64. Common terms are added first, then rare terms, each in the order of
         the query. So rounding does not depend on how the passages are split into segments.
         """
-        scores = np.zeros(len(self.ids))
-        rare_rows = []
-        rare_weights = []
+        # The rows and weights of each term; see `TermWeights`.
         weighted_terms = []
         for term, count in query.terms.items():
             rows, weights = self._term_weights(term)
@@ -1309,7 +1355,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             rows, weights = self._compute_weights(query.completions)
             weighted_terms.append((rows, query.completion_weight * weights))
 
+        scores = np.zeros(len(self.ids))
+        rare_rows = []
+        rare_weights = []
         for rows, weights in weighted_terms:
+            # Common terms have no rows.
             if rows is None:
                 scores += weights
             else:
@@ -1389,18 +1439,18 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         row_parts = [np.empty(0, np.intp)]
         frequency_parts = [np.empty(0, np.int32)]
         for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
-            slice_ = segment.postings(term)
-            if slice_.start < slice_.stop:
-                row_parts.append(segment.rows[slice_] + first_row)
-                frequency_parts.append(segment.frequencies[slice_])
+            postings = segment.postings(term)
+            if postings.start < postings.stop:
+                row_parts.append(segment.rows[postings] + first_row)
+                frequency_parts.append(segment.frequencies[postings])
         rows = np.concatenate(row_parts)
         frequencies = np.concatenate(frequency_parts)
 
         is_live = self._statistics.is_live
         if is_live is not None:
-            live_postings = is_live[rows]
-            rows = rows[live_postings]
-            frequencies = frequencies[live_postings]
+            is_kept = is_live[rows]
+            rows = rows[is_kept]
+            frequencies = frequencies[is_kept]
         if self._known_counts is None or self.words is None:
             return _Postings(rows, frequencies)
 
@@ -1451,12 +1501,13 @@ def _add_counts(
         Postings (rows and float64 frequencies). The rows of `rows` come first, then the rows that
         are only in `more_rows`.
     """
-    summed = frequencies.astype(np.float64)
+    # Which of `more_rows` are among `rows`. A position of len(rows) is behind all of them.
     positions = np.searchsorted(rows, more_rows)
     is_present = np.zeros(len(more_rows), bool)
     inside = positions < len(rows)
     is_present[inside] = rows[positions[inside]] == more_rows[inside]
-    summed[positions[is_present]] += counts[is_present]
 
+    sums = frequencies.astype(np.float64)
+    sums[positions[is_present]] += counts[is_present]
     all_rows = np.concatenate([rows, more_rows[~is_present]])
-    return _Postings(all_rows, np.concatenate([summed, counts[~is_present]]))
+    return _Postings(all_rows, np.concatenate([sums, counts[~is_present]]))

@@ -49,7 +49,7 @@ class KeptEncodings:
         self.signs: dict[str, np.ndarray] = {}
 
     def use(self, text: str) -> np.ndarray:
-        """Return the vector of a query, and remember that it was used."""
+        """Return the vector of a query, and move it to the end, as the last used one."""
         vector = self.vectors.pop(text)
         self.vectors[text] = vector
         return vector
@@ -88,6 +88,9 @@ class KeptEncodings:
 class CachedEncoder:
     """An encoder of queries that encodes a text only if its encoding is not kept.
 
+    The methods `encode` and `encode_with_tokens` may give different vectors, so each has its own
+    kept encodings. They are stored in a folder with the name of the method.
+
     Args:
         encoder: The encoder.
         folder: Folder of the kept encodings. It may be missing. None: they are kept in memory.
@@ -96,6 +99,7 @@ class CachedEncoder:
     def __init__(self, encoder: Any, folder: Path | None) -> None:
         self.encoder = encoder
         self.folder = folder
+        # Kept encodings by the method that made them, and the methods with new encodings.
         self._kept: dict[str, KeptEncodings] = {}
         self._changed: set[str] = set()
 
@@ -141,6 +145,13 @@ class CachedEncoder:
     def _vectors(
         self, method: str, texts: Sequence[str], encode_missing: Callable[[Sequence[str]], None]
     ) -> np.ndarray:
+        """Return the vectors (q, H) of queries.
+
+        Args:
+            method: Name of the method that makes the encodings.
+            texts: The queries.
+            encode_missing: Encodes some queries and keeps their encodings.
+        """
         kept = self._kept_by(method)
         missing = [text for text in dict.fromkeys(texts) if text not in kept.vectors]
         if missing:
@@ -152,10 +163,12 @@ class CachedEncoder:
         return vectors
 
     def _kept_by(self, method: str) -> KeptEncodings:
+        """Return the kept encodings that a method made, which are loaded at the first call."""
         if method not in self._kept:
-            self._kept[method] = KeptEncodings()
+            kept = KeptEncodings()
             if self.folder is not None and (self.folder / method / MANIFEST).is_file():
-                self._kept[method] = KeptEncodings.load(self.folder / method)
+                kept = KeptEncodings.load(self.folder / method)
+            self._kept[method] = kept
         return self._kept[method]
 
 
@@ -189,6 +202,7 @@ class QueryCache:
             encoder.save()
 
     def _encoder(self, retriever: DenseRetriever) -> CachedEncoder:
+        """Return the cached encoder of a retriever. Equal encoders share one."""
         fingerprint = retriever.fingerprint
         if fingerprint not in self._encoders:
             folder = None

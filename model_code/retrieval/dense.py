@@ -112,11 +112,15 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self.index.vectors_of(document_ids)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Encode new passages and index them in `folder`."""
+        """Encode new passages and index them in `folder`.
+
+        The segment has token signs if the index of the build has them.
+        """
         tokens = None
         if self.index.tokens is None:
             document_ids, vectors = self.encode_new_passages(new)
         else:
+            # Token signs are stored for encoders with one vector per passage only.
             document_ids = list(new.document_ids)
             vectors, tokens = self.encoder.encode_passages_with_tokens(new.texts)
         if new.refine is not None:
@@ -164,7 +168,8 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         If a passage has several vectors, one per layer, this is the vector of the last layer.
         """
         vectors_per_passage = self.index.vectors_per_passage
-        return self.index.vectors[vectors_per_passage - 1 :: vectors_per_passage]
+        row_of_last_layer = vectors_per_passage - 1
+        return self.index.vectors[row_of_last_layer::vectors_per_passage]
 
     def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
         """Encode new passages, before `new.refine` is applied.
@@ -214,7 +219,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def _build_exact_index(
         self, vectors: np.ndarray, document_ids: Sequence[str], tokens: TokenSigns | None
     ) -> DenseIndex:
-        # New documents are too few to train an approximate index on.
+        """Index vectors of this retriever's encoder for exact search.
+
+        New documents are too few to train an approximate index on.
+        """
         return DenseIndex.build(
             vectors,
             document_ids,

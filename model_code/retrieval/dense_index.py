@@ -14,6 +14,7 @@ batch nor ranks documents by their best passage. It also lets small projects do 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -179,48 +180,69 @@ class DenseIndex:
     def _search(
         self, queries: np.ndarray, k: int, allowed: AllowedRows | None = None
     ) -> list[Ranking]:
-        """Return the k best documents, or the k best allowed ones, for each query (q, H)."""
+        """Return the k best documents, or the k best allowed ones, for each query (q, H).
+
+        Some candidate passages of each query are fetched and scored exactly. Then the ranking of a
+        query may be settled: no other passage can change it. For the queries whose ranking is not
+        settled, twice as many candidates are fetched.
+        """
         rankings: list[Ranking] = [[] for _ in queries]
         if allowed is None:
-            live_rows = len(self.ids) - len(self.ids.removed_rows)
-            documents = self.ids.documents
+            searchable_rows = len(self.ids) - len(self.ids.removed_rows)
+            searchable_documents = self.ids.documents
         else:
-            live_rows = len(allowed.rows)
-            documents = allowed.documents
-        if not live_rows:
+            searchable_rows = len(allowed.rows)
+            searchable_documents = allowed.documents
+        if not searchable_rows:
             return rankings
 
         # These are enough candidates if all documents have the same number of passages.
-        rows_per_document = -(-live_rows // max(1, documents))
+        rows_per_document = math.ceil(searchable_rows / max(1, searchable_documents))
         count = k * max(1, rows_per_document) + EXTRA_CANDIDATES
         unsettled = np.arange(len(queries))
         while len(unsettled):
-            count = min(count, live_rows)
+            count = min(count, searchable_rows)
+            has_all_rows = count == searchable_rows
             candidates = self._candidate_rows(queries[unsettled], count, allowed)
-            has_all_rows = count == live_rows
+            new_rankings = self._rank_candidates(queries[unsettled], candidates, k)
+
             still_unsettled = []
+            for number, rows, ranking in zip(unsettled, candidates, new_rankings, strict=True):
+                rankings[number] = ranking
 
-            step = max(1, MAX_ROWS_SCORED_AT_ONCE // count)
-            for start in range(0, len(unsettled), step):
-                numbers = unsettled[start : start + step]
-                rows = candidates[start : start + step]
-                scores = self._scores(queries[numbers], rows)
-                for i, number in enumerate(numbers):
-                    ranking = top_k(scores[i], self.ids.document_ids, k, rows[i])
-                    rankings[number] = [hit for hit in ranking if hit[1] > -np.inf]
-
-                    # If the inverted file finds too few allowed documents for a query, more
-                    # candidates do not help. `search_among` then scores all allowed passages.
-                    has_too_few = allowed is not None and len(rankings[number]) < k
-                    gives_up = has_too_few and self._is_exhausted(rows[i], count)
-                    if has_all_rows or gives_up:
-                        continue
-                    if not self._is_settled(queries[number], rankings[number], rows[i], k):
-                        still_unsettled.append(number)
+                # If the inverted file finds too few allowed documents for a query, more candidates
+                # do not help. `search_among` then scores all allowed passages.
+                has_too_few = allowed is not None and len(ranking) < k
+                gives_up = has_too_few and self._is_exhausted(rows, count)
+                if has_all_rows or gives_up:
+                    continue
+                if not self._is_settled(queries[number], ranking, rows, k):
+                    still_unsettled.append(number)
 
             unsettled = np.array(still_unsettled, dtype=np.intp)
             count *= 2
         return rankings
+
+    def _rank_candidates(
+        self, queries: np.ndarray, candidates: np.ndarray, k: int
+    ) -> Iterator[Ranking]:
+        """Yield the k best documents among the candidate passages of each query.
+
+        Args:
+            queries: Query vectors, shape (q, H).
+            candidates: Candidate rows of each query, shape (q, c); -1 stands for no row.
+            k: Number of documents per query.
+        """
+        document_ids = self.ids.document_ids
+        # Few queries at a time, so that the vectors of their candidates fit into memory.
+        step = max(1, MAX_ROWS_SCORED_AT_ONCE // candidates.shape[1])
+        for start in range(0, len(queries), step):
+            rows = candidates[start : start + step]
+            scores = self._scores(queries[start : start + step], rows)
+            for query_scores, query_rows in zip(scores, rows, strict=True):
+                ranking = top_k(query_scores, document_ids, k, query_rows)
+                # A candidate of -1 has the score -inf.
+                yield [hit for hit in ranking if hit[1] > -np.inf]
 
     def scores(
         self, queries: np.ndarray, candidates: Sequence[Sequence[str]], fingerprint: str
@@ -386,12 +408,12 @@ class DenseIndex:
     ) -> np.ndarray:
         """Return the candidate rows of each query, shape (q, count), best first.
 
-        No row that was left out is better than the last candidate. If the last candidate is -1, no
-        more candidates can be fetched.
+        No row that was left out is better than the last candidate. A last candidate of -1 says that
+        this is not known. This is so for an inverted file, which does not look at every row.
         """
         if self.approximate is None:
-            excluded = None if allowed is None else allowed.excluded_rows()
-            _, rows = nearest_rows(queries, [self.vectors], count, excluded)
+            excluded_rows = None if allowed is None else allowed.excluded_rows()
+            _, rows = nearest_rows(queries, [self.vectors], count, excluded_rows)
             return rows
         _, rows = self.approximate.search(queries, count, params=self._faiss_parameters(allowed))
         return _append_end_marker(rows)
@@ -405,12 +427,14 @@ class DenseIndex:
         if allowed is None:
             return None
         faiss = _import_faiss()
+        # The inverted file holds the first `ntotal` rows. A joined index has further ones.
         mask = allowed.mask[: self.approximate.ntotal]
-        bits = np.packbits(mask, bitorder="little")
-        share = max(1, int(np.count_nonzero(mask))) / len(mask)
-        factor = min(MAX_PROBE_FACTOR, round(1 / share))
-        probed_lists = min(self.approximate.nlist, self.approximate.nprobe * factor)
-        return faiss.SearchParametersIVF(sel=faiss.IDSelectorBitmap(bits), nprobe=probed_lists)
+        allowed_share = max(1, int(np.count_nonzero(mask))) / len(mask)
+        factor = min(MAX_PROBE_FACTOR, round(1 / allowed_share))
+        visited_lists = min(self.approximate.nlist, self.approximate.nprobe * factor)
+
+        selector = faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+        return faiss.SearchParametersIVF(sel=selector, nprobe=visited_lists)
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors (..., H) of rows (...) in float64; arbitrary for a row of -1."""
@@ -438,10 +462,13 @@ class DenseIndex:
             queries: A query (H,), or several (q, H).
             rows: Rows (r,) for a query, or separate rows (q, r) for each of several.
         """
+        # Shape (1, H) or (q, 1, H), so that each query meets all of its rows.
+        queries = queries[..., None, :]
         products = []
+        # Without rows there is one empty block, because arrays are concatenated below.
         for start in range(0, max(1, rows.shape[-1]), MAX_ROWS_SCORED_AT_ONCE):
             vectors = self._wide_vectors(rows[..., start : start + MAX_ROWS_SCORED_AT_ONCE])
-            products.append(inner_products(vectors, queries[..., None, :]))
+            products.append(inner_products(vectors, queries))
         return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1))
 
     def _is_exhausted(self, rows: np.ndarray, count: int) -> bool:
@@ -459,15 +486,25 @@ class DenseIndex:
         The exact scan orders passages by float32 sums. Each sum differs from the exact product by
         at most H * 2^-24 * |q| * |d| (Higham, Accuracy and Stability of Numerical Algorithms, eq.
         3.5). No passage that was not fetched has a greater sum than the last candidate.
+
+        Args:
+            query: Query vector, shape (H,).
+            ranking: The k best documents of the candidates.
+            rows: Candidate rows, shape (c,), best first.
+            k: Number of documents.
         """
-        is_end_reached = rows[-1] < 0
-        if len(ranking) < k or is_end_reached:
-            return len(ranking) >= k
+        if len(ranking) < k:
+            return False
+        # An inverted file gives no bound for the rows that it left out, so k documents are enough.
+        has_no_bound = rows[-1] < 0
+        if has_no_bound:
+            return True
 
         query_norm = float(np.linalg.norm(query))
         error_bound = self.dimension * FLOAT32_ROUNDING * query_norm * self._largest_norm
         last_score = float(self._scores(query, rows[-1:])[0])
         worst_ranked_score = ranking[-1][1]
+        # Two of the four bounds cover the sums of both passages. The others are a margin.
         return worst_ranked_score > last_score + 4 * error_bound
 
 
@@ -507,22 +544,29 @@ class JoinedIndex(DenseIndex):
     def _candidate_rows(
         self, queries: np.ndarray, count: int, allowed: AllowedRows | None = None
     ) -> np.ndarray:
-        base, *others = [index.vectors for index in self.indexes]
-        # If the first index (`base`) has an inverted file, only the other indexes are scanned.
-        first_scanned_row = 0 if self.approximate is None else len(base)
+        """Return the candidate rows of each query; see `DenseIndex._candidate_rows`.
+
+        If the first index has an inverted file, `count` rows come from this file, followed by
+        `count` rows from a scan of the other indexes. Otherwise all indexes are scanned together.
+        """
+        base_vectors = self.indexes[0].vectors
+        other_vectors = [index.vectors for index in self.indexes[1:]]
+        first_scanned_row = 0 if self.approximate is None else len(base_vectors)
+
+        # The scan counts rows from the first scanned one.
         excluded_rows = self.ids.removed_rows if allowed is None else allowed.excluded_rows()
         excluded_rows = excluded_rows[excluded_rows >= first_scanned_row] - first_scanned_row
-
-        scores, scanned_rows = nearest_rows(
-            queries, [base[first_scanned_row:], *others], count, excluded_rows
-        )
-        rows = np.where(np.isneginf(scores), -1, scanned_rows + first_scanned_row)
+        scanned_vectors = [base_vectors[first_scanned_row:], *other_vectors]
+        scores, scanned_rows = nearest_rows(queries, scanned_vectors, count, excluded_rows)
+        is_excluded = np.isneginf(scores)
+        rows = np.where(is_excluded, -1, scanned_rows + first_scanned_row)
         if self.approximate is None:
             return rows
 
         parameters = self._faiss_parameters(allowed)
         _, base_rows = self.approximate.search(queries, count, params=parameters)
         candidates = np.concatenate([base_rows, rows], axis=1)
+        # If every scanned row is a candidate, the last one bounds nothing.
         has_all_scanned_rows = count >= len(self.ids) - first_scanned_row
         return _append_end_marker(candidates) if has_all_scanned_rows else candidates
 
@@ -551,11 +595,12 @@ class JoinedIndex(DenseIndex):
         return vectors
 
     def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
+        if not len(rows):
+            return self.indexes[0]._token_signs(rows)
+        # The rows are ordered by index, so that the parts need not be sorted again.
         signs = [
             index._token_signs(local_rows) for index, _, local_rows in self._split_by_index(rows)
         ]
-        if not signs:
-            return self.indexes[0]._token_signs(rows)
         return TokenSigns.concatenate(signs)
 
     def _split_by_index(
@@ -567,6 +612,7 @@ class JoinedIndex(DenseIndex):
             An index, a mask of the shape of `rows` that marks the rows of this index, and these
             rows counted within the index.
         """
+        # The number of the index of each row. It is -1 for a row of -1.
         index_numbers = np.searchsorted(self.ids.first_rows, rows, side="right") - 1
         for number in np.unique(index_numbers).tolist():
             if number < 0:
@@ -577,6 +623,7 @@ class JoinedIndex(DenseIndex):
 
     @cached_property
     def _largest_norm(self) -> float:
+        # The norm bounds the error of the exact scan, so only scanned indexes matter.
         return max(index._largest_norm for index in self.indexes if index.approximate is None)
 
 
@@ -643,8 +690,10 @@ class CandidateVectors(NamedTuple):
 
         A document is represented by the mean of its vectors.
         """
+        # A sum has the same direction as the mean.
         sums = np.add.reduceat(self.vectors, self.groups.starts)[self.groups.group_index]
-        directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), MIN_NORM)
+        norms = np.linalg.norm(sums, axis=1, keepdims=True)
+        directions = sums / np.maximum(norms, MIN_NORM)
         return directions @ directions.T
 
     def nearest_vector(self, query: np.ndarray, document: int) -> np.ndarray:
@@ -668,7 +717,7 @@ class CandidateVectors(NamedTuple):
 
 
 def _append_end_marker(rows: np.ndarray) -> np.ndarray:
-    """Append a column of -1 to candidates (q, c), which marks that no more can be fetched."""
+    """Append a column of -1 to candidates (q, c): nothing is known about the rows left out."""
     return np.pad(rows, ((0, 0), (0, 1)), constant_values=-1)
 
 
@@ -747,7 +796,7 @@ def require_faiss(settings: IndexSettings, vectors: int) -> None:
 
 
 def _import_faiss() -> Any:
-    # FAISS is optional, and its import is slow.
+    """Import FAISS when it is needed: it is optional, and its import is slow."""
     try:
         import faiss
     except ModuleNotFoundError as error:
@@ -760,6 +809,7 @@ def _import_faiss() -> Any:
 
 
 def _check_vectors(vectors: np.ndarray, rows: int, dimension: int) -> None:
+    """Raise FreshetError unless vectors have the shape (rows, dimension) and are finite."""
     if vectors.ndim != 2 or vectors.shape != (rows, dimension):
         raise FreshetError(
             f"vectors of shape {vectors.shape} do not fit {rows} passages of {dimension} components"

@@ -223,6 +223,7 @@ class Fusion:
 
     @cached_property
     def _normalizers_hash(self) -> str:
+        """SHA-256 of all normalizers, in the order of the components' names."""
         digest = hashlib.sha256()
         for name in sorted(self.normalizers):
             normalizer = self.normalizers[name]
@@ -295,12 +296,15 @@ class FusedSearch(Retriever[FusedQueries]):
         self.components = {name: components[name] for name in fusion.components}
         self.fusion = fusion
         self.fingerprint = fusion.fingerprint(self.components)
+
+        # The language of the first component that has one.
         self.language = AUTO
         for component in self.components.values():
             if component.language != AUTO:
                 self.language = component.language
                 break
 
+        # Names of the components with late interaction, and of those that match words.
         self._late_components = [
             name for name in self.components if name + LATE_SUFFIX in fusion.weights
         ]
@@ -324,12 +328,14 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def without_known_words(self) -> FusedSearch:
         """Return the same fusion without known queries; this one if no component counts any."""
-        components = {
-            name: component.without_known_words() for name, component in self.components.items()
-        }
-        if all(components[name] is component for name, component in self.components.items()):
-            return self
-        return FusedSearch(components, self.fusion)
+        plain_components = {}
+        counts_known_queries = False
+        for name, component in self.components.items():
+            plain_components[name] = component.without_known_words()
+            # A component that counts no known query returns itself.
+            if plain_components[name] is not component:
+                counts_known_queries = True
+        return FusedSearch(plain_components, self.fusion) if counts_known_queries else self
 
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
         """Encode query texts for every component, then find and score their candidates."""
@@ -364,6 +370,9 @@ class FusedSearch(Retriever[FusedQueries]):
 
         The scores of the candidates are needed here, because feedback moves the dense queries
         towards the best candidates.
+
+        Args:
+            encoded: Encoded queries by component; see `FusedQueries`.
         """
         rankings = {
             name: component.search_and_rerank(encoded[name], self.fusion.depth)
@@ -377,15 +386,17 @@ class FusedSearch(Retriever[FusedQueries]):
             max_scores[name] = [_top_score(ranking) for ranking in rankings[name]]
             scores[name] = self.components[name].score_encoded(encoded[name], candidates)
 
-        # Filled by `_score_dense_components`.
+        # Feedback moves these copies of the dense queries in place.
         scoring = dict(encoded)
         for name in self.fusion.normalizers:
             scoring[name] = encoded[name].copy()
+
+        # `_score_dense_components` appends the scores of each query to these lists.
         for name in encoded:
             if name not in scores:
                 scores[name] = []
 
-        # Set by `_limit_shares`.
+        # `_limit_shares` sets the factors of each query.
         dense_factors = {name: np.ones(len(candidates)) for name in self.fusion.normalizers}
         isolation_factors = np.ones(len(candidates))
 
@@ -434,27 +445,34 @@ class FusedSearch(Retriever[FusedQueries]):
         return encoded
 
     def _score_dense_components(self, queries: FusedQueries, i: int) -> None:
-        """Move the dense vectors of query i by feedback, and score its candidates."""
+        """Append the scores of query i's candidates by the dense components to `queries.scores`.
+
+        The candidates are scored by late interaction first. Then feedback, which uses these scores,
+        moves the dense vectors of the query. The moved vectors score the candidates.
+        """
         candidates = queries.candidates[i]
         vectors = {
             name: self.components[name].vectors_of(candidates) for name in self.fusion.normalizers
         }
         for name in self._late_components:
-            tokens = queries.encoded[name + LATE_SUFFIX][i : i + 1]
-            queries.scores[name + LATE_SUFFIX].append(vectors[name].late_scores(tokens))
+            query_tokens = queries.encoded[name + LATE_SUFFIX][i : i + 1]
+            late_scores = vectors[name].late_scores(query_tokens)
+            queries.scores[name + LATE_SUFFIX].append(late_scores)
 
         if self.fusion.feedback and candidates:
             self._apply_feedback(queries, i, vectors)
         for name, candidate_vectors in vectors.items():
-            queries.scores[name].append(candidate_vectors.scores(queries.scoring[name][i]))
+            scores = candidate_vectors.scores(queries.scoring[name][i])
+            queries.scores[name].append(scores)
 
     def _limit_shares(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> None:
-        """Compute the dense factors and the isolation factor of query i.
+        """Compute the dense factors and the isolation factor of query i; see `FusedQueries`.
 
-        They are computed from the candidates of a search without a filter, so that a filter changes
-        no score.
+        They limit shares that are far larger than any in the build, which documents of another
+        domain may have. They are computed from the candidates of a search without a filter, so that
+        a filter changes no score.
 
         Args:
             queries: The encoded queries, whose factors are set.
@@ -463,6 +481,7 @@ class FusedSearch(Retriever[FusedQueries]):
         """
         if not queries.candidates[i]:
             return
+        # `_normalize` applies the factors. Feedback has already set them for the unmoved query.
         for factors in queries.dense_factors.values():
             factors[i] = 1.0
         normalized = self._normalize(queries, i, scores)
@@ -480,9 +499,10 @@ class FusedSearch(Retriever[FusedQueries]):
         Args:
             normalized: Normalised scores (n,) of a query's candidates by component.
         """
-        count = len(next(iter(normalized.values())))
-        word_shares = np.zeros(count)
-        other_shares = np.zeros(count)
+        candidate_count = len(next(iter(normalized.values())))
+        # Sums of the shares of each candidate, and of the weights of components that match words.
+        word_shares = np.zeros(candidate_count)
+        other_shares = np.zeros(candidate_count)
         word_weight = 0.0
         for name, scores in normalized.items():
             weight = self.fusion.weights[name]
@@ -496,7 +516,10 @@ class FusedSearch(Retriever[FusedQueries]):
     def _apply_feedback(
         self, queries: FusedQueries, i: int, vectors: Mapping[str, CandidateVectors]
     ) -> None:
-        """Score the candidates of query i, and move its dense vectors towards the best ones.
+        """Move the dense vectors of query i towards the candidates that score best without it.
+
+        Each vector moves towards the mean vector of the `FEEDBACK_DOCUMENTS` best candidates. This
+        is pseudo-relevance feedback; see the module.
 
         Args:
             queries: The encoded queries, whose `scoring` vectors are moved.
@@ -510,14 +533,14 @@ class FusedSearch(Retriever[FusedQueries]):
         self._limit_shares(queries, i, scores)
         fused_scores = sum(self._shares(queries, i, scores).values())
         order = (-fused_scores).argsort(kind="stable")
-        best_documents = order[:FEEDBACK_DOCUMENTS].tolist()
+        best_candidates = order[:FEEDBACK_DOCUMENTS].tolist()
 
         for name, candidate_vectors in vectors.items():
             query = queries.encoded[name][i]
-            nearest = [
-                candidate_vectors.nearest_vector(query, document) for document in best_documents
+            best_vectors = [
+                candidate_vectors.nearest_vector(query, number) for number in best_candidates
             ]
-            direction = np.mean(nearest, axis=0, dtype=np.float32)
+            direction = np.mean(best_vectors, axis=0, dtype=np.float32)
             queries.scoring[name][i] += np.float32(self.fusion.feedback) * direction
 
     def search_encoded(
@@ -534,7 +557,14 @@ class FusedSearch(Retriever[FusedQueries]):
     def candidates(
         self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None
     ) -> Sequence[list[str]]:
-        """Return for each query the union of the components' best documents, ascending."""
+        """Return for each query the union of the components' best documents, ascending.
+
+        Args:
+            queries: Encoded queries.
+            k: Number of documents that are wanted per query.
+            allowed: Ids of the documents to search. None searches all.
+        """
+        # The encoding of the queries has found the candidates of this search.
         if allowed is None and k <= self.fusion.depth:
             return queries.candidates
         depth = max(k, self.fusion.depth)
@@ -588,8 +618,10 @@ class FusedSearch(Retriever[FusedQueries]):
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield for each query the components' scores of its candidates, before normalisation."""
-        scores = queries.scores
-        if candidates is not queries.candidates:
+        if candidates is queries.candidates:
+            # The encoding of the queries has computed the scores of these candidates.
+            scores = queries.scores
+        else:
             scores = self._score_candidates(queries, candidates)
         for i in range(len(candidates)):
             yield {name: values[i] for name, values in scores.items()}
@@ -597,6 +629,11 @@ class FusedSearch(Retriever[FusedQueries]):
     def _score_candidates(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> dict[str, list[np.ndarray]]:
+        """Score the candidates of each query by every component, before normalisation.
+
+        Returns:
+            By component, and by NAME.late, the scores (n,) of each query's n candidates.
+        """
         scores: dict[str, list[np.ndarray]] = {}
         for name, component in self.components.items():
             if name not in self._late_components:
@@ -633,7 +670,13 @@ class FusedSearch(Retriever[FusedQueries]):
     def _shares(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the share (n,) of each component in the scores of candidates of query i."""
+        """Return the share (n,) of each component in the scores of candidates of query i.
+
+        Args:
+            queries: Encoded queries.
+            i: Number of the query.
+            scores: Scores (n,) of the candidates by component, before normalisation.
+        """
         shares = {}
         for name, values in self._normalize(queries, i, scores).items():
             factor = self.fusion.weights[name]
@@ -670,16 +713,17 @@ class FusedSearch(Retriever[FusedQueries]):
         self, text: str, query: FusedQueries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
         """Explain the scores of several documents; see `explain`."""
+        # By component, its share in the score of each document.
         (component_shares,) = self._candidate_shares(query, [document_ids])
         explanations = []
-        for i in range(len(document_ids)):
-            known_components = self._components_with_known_words(text, document_ids[i])
-            shares = []
-            for name, values in component_shares.items():
+        for i, document_id in enumerate(document_ids):
+            known_components = self._components_with_known_words(text, document_id)
+            matches = []
+            for name, shares in component_shares.items():
                 is_known = name in known_components
-                shares.append(TokenMatch(name, float(values[i]), known=is_known))
-            shares.sort(key=lambda share: -share.weight)
-            explanations.append(shares)
+                matches.append(TokenMatch(name, float(shares[i]), known=is_known))
+            matches.sort(key=lambda match: -match.weight)
+            explanations.append(matches)
         return explanations
 
     def _components_with_known_words(self, text: str, document_id: str) -> set[str]:
@@ -689,7 +733,8 @@ class FusedSearch(Retriever[FusedQueries]):
         """
         names = set()
         for name, component in self.components.items():
-            if component.without_known_words() is component:
+            counts_known_queries = component.without_known_words() is not component
+            if not counts_known_queries:
                 continue
             if any(match.known for match in component.explain(text, document_id)):
                 names.add(name)
@@ -711,6 +756,10 @@ def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]
 def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap: float) -> float:
     """Return the factor of the other components' shares that keeps isolated documents first.
 
+    A share is a component's part of a document's score. Isolated documents match the words of the
+    query far better than all others, for example because only they have a rare identifier. Their
+    lead must not be lost to the shares of the other components.
+
     Sort the candidates by descending share of the components that match words. If a gap of at least
     `min_gap` follows one of the first `MAX_ISOLATED_DOCUMENTS` candidates, all candidates before
     the first such gap are isolated.
@@ -730,20 +779,25 @@ def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap:
     1.0
     """
     order = (-word_shares).argsort(kind="stable")
-    best_words = word_shares[order[: MAX_ISOLATED_DOCUMENTS + 1]]
-    if min_gap <= 0 or len(best_words) < 2:
+    best_word_shares = word_shares[order[: MAX_ISOLATED_DOCUMENTS + 1]]
+    if min_gap <= 0 or len(best_word_shares) < 2:
         return 1.0
-    gaps = best_words[:-1] - best_words[1:]
+
+    # Gap i lies between the candidates i and i + 1 of the order.
+    gaps = best_word_shares[:-1] - best_word_shares[1:]
     (large_gaps,) = np.nonzero(gaps >= min_gap)
     if not len(large_gaps):
         return 1.0
-    isolated = int(large_gaps[0]) + 1
-    gap = float(gaps[isolated - 1])
+    first_large_gap = int(large_gaps[0])
+    isolated_count = first_large_gap + 1
 
+    # By the other components, the worst isolated document may be behind the best other one.
     ordered_shares = other_shares[order]
-    lead = float(ordered_shares[isolated:].max() - ordered_shares[:isolated].min())
-    closable = CLOSABLE_GAP_SHARE * gap
-    return closable / lead if lead > closable else 1.0
+    worst_isolated = ordered_shares[:isolated_count].min()
+    best_other = ordered_shares[isolated_count:].max()
+    deficit = float(best_other - worst_isolated)
+    allowed_deficit = CLOSABLE_GAP_SHARE * float(gaps[first_large_gap])
+    return allowed_deficit / deficit if deficit > allowed_deficit else 1.0
 
 
 def _top_score(ranking: Ranking) -> float:
@@ -770,7 +824,8 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         """Index new passages for each component, as its kind does."""
         for name, component in self.components.items():
             component.write_segment(folder / name, new)
-        self.write_index_manifest(folder, len(set(new.document_ids)))
+        document_count = len(set(new.document_ids))
+        self.write_index_manifest(folder, document_count)
 
     def reopen(self, folder: Path) -> Self:
         """Return a retriever with the same encoders and weights over another folder's indexes."""
@@ -865,14 +920,16 @@ def build_folders(
     fusion.save(encoder)
 
     opened = {}
-    for name, folders in components.items():
-        opened[name] = _open_component(*folders, for_search=True)
+    for name, (component_encoder, component_index) in components.items():
+        opened[name] = _open_component(component_encoder, component_index, for_search=True)
+    # All components have the same documents.
     first_component = next(iter(components))
     documents = read_json(index / first_component / MANIFEST)["documents"]
     FusedRetriever(opened, fusion).write_index_manifest(index, documents)
 
 
 def _open_component(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
+    """Open a component of any kind."""
     # Imported here because the registry of kinds imports this module by its name.
     from model_code.retrieval.kinds import open_folders
 

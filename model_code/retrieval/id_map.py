@@ -89,7 +89,7 @@ class AllowedDocuments(Collection[str]):
     def __iter__(self) -> Iterator[str]:
         """Yield the ids, segment after segment."""
         for ids, mask in self.segments:
-            for position in np.flatnonzero(mask).tolist()[::-1]:
+            for position in np.flatnonzero(mask).tolist():
                 yield ids.ids[position]
 
     def __contains__(self, document_id: object) -> bool:
@@ -205,7 +205,8 @@ class IdMap:
 
     def positions_by_first_row(self) -> np.ndarray:
         """Return the positions in `ids` of all documents, in the order of their first rows."""
-        return np.argsort(self._rows[self._starts[:-1]], kind="stable")
+        first_rows = self._rows[self._starts[:-1]]
+        return np.argsort(first_rows, kind="stable")
 
     def rows_at(self, position: int) -> np.ndarray:
         """Return the rows of one document, ascending, int32.
@@ -221,11 +222,14 @@ class IdMap:
         Args:
             positions: Positions of the documents in `ids`, shape (n,).
         """
+        # Start and number of each document's rows in `_rows`.
         first = self._starts[positions].astype(np.int64)
         counts = self._starts[positions + 1] - first
+
+        # Start of each document's group in the result, and the number of each row in its group.
         starts = np.cumsum(counts) - counts
-        within = np.arange(counts.sum()) - np.repeat(starts, counts)
-        rows = self._rows[np.repeat(first, counts) + within].astype(np.int64)
+        number_in_group = np.arange(counts.sum()) - np.repeat(starts, counts)
+        rows = self._rows[np.repeat(first, counts) + number_in_group].astype(np.int64)
         return RowGroups(rows, starts, np.arange(len(positions)))
 
     def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
@@ -258,6 +262,7 @@ class IdMap:
             return self.rows_of_mask(mask)
         documents = list(document_ids)
         if len(documents) == 1:
+            # Much faster for one document, which is looked up for every hit that is shown.
             position = self.ids.position(documents[0])
             if position != NOT_FOUND:
                 return self.rows_at(position).astype(np.int64)
@@ -321,11 +326,11 @@ def read_id_map(path: Path) -> IdMap:
     """
     document_ids = read_json(path)
     key = hash(tuple(document_ids))
-    shared = _open_maps.get(key)
-    if shared is not None and len(shared) == len(document_ids):
-        # A loop over pairs needs no second list of all ids.
-        if all(map(eq, shared.document_ids, document_ids)):
-            return shared
+    open_map = _open_maps.get(key)
+    if open_map is not None and len(open_map) == len(document_ids):
+        # Different ids may have equal hashes. A loop over pairs needs no second list of all ids.
+        if all(map(eq, open_map.document_ids, document_ids)):
+            return open_map
     ids = IdMap(document_ids)
     _open_maps[key] = ids
     return ids
@@ -367,7 +372,8 @@ class IdMaps:
     def document_ids(self) -> Sequence[str]:
         """The document of each row."""
         if len(self.maps) == 1:
-            return self.maps[0][0].document_ids
+            ids, _ = self.maps[0]
+            return ids.document_ids
         return _JoinedRowIds(self)
 
     @cached_property
@@ -391,10 +397,13 @@ class IdMaps:
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents; see `IdMap.group_rows`.
 
-        Groups are ordered by map, so that the rows of a map are adjacent and ascend from map to
-        map.
+        Each document is looked up in the maps, one after the other, until one has it. Groups are
+        ordered by map, so that the rows of a map are adjacent and ascend from map to map.
         """
-        parts = [RowGroups(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))]
+        # Rows and starts of the groups that each map contributes. The empty arrays are for the case
+        # that there are no documents.
+        row_parts = [np.empty(0, np.int64)]
+        start_parts = [np.empty(0, np.int64)]
         group_index = np.empty(len(document_ids), np.int64)
         group_count = 0
         row_count = 0
@@ -411,7 +420,8 @@ class IdMaps:
 
             is_found = positions != NOT_FOUND
             found = ids.group_at(positions[is_found])
-            parts.append(RowGroups(found.rows + first_row, found.starts + row_count, missing[:0]))
+            row_parts.append(found.rows + first_row)
+            start_parts.append(found.starts + row_count)
             group_index[missing[is_found]] = found.group_index + group_count
             group_count += len(found.starts)
             row_count += len(found.rows)
@@ -419,14 +429,13 @@ class IdMaps:
 
         if len(missing):
             _raise_unknown({document_ids[i] for i in missing.tolist()})
-        rows = np.concatenate([part.rows for part in parts])
-        starts = np.concatenate([part.starts for part in parts])
-        return RowGroups(rows, starts, group_index)
+        return RowGroups(np.concatenate(row_parts), np.concatenate(start_parts), group_index)
 
     def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
         """Return the k best documents with a score above 0; see `IdMap.best_documents`."""
         if len(self.maps) == 1:
-            return self.maps[0][0].best_documents(scores, k, rows)
+            ids, _ = self.maps[0]
+            return ids.best_documents(scores, k, rows)
         hits = np.flatnonzero(scores > 0)
         hit_rows = hits if rows is None else rows[hits]
         return top_k(scores[hits], self.document_ids, k, hit_rows)
@@ -457,8 +466,9 @@ class _JoinedRowIds(Sequence[str]):
             return [self[i] for i in range(*row.indices(len(self)))]
         if row < 0:
             row += len(self)
-        number = bisect_right(self._first_rows, row) - 1
-        return self._row_ids[number][row - self._first_rows[number]]
+        map_number = bisect_right(self._first_rows, row) - 1
+        row_in_map = row - self._first_rows[map_number]
+        return self._row_ids[map_number][row_in_map]
 
     def __iter__(self) -> Iterator[str]:
         """Yield the document of each row."""

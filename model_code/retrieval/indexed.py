@@ -191,6 +191,7 @@ class SegmentedRetriever(Retriever[Any]):
         ]
 
     def _score_documents(self, query: Any, documents: Sequence[str]) -> np.ndarray:
+        """Return the score of each document (n,) by the segment that contains it, float64."""
         score_of: dict[str, float] = {}
         for segment, segment_documents in _group_by_segment(self.segments, documents).items():
             (scores,) = segment.retriever.score_encoded(query, [segment_documents])
@@ -209,6 +210,7 @@ class SegmentedRetriever(Retriever[Any]):
     def _search_variant(
         self, name: str, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
+        """Search all segments in another way that the kind offers; see `Retriever.variants`."""
         if allowed is not None:
             raise FreshetError(
                 f"variant {name} cannot filter the documents of several segments; "
@@ -222,15 +224,15 @@ class SegmentedRetriever(Retriever[Any]):
 
     def without_known_words(self) -> SegmentedRetriever:
         """Return the same search without known queries; this one if no known query counts."""
-        segments: list[RetrieverSegment] = []
+        plain_segments: list[RetrieverSegment] = []
+        counts_known_queries = False
         for segment in self.segments:
             retriever: Any = segment.retriever.without_known_words()
-            segments.append(segment.of(retriever))
-        is_plain = all(
-            plain.retriever is segment.retriever
-            for plain, segment in zip(segments, self.segments, strict=True)
-        )
-        return self if is_plain else SegmentedRetriever(segments)
+            plain_segments.append(segment.of(retriever))
+            # A retriever that counts no known query returns itself.
+            if retriever is not segment.retriever:
+                counts_known_queries = True
+        return SegmentedRetriever(plain_segments) if counts_known_queries else self
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Return the contributions of the matched tokens, the heaviest first.
@@ -261,9 +263,13 @@ def find_segment(segments: Sequence[RetrieverSegment], document_id: str) -> Retr
 def _group_by_segment(
     segments: Sequence[RetrieverSegment], document_ids: Collection[str]
 ) -> dict[RetrieverSegment, Any]:
-    """Group documents by the segment that contains them; FreshetError if one is in no segment."""
+    """Group documents by the segment that contains them; FreshetError if one is in no segment.
+
+    A group is a collection of document ids.
+    """
     if isinstance(document_ids, AllowedDocuments):
         return _allowed_by_segment(segments, document_ids)
+
     groups: dict[RetrieverSegment, Collection[str]] = {}
     missing = set(document_ids)
     for segment in reversed(segments):
@@ -281,7 +287,12 @@ def _group_by_segment(
 def _allowed_by_segment(
     segments: Sequence[RetrieverSegment], allowed: AllowedDocuments
 ) -> dict[RetrieverSegment, Any]:
-    """Return the allowed documents of each segment that has some."""
+    """Return the allowed documents of each segment that has some.
+
+    Raises:
+        FreshetError: If the filter was made for another number of segments.
+    """
+    # Raises the error.
     allowed.masks(len(segments))
     groups = {}
     for number, segment in enumerate(segments):
@@ -314,10 +325,18 @@ def _search_remaining(
 def _merge_rankings(
     rankings: Sequence[Sequence[Ranking]], query_count: int, k: int
 ) -> list[Ranking]:
-    """Merge the rankings of all segments for each of the queries, and keep the k best."""
+    """Merge the rankings of all segments for each of the queries, and keep the k best.
+
+    Args:
+        rankings: For each segment, one ranking per query.
+        query_count: Number of queries.
+        k: Number of documents per query.
+    """
     if len(rankings) == 1:
         return [list(ranking[:k]) for ranking in rankings[0]]
-    return [
-        rank_best_first(chain.from_iterable(segment[i] for segment in rankings), k)
-        for i in range(query_count)
-    ]
+
+    merged = []
+    for i in range(query_count):
+        hits = chain.from_iterable(segment_rankings[i] for segment_rankings in rankings)
+        merged.append(rank_best_first(hits, k))
+    return merged

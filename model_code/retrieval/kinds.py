@@ -158,6 +158,7 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever
 
 
 def _opener(kind: str) -> Callable[..., IndexedRetriever]:
+    """Return the function `open_folders` of a kind, with or without training."""
     if kind in TRAINED_KINDS:
         return trained_kind(kind).open_folders
     module: ModuleType = importlib.import_module(UNTRAINED_KINDS[kind])

@@ -84,16 +84,21 @@ class SortedIds(Sequence[str]):
         return self.position(document_id) != NOT_FOUND
 
     def position(self, document_id: object) -> int:
-        """Return the position of an id, or `NOT_FOUND`."""
+        """Return the position of an id, or `NOT_FOUND`.
+
+        A dictionary answers for few ids. Among many, the sorted hashes are searched.
+        """
         if len(self) <= MAX_IDS_IN_DICTIONARY:
             return self._positions.get(document_id, NOT_FOUND)
         if not isinstance(document_id, str):
             return NOT_FOUND
+
         text = document_id.encode(*_ENCODING)
+        wanted_hash = hash(document_id)
         hashes, positions = self._hashes
-        wanted = hash(document_id)
-        i = bisect_left(hashes, wanted)
-        while i < len(hashes) and hashes[i] == wanted:
+        i = bisect_left(hashes, wanted_hash)
+        # Different ids may have equal hashes, so the text decides.
+        while i < len(hashes) and hashes[i] == wanted_hash:
             position = positions[i]
             if self._text[self._starts[position] : self._starts[position + 1]] == text:
                 return position
@@ -101,20 +106,25 @@ class SortedIds(Sequence[str]):
         return NOT_FOUND
 
     def find(self, document_ids: Sequence[str]) -> np.ndarray:
-        """Return the position of each of n ids, or `NOT_FOUND`, shape (n,), int64."""
+        """Return the position of each of n ids, or `NOT_FOUND`, shape (n,), int64.
+
+        Array operations look up many ids at once. They are only right if every id is present and
+        its hash is unique. So their result is checked, and a loop is used if it is wrong.
+        """
         count = len(document_ids)
         if len(self) <= MAX_IDS_IN_DICTIONARY or count < MIN_IDS_FOR_ARRAYS:
             return np.fromiter(map(self.position, document_ids), np.int64, count)
 
         hashes, positions = self._hashes
-        wanted = np.fromiter(map(hash, document_ids), np.int64, count)
-        places = np.searchsorted(np.frombuffer(hashes, np.int64), wanted)
-        places = np.minimum(places, len(self) - 1)
-        found = np.frombuffer(positions, np.int32)[places].astype(np.int64)
+        wanted_hashes = np.fromiter(map(hash, document_ids), np.int64, count)
+        hash_numbers = np.searchsorted(np.frombuffer(hashes, np.int64), wanted_hashes)
+        # A hash above all others has the number len(self), at which there is no position.
+        hash_numbers = np.minimum(hash_numbers, len(self) - 1)
+        found = np.frombuffer(positions, np.int32)[hash_numbers].astype(np.int64)
+
         texts = [document_id.encode(*_ENCODING) for document_id in document_ids]
         if self._are_at(found, texts):
             return found
-        # An id is missing, or the hashes of two ids are equal.
         return np.fromiter(map(self.position, document_ids), np.int64, count)
 
     def _are_at(self, positions: np.ndarray, texts: Sequence[bytes]) -> bool:
@@ -125,12 +135,17 @@ class SortedIds(Sequence[str]):
         all_starts = np.frombuffer(self._starts, np.int64)
         starts = all_starts[positions]
         lengths = all_starts[positions + 1] - starts
-        if not np.array_equal(lengths, np.fromiter(map(len, texts), np.int64, len(texts))):
+        wanted_lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        if not np.array_equal(lengths, wanted_lengths):
             return False
-        ends = np.cumsum(lengths)
-        shifts = np.repeat(starts - (ends - lengths), lengths)
-        own_text = np.frombuffer(self._text, np.uint8)[shifts + np.arange(ends[-1])]
-        return own_text.tobytes() == b"".join(texts)
+
+        # Copy the ids one after the other. Byte i of the copy is byte i + shifts[i] of the buffer.
+        ends_in_copy = np.cumsum(lengths)
+        starts_in_copy = ends_in_copy - lengths
+        shifts = np.repeat(starts - starts_in_copy, lengths)
+        buffer = np.frombuffer(self._text, np.uint8)
+        copy = buffer[shifts + np.arange(ends_in_copy[-1])]
+        return copy.tobytes() == b"".join(texts)
 
     @cached_property
     def _positions(self) -> dict[Any, int]:

@@ -179,7 +179,8 @@ class Retriever(ABC, Generic[Queries]):
             return self.search_encoded(queries, k, allowed)
 
         proposals = self.search_encoded(queries, max(k, self.candidate_depth), allowed)
-        candidates = [sorted(dict(ranking)) for ranking in proposals]
+        # `top_k_ranking` needs ascending ids.
+        candidates = [sorted(document for document, _ in ranking) for ranking in proposals]
         scores = self.score_encoded(queries, candidates)
         return [
             top_k_ranking(document_ids, values, k)

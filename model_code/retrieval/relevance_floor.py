@@ -95,9 +95,12 @@ class RelevanceFloor:
     def learn(cls, retriever: Retriever, texts: Sequence[str], seed: int = 0) -> RelevanceFloor:
         """Learn the floor of a retriever: how well a hit must fit its query to be relevant.
 
-        Everyday queries, which ask for nothing in the corpus, show how well unrelated documents
-        fit. Queries of random words from the corpus fit better. The floor is a high quantile of the
-        everyday fits, but no higher than the random fits, and no lower than a share of them.
+        A fit is a score that is comparable between queries. Most corpora do not answer the everyday
+        queries, so their best fits show how well unrelated documents fit. The floor is a high
+        quantile of these fits.
+
+        A corpus may answer everyday queries, or share no word with them. Then their fits say
+        little. So the fits of queries of random corpus words limit the floor from both sides.
 
         Args:
             retriever: The retriever.
@@ -108,14 +111,17 @@ class RelevanceFloor:
         queries = random_queries(texts, seed)
         if len(texts) < MIN_DOCUMENTS or not queries:
             return cls({})
+
+        # By component, the fit of each query's best hit.
         everyday_fits = _best_fits(retriever, EVERYDAY_QUERIES)
         random_fits = _best_fits(retriever, queries)
+
         thresholds = {}
-        for name, fits in everyday_fits.items():
+        for component, fits in everyday_fits.items():
             everyday_fit = np.quantile(fits, EVERYDAY_QUANTILE)
-            random_fit = np.quantile(random_fits[name], RANDOM_QUANTILE)
-            lowest = MIN_SHARE_OF_RANDOM * random_fit
-            thresholds[name] = float(np.clip(everyday_fit, lowest, random_fit))
+            highest_floor = np.quantile(random_fits[component], RANDOM_QUANTILE)
+            lowest_floor = MIN_SHARE_OF_RANDOM * highest_floor
+            thresholds[component] = float(np.clip(everyday_fit, lowest_floor, highest_floor))
         return cls(thresholds)
 
     def is_below(self, fits: Mapping[str, np.ndarray], count: int) -> list[bool]:
@@ -125,6 +131,7 @@ class RelevanceFloor:
             fits: Fit of each document, shape (n,), by component.
             count: Number n of documents.
         """
+        # Without thresholds, no document is below the floor.
         is_below = np.full(count, bool(self.thresholds))
         for name, threshold in self.thresholds.items():
             is_below &= fits[name] < threshold
@@ -135,28 +142,37 @@ def _best_fits(retriever: Retriever, queries: Sequence[str]) -> dict[str, list[f
     """Return the best fit among the first hits of each query, by component; 0 without hits."""
     encoded = retriever.encode_queries(queries)
     rankings = retriever.search_and_rerank(encoded, HITS_PER_QUERY)
-    candidates = [sorted(dict(ranking)) for ranking in rankings]
+    hits = [sorted(document for document, _ in ranking) for ranking in rankings]
+
     best_fits: dict[str, list[float]] = {}
-    for fits in retriever.fits(encoded, candidates):
-        for name, values in fits.items():
-            best = float(values.max()) if len(values) else 0.0
-            best_fits.setdefault(name, []).append(best)
+    for fits_of_query in retriever.fits(encoded, hits):
+        for component, fits in fits_of_query.items():
+            best_fit = float(fits.max()) if len(fits) else 0.0
+            best_fits.setdefault(component, []).append(best_fit)
     return best_fits
 
 
 def random_queries(texts: Sequence[str], seed: int) -> list[str]:
     """Return queries whose words are drawn from random texts; an empty list if no text has a word.
 
-     random_queries(["river bank", "tax law"], seed=1)[0].split()[0] in "river bank tax law"
+    >>> random_queries(["river bank", "tax law"], seed=1)[0].split()[0] in "river bank tax law"
     True
     """
-    draw = random.Random(seed)
-    words_of_texts = [words for words in map(split_search_words, texts) if words]
+    words_of_texts = []
+    for text in texts:
+        words_of_text = split_search_words(text)
+        if words_of_text:
+            words_of_texts.append(words_of_text)
     if not words_of_texts:
         return []
+
+    generator = random.Random(seed)
     queries = []
     for _ in range(RANDOM_QUERIES):
-        length = draw.randint(MIN_QUERY_WORDS, MAX_QUERY_WORDS)
-        words = [draw.choice(draw.choice(words_of_texts)) for _ in range(length)]
+        length = generator.randint(MIN_QUERY_WORDS, MAX_QUERY_WORDS)
+        words = []
+        for _ in range(length):
+            words_of_text = generator.choice(words_of_texts)
+            words.append(generator.choice(words_of_text))
         queries.append(" ".join(words))
     return queries

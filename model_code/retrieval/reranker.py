@@ -72,6 +72,7 @@ class Reranker:
 
 @lru_cache(maxsize=2)
 def _load_model(name: str) -> CrossEncoder:
+    """Load a cross-encoder from a folder or the hub; FreshetError if that fails."""
     try:
         from sentence_transformers import CrossEncoder
     except ImportError:

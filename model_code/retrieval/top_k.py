@@ -83,7 +83,8 @@ def top_k(
             if score > best.get(document, -inf):
                 best[document] = score
 
-        if len(best) >= k or len(rows) == len(scores):
+        all_rows_are_ranked = len(rows) == len(scores)
+        if len(best) >= k or all_rows_are_ranked:
             return rank_best_first(best.items(), k)
         # Some documents have several of the best passages, so k documents need more rows.
         depth *= 2
@@ -115,12 +116,13 @@ def top_k_positive(
     _require_positive(k)
     depth = k
     while True:
+        # Keys of passages, best first, of which the first key of each document is kept.
         keys = _best_keys(scores, document_numbers, depth)
-        key_count = len(keys)
+        all_passages_are_ranked = len(keys) < depth
         if has_repeated_documents:
             _, first_occurrences = np.unique(keys & _NUMBER_MASK, return_index=True)
             keys = keys[np.sort(first_occurrences)]
-        if len(keys) >= k or key_count < depth:
+        if len(keys) >= k or all_passages_are_ranked:
             break
         # Some documents have several of the best passages, so k documents need more keys.
         depth *= 2
@@ -132,7 +134,10 @@ def top_k_positive(
 
 
 def _best_keys(scores: np.ndarray, document_numbers: np.ndarray, count: int) -> np.ndarray:
-    """Return the keys of the `count` best scores above 0, in descending order."""
+    """Return the keys of the `count` best scores above 0, in descending order.
+
+    The upper 32 bits of a key hold the bits of the score, the lower 32 bits the document's number.
+    """
     rows: np.ndarray | slice = slice(None)
     if len(scores) > MIN_SCORES_FOR_GROUPS:
         rows = select_best_rows(scores, count)
@@ -167,23 +172,25 @@ def rank_best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -
 def select_best_rows(scores: np.ndarray, count: int) -> np.ndarray:
     """Return the rows of the `count` best scores, ascending, and of scores equal to the last one.
 
-    All rows are returned if so many scores are NaN that no threshold can be found.
+    A first threshold, which is cheap to find, leaves few rows. Among these the exact threshold is
+    found. All rows are returned if so many scores are NaN that no threshold can be found.
 
     >>> select_best_rows(np.array([0.5, 0.9, 0.5, 0.2]), count=2).tolist()
     [0, 1, 2]
     """
     if count >= len(scores):
         return np.arange(len(scores))
-    floor = _score_floor(scores, count)
-    if np.isnan(floor):
+    threshold = _first_threshold(scores, count)
+    if np.isnan(threshold):
         return np.arange(len(scores))
 
-    rows = np.flatnonzero(scores >= floor)
+    rows = np.flatnonzero(scores >= threshold)
     row_scores = scores[rows]
-    return rows[row_scores >= _nth_best(row_scores, count)]
+    exact_threshold = _nth_best(row_scores, count)
+    return rows[row_scores >= exact_threshold]
 
 
-def _score_floor(scores: np.ndarray, count: int) -> np.floating:
+def _first_threshold(scores: np.ndarray, count: int) -> np.floating:
     """Return a value that the `count` best scores and few other scores reach.
 
     The scores are split into groups. At least `count` scores reach the `count`-th best group
@@ -195,6 +202,7 @@ def _score_floor(scores: np.ndarray, count: int) -> np.floating:
     group_size = len(scores) // group_count
     if group_size < 2:
         return _nth_best(scores, count)
+    # A column is a group. The last scores, which do not fill a row, belong to no group.
     groups = scores[: group_size * group_count].reshape(group_size, group_count)
     return _nth_best(groups.max(axis=0), count)
 
@@ -231,9 +239,14 @@ def search_filtered(
     for i, ranking in enumerate(search(queries, first_depth)):
         depth = first_depth
         hits = [hit for hit in ranking if keep(hit[0])]
-        while len(hits) < k and len(ranking) == depth and depth < max_depth:
+        while len(hits) < k and depth < max_depth:
+            # A ranking shorter than the depth holds all documents that match.
+            found_all_matches = len(ranking) < depth
+            if found_all_matches:
+                break
             depth = min(max_depth, 2 * depth)
-            ranking = search(queries[i : i + 1], depth)[0]
+            query = queries[i : i + 1]
+            (ranking,) = search(query, depth)
             hits = [hit for hit in ranking if keep(hit[0])]
         filtered.append(hits[:k])
     return filtered

@@ -78,12 +78,18 @@ def split_unfinished_word(text: str) -> UnfinishedWord:
     >>> split_unfinished_word("river ").word
     ''
     """
+    no_unfinished_word = UnfinishedWord(text, "")
     words = split_search_words(text)
-    if not words or not text.endswith(words[-1]) or len(words[-1]) < MIN_PREFIX_LETTERS:
-        return UnfinishedWord(text, "")
+    if not words:
+        return no_unfinished_word
+
     last_word = words[-1]
-    if not fold_characters(last_word)[-1:].isalnum():
-        return UnfinishedWord(text, "")
+    # A blank or a sign after the last word shows that the word is finished.
+    is_at_end = text.endswith(last_word)
+    # A word such as "c++" ends with a sign, and no longer word begins with it.
+    ends_with_letter = fold_characters(last_word)[-1:].isalnum()
+    if not is_at_end or not ends_with_letter or len(last_word) < MIN_PREFIX_LETTERS:
+        return no_unfinished_word
     return UnfinishedWord(text.removesuffix(last_word), last_word)
 
 
@@ -94,6 +100,9 @@ def completed_stems(
     document_frequency: Callable[[str], int],
 ) -> list[str]:
     """Return the terms of an index that words with a given beginning have.
+
+    A term is the stem of a word. The parts of an identifier are terms too, so the last part of the
+    unfinished word is completed as well.
 
     Args:
         word: The unfinished word, as typed.
@@ -106,20 +115,26 @@ def completed_stems(
         At most `MAX_COMPLETIONS` terms, those of the most passages first.
     """
     folded = fold_characters(word)
-    last_part = [part for part in IDENTIFIER_BOUNDARY.split(folded) if part][-1]
-    found: dict[str, int] = {}
+    identifier_parts = [part for part in IDENTIFIER_BOUNDARY.split(folded) if part]
+    last_part = identifier_parts[-1]
+
+    # The number of passages that contain each term.
+    frequencies: dict[str, int] = {}
     for prefix in {fold_letters(folded), fold_letters(last_part)}:
         if len(prefix) < MIN_PREFIX_LETTERS:
             continue
-        found.update(terms_with_prefix(prefix))
+        frequencies.update(terms_with_prefix(prefix))
+
         # A stem may be shorter than the typed letters: a word that begins with "embankm" is
         # "embankment", and its stem is "embank". So possible whole words are stemmed as well.
-        for stem in set(analyzer.stem([prefix + tail for tail in TAILS])):
+        possible_words = [prefix + tail for tail in TAILS]
+        for stem in set(analyzer.stem(possible_words)):
             frequency = document_frequency(stem)
             if frequency:
-                found[stem] = frequency
-    by_frequency = sorted(found, key=lambda term: (-found[term], term))
-    return by_frequency[:MAX_COMPLETIONS]
+                frequencies[stem] = frequency
+
+    most_frequent_first = sorted(frequencies, key=lambda term: (-frequencies[term], term))
+    return most_frequent_first[:MAX_COMPLETIONS]
 
 
 def corrected_stem(
@@ -138,10 +153,13 @@ def corrected_stem(
     folded = fold_letters(fold_characters(word))
     if len(folded) < MIN_TYPO_LETTERS or not folded.isalpha():
         return None
-    stems = set(analyzer.stem(sorted(_edits(folded))))
+
+    edited_words = sorted(_edits(folded))
+    stems = set(analyzer.stem(edited_words))
     frequencies = {stem: document_frequency(stem) for stem in stems if len(stem) > 1}
+    # Of equally frequent stems, the first in the alphabet is taken.
     best = max(sorted(frequencies), key=frequencies.__getitem__, default=None)
-    if best is None or not frequencies[best]:
+    if best is None or frequencies[best] == 0:
         return None
     return best
 
@@ -151,19 +169,22 @@ def _edits(word: str) -> Iterable[str]:
 
     Letters are inserted and replaced from the alphabet of the word's last letter.
 
-     {"grape", "grpaes", "grades", "grapples"}.intersection(_edits("grapes")) == {
-    ...     "grape", "grpaes", "grades"}
-    True
+    >>> one_edit_words = set(_edits("grapes"))
+    >>> [word in one_edit_words for word in ("grape", "grpaes", "grades", "grapples")]
+    [True, True, True, False]
     """
     alphabet = next((letters for letters in ALPHABETS if word[-1] in letters), "")
     for position in range(1, len(word) + 1):
         head = word[:position]
         tail = word[position:]
+        # Insert a letter.
         for letter in alphabet:
             yield head + letter + tail
         if tail:
+            # Delete a letter, then replace it.
             yield head + tail[1:]
             for letter in alphabet:
                 yield head + letter + tail[1:]
         if len(tail) > 1:
+            # Swap two neighbouring letters.
             yield head + tail[1] + tail[0] + tail[2:]
