@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,6 +83,21 @@ class Added:
     solution: Solution
 
 
+class Guess(NamedTuple):
+    """An approximate solution of a document, from one round of the solver.
+
+    Attributes:
+        members: Working set: sorted rows of Z whose constraints were considered, shape (k,).
+        vector: Vector near the solution, shape (H,), float64.
+        needs_pass: Whether many rows outside of the working set may be violated. Another pass over
+            Z is then worth its time.
+    """
+
+    members: np.ndarray
+    vector: np.ndarray
+    needs_pass: bool
+
+
 def mean_query(queries: np.ndarray) -> np.ndarray:
     """Return the mean (H,) of query vectors (m, H), as float64 values that float32 can hold.
 
@@ -138,11 +154,12 @@ class IncDsiAdder:
             SettingsError: If a vector holds a number that is not finite.
         """
         self._check_new(documents)
+        # A pass computes one score for each document of the chunk and each one of the state.
         max_documents = MAX_BATCH_SCORES // max(1, len(self.state))
-        size = max(1, min(MAX_BATCH_DOCUMENTS, max_documents))
+        chunk_size = max(1, min(MAX_BATCH_DOCUMENTS, max_documents))
         added: list[Added] = []
-        for start in range(0, len(documents), size):
-            added.extend(self._add_chunk(documents[start : start + size]))
+        for start in range(0, len(documents), chunk_size):
+            added.extend(self._add_chunk(documents[start : start + chunk_size]))
         return added
 
     def delete(self, ids: Iterable[str]) -> None:
@@ -185,20 +202,24 @@ class IncDsiAdder:
            pass only if it leaves too many rows whose constraints may be violated.
         """
         seeds = [Start(scores.seeds()) for scores in rivals]
-        first = self._guess_all(documents, rivals, seeds)
+        first_guesses = self._guess_all(documents, rivals, seeds)
         starts = self._with_passes(
-            [Start(members) for members, _, _ in first], [vector for _, vector, _ in first]
+            [Start(guess.members) for guess in first_guesses],
+            [guess.vector for guess in first_guesses],
         )
 
-        second = self._guess_all(documents, rivals, starts)
-        for number, (members, _, _) in enumerate(second):
-            starts[number] = Start(members, starts[number].scan)
+        second_guesses = self._guess_all(documents, rivals, starts)
+        starts = [
+            Start(guess.members, start.scan)
+            for guess, start in zip(second_guesses, starts, strict=True)
+        ]
 
-        doubtful = [number for number, (_, _, is_doubtful) in enumerate(second) if is_doubtful]
-        renewed = self._with_passes(
-            [starts[number] for number in doubtful], [second[number][1] for number in doubtful]
+        numbers = [number for number, guess in enumerate(second_guesses) if guess.needs_pass]
+        new_starts = self._with_passes(
+            [starts[number] for number in numbers],
+            [second_guesses[number].vector for number in numbers],
         )
-        for number, start in zip(doubtful, renewed, strict=True):
+        for number, start in zip(numbers, new_starts, strict=True):
             starts[number] = start
         return starts
 
@@ -214,20 +235,21 @@ class IncDsiAdder:
 
     def _guess_all(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals], starts: Sequence[Start]
-    ) -> list[tuple[np.ndarray, np.ndarray, bool]]:
-        """Guess the vector of each document of a batch; see `guess`.
+    ) -> list[Guess]:
+        """Guess the vector of each document of a batch; see `guess_solution`.
 
         For this, each guess is added to the state, so that the guesses after it take it into
         account. The state is restored afterwards. The solver tests documents of the batch one by
         one in any case, so their rows are left out of the working sets.
         """
         count = len(self.state)
-        guesses: list[tuple[np.ndarray, np.ndarray, bool]] = []
+        guesses: list[Guess] = []
         try:
             for document, scores, start in zip(documents, rivals, starts, strict=True):
-                members, vector, is_doubtful = guess(self._objective(document, scores), start)
-                guesses.append((members[members < count], vector, is_doubtful))
-                self.state.append(document.id, vector, scores.scan.vector)
+                guess = guess_solution(self._objective(document, scores), start)
+                members_before_batch = guess.members[guess.members < count]
+                guesses.append(guess._replace(members=members_before_batch))
+                self.state.append(document.id, guess.vector, scores.scan.vector)
         finally:
             self.state.truncate(count)
         return guesses
@@ -249,7 +271,13 @@ class IncDsiAdder:
         )
 
     def _add(self, document: NewDocument, rivals: Rivals, start: Start) -> Added:
-        """Solve for the vector of a document, and add the document to the state."""
+        """Solve for the vector of a document, and add the document to the state.
+
+        Args:
+            document: The document.
+            rivals: Scores of the existing documents for the mean query of this document.
+            start: First working set of the solver, and a pass over Z if one was made.
+        """
         objective = self._objective(document, rivals)
         solution = solve(objective, start)
         broken = objective.broken(solution.suspects, solution.vector)
@@ -275,7 +303,7 @@ class IncDsiAdder:
             batch_ids.add(document.id)
 
 
-def guess(objective: AdditionObjective, start: Start) -> tuple[np.ndarray, np.ndarray, bool]:
+def guess_solution(objective: AdditionObjective, start: Start) -> Guess:
     """Approximate the solution of a document by one round of the solver, without a new pass.
 
     Args:
@@ -284,21 +312,21 @@ def guess(objective: AdditionObjective, start: Start) -> tuple[np.ndarray, np.nd
             violates are added to the working set.
 
     Returns:
-        The new working set (sorted rows), a vector (H,) near the solution, and whether another pass
-        is worth its time. It is if many rows outside of the working set may be violated. The last
-        value is False if `start` has no pass.
+        The guess. It asks for another pass only if `start` has one.
     """
     members = start.members
     scan = start.scan
     if scan is None:
         vector, _ = minimize_problem(objective.problem(members))
-        return members, vector, False
+        return Guess(members, vector, needs_pass=False)
 
     others = difference(objective.suspects(scan, scan.vector), members)
     violated = objective.violated(others, scan.vector)
     if not len(violated):
-        return members, scan.vector, False
-    members = sorted_union(members, violated[: max(MEMBERS_PER_ROUND, len(members))])
+        return Guess(members, scan.vector, needs_pass=False)
+
+    worst = violated[: max(MEMBERS_PER_ROUND, len(members))]
+    members = sorted_union(members, worst)
     vector, _ = minimize_problem(objective.problem(members), scan.vector)
-    is_doubtful = too_many_suspects(objective.suspects(scan, vector), objective)
-    return members, vector, is_doubtful
+    needs_pass = too_many_suspects(objective.suspects(scan, vector), objective)
+    return Guess(members, vector, needs_pass)

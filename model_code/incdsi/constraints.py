@@ -48,8 +48,12 @@ MAX_BUILD_QUERIES = 20_000
 # A query finds its document if the document has at most this rank.
 FOUND_RANK = 10
 
-FORMAT, KIND = 2, "known_queries"
-CONSTRAINTS, VECTORS = "constraints.json", "vectors.npy"
+# Version of the format of a cache folder, the kind of folder in its manifest, and its files.
+FORMAT = 2
+KIND = "known_queries"
+CONSTRAINTS = "constraints.json"
+VECTORS = "vectors.npy"
+# Folder inside a cache folder that holds an unfinished encoding.
 ENCODING = "encoding"
 
 AnsweredQuery = tuple[str, str]
@@ -159,13 +163,18 @@ class PreparedConstraints:
         Args:
             view: The segment of the constraints, with its removed documents and changed queries.
         """
-        changed: dict[str, set[str]] = {}
+        # Normalised known queries of each document whose known queries changed.
+        new_queries: dict[str, set[str]] = {}
         for document_id, queries in view.known.items():
-            changed[document_id] = {query.key[1] for query in resolve_queries(queries)}
+            new_queries[document_id] = set()
+            for query in resolve_queries(queries):
+                _, normalized_text = query.key
+                new_queries[document_id].add(normalized_text)
 
         is_live = np.zeros(len(self.keys), bool)
         for row, document_id in enumerate(self.constraints.document_ids):
-            is_known = document_id not in changed or self.keys[row] in changed[document_id]
+            has_changed = document_id in new_queries
+            is_known = not has_changed or self.keys[row] in new_queries[document_id]
             is_live[row] = document_id in view and is_known
         return is_live
 
@@ -337,6 +346,10 @@ def document_constraints(score: FusedScore, document: SolvedDocument) -> Constra
 
 
 def _write_cache(constraints: Constraints, cache: Path) -> None:
+    """Write constraints to a cache folder, and delete the encoding that it may hold.
+
+    The manifest is written last, because a folder with a manifest counts as complete.
+    """
     facts: Mapping[str, object] = {
         "document_ids": constraints.document_ids,
         "texts": constraints.texts,
@@ -354,6 +367,7 @@ def _write_cache(constraints: Constraints, cache: Path) -> None:
 
 
 def _read_cache(cache: Path) -> Constraints:
+    """Read constraints that `_write_cache` wrote. The vectors are memory-mapped."""
     facts = read_json(cache / CONSTRAINTS)
     return Constraints(
         facts["document_ids"],

@@ -148,15 +148,18 @@ class KnownQueries:
             margin: Margin gamma2 in units of the fused score. It lowers the limits.
         """
         distance = vector_norm(vector - self.prior)
+        # `prior_products` are float32 products, whose rounding error is bounded as well.
         rounding = float32_error(len(vector)) * vector_norm(self.prior)
-        highest_rises = self.lengths * ((distance + rounding) * BOUND_ENLARGEMENT)
+        possible_rises = self.lengths * ((distance + rounding) * BOUND_ENLARGEMENT)
         allowed_rises = self.allowed_rises
+        # Without a margin, the subtraction would only take time.
         if margin:
             allowed_rises = allowed_rises - margin * self.scales
-        rows = np.flatnonzero(highest_rises > allowed_rises)
-        exact = row_dots(np.asarray(self.vectors[rows], np.float32), vector)
+        rows = np.flatnonzero(possible_rises > allowed_rises)
+
+        products = row_dots(np.asarray(self.vectors[rows], np.float32), vector)
         limits = self.limits[rows] - margin * self.scales[rows]
-        return rows[exact > limits + TOLERANCE * self.scales[rows]]
+        return rows[products > limits + TOLERANCE * self.scales[rows]]
 
     @cached_property
     def allowed_rises(self) -> np.ndarray:
@@ -220,10 +223,14 @@ class FusedSolver:
             A record of each solved document.
         """
         self.arrivals = arrivals
-        self.first_rows, self.row_documents = self._arrange_rows()
+        # Rows of the segment in the order of the arrivals, and the arrival of each of them.
+        self.ordered_rows, self.row_documents = self._arrange_rows()
+        # Position in `ordered_rows` at which each arrival begins.
         self.document_starts = np.flatnonzero(np.diff(self.row_documents, prepend=-1))
-        self._ordered = self.vectors[self.first_rows].astype(np.float64)
-        self._position_of_row = np.argsort(self.first_rows)
+        # Vectors of the ordered rows, and the position among them of each row of the segment.
+        self._ordered_vectors = self.vectors[self.ordered_rows].astype(np.float64)
+        self._position_of_row = np.argsort(self.ordered_rows)
+
         numbers = [number for number, arrival in enumerate(arrivals) if arrival.queries]
         solved: list[SolvedDocument] = []
         for first in range(0, len(numbers), ENCODED_DOCUMENTS):
@@ -240,14 +247,15 @@ class FusedSolver:
         Returns:
             Row numbers (n,), and for each of them the position (n,) of its document in `arrivals`.
         """
-        groups = [self.ids.rows_of([arrival.document_id]) for arrival in self.arrivals]
-        counts = [len(rows) for rows in groups]
-        return np.concatenate(groups), np.repeat(np.arange(len(groups)), counts)
+        rows_by_arrival = [self.ids.rows_of([arrival.document_id]) for arrival in self.arrivals]
+        row_counts = [len(rows) for rows in rows_by_arrival]
+        positions = np.arange(len(self.arrivals))
+        return np.concatenate(rows_by_arrival), np.repeat(positions, row_counts)
 
     def replace_vector(self, row: int, vector: np.ndarray) -> None:
-        """Replace the encoding of a document by its solved vector (H,), float32."""
+        """Replace the encoding in a row of the segment by the solved vector (H,), float32."""
         self.vectors[row] = vector
-        self._ordered[self._position_of_row[row]] = vector
+        self._ordered_vectors[self._position_of_row[row]] = vector
 
     def vectors_before(self, number: int) -> np.ndarray:
         """Return the vectors (r, H) of the documents before an arrival, float64.
@@ -257,7 +265,8 @@ class FusedSolver:
         Args:
             number: Position of the arrival in `arrivals`.
         """
-        return self._ordered[: np.searchsorted(self.row_documents, number)]
+        count = np.searchsorted(self.row_documents, number)
+        return self._ordered_vectors[:count]
 
 
 class _Batch:
@@ -301,30 +310,36 @@ class _Batch:
     def _stack_constraints(self) -> None:
         """Join all earlier constraints and the queries of the batch to common arrays.
 
-        Constraints that do not apply any more get an infinite score, so that they limit nothing.
+        A constraint is a known query that a new document must not win from an older one. Until the
+        documents of the batch are solved, their queries limit nothing: the own score is infinite.
+        The same holds for constraints that do not apply any more.
         """
         queries = self.queries
-        size = len(queries.texts)
-        own = Constraints(
-            self.owners,
-            list(queries.texts),
-            queries.vectors,
-            queries.means,
-            queries.deviations,
-            np.full(size, np.inf),
-            np.zeros(size),
+        query_count = len(queries.texts)
+        constraints_of_batch = Constraints(
+            document_ids=self.owners,
+            texts=list(queries.texts),
+            vectors=queries.vectors,
+            means=queries.means,
+            deviations=queries.deviations,
+            own_scores=np.full(query_count, np.inf),
+            highest_bm25=np.zeros(query_count),
         )
         counts = None if queries.terms is None else self.score.count_terms(queries.terms)
         keys = [normalize_query(text) for text in queries.texts]
-        self.own = PreparedConstraints(own, keys, counts, row_norms(queries.vectors))
+        self.own = PreparedConstraints(
+            constraints_of_batch, keys, counts, row_norms(queries.vectors)
+        )
 
+        # Join the constraints of earlier documents and of the batch. The mask says which apply.
         parts = [part for part, _ in self.solver.parts]
-        parts.append(self.own)
-        self.constraints = Constraints.join([part.constraints for part in parts])
-        self.first_own = len(self.constraints) - size
         masks = [is_live for _, is_live in self.solver.parts]
-        masks.append(np.ones(size, bool))
-        self.constraints.own_scores[~np.concatenate(masks)] = np.inf
+        parts.append(self.own)
+        masks.append(np.ones(query_count, bool))
+        self.constraints = Constraints.join([part.constraints for part in parts])
+        self.first_own = len(self.constraints) - query_count
+        is_live = np.concatenate(masks)
+        self.constraints.own_scores[~is_live] = np.inf
         self.lengths = np.concatenate([part.lengths for part in parts])
 
         self.rows_of_key: dict[str, list[int]] = {}
@@ -344,12 +359,16 @@ class _Batch:
             yield _Chunk(self, start, min(start + CHUNK_DOCUMENTS, len(self.numbers)))
 
     def new_part(self) -> tuple[PreparedConstraints, np.ndarray]:
-        """Return the constraints that the batch adds for later ones, and a mask of ones."""
+        """Return the constraints that the solved batch adds for later batches, and a mask of ones.
+
+        The mask says that all of them apply. Only queries that find their document are constraints;
+        the own score of any other query is still infinite.
+        """
         own = self.own.constraints
         own.own_scores[:] = self.constraints.own_scores[self.first_own :]
         own.highest_bm25[:] = self.constraints.highest_bm25[self.first_own :]
-        kept = np.flatnonzero(np.isfinite(own.own_scores))
-        return self.own.select(kept), np.ones(len(kept), bool)
+        finding = np.flatnonzero(np.isfinite(own.own_scores))
+        return self.own.select(finding), np.ones(len(finding), bool)
 
 
 class _Chunk:
@@ -360,54 +379,68 @@ class _Chunk:
     """
 
     def __init__(self, batch: _Batch, start: int, stop: int) -> None:
-        """Score the queries of the documents from `start` to before `stop` of the batch."""
+        """Score the queries of the documents from `start` to before `stop` of the batch.
+
+        Args:
+            batch: The batch, with all constraints.
+            start: Position of the chunk's first document in the batch.
+            stop: Position of the document after the last one.
+        """
         self.solver = batch.solver
         self.score = batch.score
         self.constraints = batch.constraints
         self.batch = batch
         self.numbers = batch.numbers[start:stop]
 
+        # The queries of the chunk, and the first query of each document among them.
         first = batch.first_queries[start]
-        last = batch.first_queries[stop]
+        end = batch.first_queries[stop]
+        self.queries = batch.queries.part(first, end)
         self.first_queries = [row - first for row in batch.first_queries[start : stop + 1]]
+        # Position of the chunk's first query among all constraints.
         self.first_own = batch.first_own + first
-        self.queries = batch.queries.part(first, last)
+
+        # The best older documents for each query, and the BM25 score of the query's own document.
         self.competitors = self.score.competitors(self.queries, self.solver.search)
         self.own_bm25 = self.score.bm25_without(
-            self.solver.bm25, self.queries, batch.owners[first:last]
+            self.solver.bm25, self.queries, batch.owners[first:end]
         )
 
+        # Row of the segment of each document, which has one vector.
         self.rows = np.array([self._row_of(number) for number in self.numbers])
         # Products (c, m) of the c documents' encodings with the queries of the m constraints.
         self.prior_products = self.solver.vectors[self.rows] @ self.constraints.vectors.T
-        self._score_words(first, last)
+        self._score_words(first, end)
 
     def _row_of(self, number: int) -> int:
         """Return the row of the segment with the only vector of an arrival."""
         (row,) = self.solver.ids.rows_of([self.solver.arrivals[number].document_id]).tolist()
         return int(row)
 
-    def _score_words(self, first: int, last: int) -> None:
+    def _score_words(self, first: int, end: int) -> None:
         """Compute the BM25 scores that the solver needs, for all documents of the chunk at once.
 
         `bm25` (q, a) has the scores of all a arrivals for the q queries of the chunk.
         `constraint_bm25` (c, m) has the scores of the chunk's c documents for the m constraints.
+        Without a BM25 component, all scores are 0.
 
         Args:
             first: First query of the chunk in the batch.
-            last: Query of the batch after the last one of the chunk.
+            end: Query of the batch after the last one of the chunk.
         """
         solver = self.solver
         shared_terms = self.batch.shared_terms
-        self.bm25 = np.zeros((last - first, len(solver.arrivals)), np.float32)
+        self.bm25 = np.zeros((end - first, len(solver.arrivals)), np.float32)
         self.constraint_bm25 = np.zeros((len(self.numbers), len(self.constraints)), np.float32)
         if not shared_terms:
             return
 
-        by_row = shared_terms[-1].select(first, last).scores(solver.first_rows)
-        self.bm25 = np.maximum.reduceat(by_row, solver.document_starts, axis=1)
-        scores = [terms.scores(self.rows).T for terms in shared_terms]
-        self.constraint_bm25 = np.concatenate(scores, axis=1)
+        # The last item belongs to the queries of the batch. A document's best row counts.
+        chunk_terms = shared_terms[-1].select(first, end)
+        row_scores = chunk_terms.scores(solver.ordered_rows)
+        self.bm25 = np.maximum.reduceat(row_scores, solver.document_starts, axis=1)
+        constraint_scores = [terms.scores(self.rows).T for terms in shared_terms]
+        self.constraint_bm25 = np.concatenate(constraint_scores, axis=1)
 
     def solve(self, position: int) -> SolvedDocument:
         """Solve the vector of one document, and make its queries constraints of later documents."""
@@ -427,47 +460,53 @@ class _Chunk:
         return solved
 
     def _own_queries(self, position: int) -> OwnQueries:
-        """Return the queries of one document, with the scores of its competitors."""
+        """Return the queries of one document, with the fused scores of its competitors.
+
+        Two kinds of documents compete for a query: the best older documents, and all documents of
+        the new segment that were added before this one.
+        """
         solver = self.solver
         number = self.numbers[position]
         first = self.first_queries[position]
-        last = self.first_queries[position + 1]
+        end = self.first_queries[position + 1]
 
+        # Vectors of the documents that were added before this one, one document after the other.
         earlier_vectors = solver.vectors_before(number)
-        starts = solver.document_starts[:number]
+        earlier_starts = solver.document_starts[:number]
 
         best_rivals: list[float] = []
         rival_scores: list[np.ndarray] = []
-        shares: list[float] = []
-        highest_scores: list[float] = []
-        for k in range(first, last):
-            own_bm25 = float(self.own_bm25[k])
-
-            # Competitors are the best older documents, and all documents of the new segment that
-            # were added before this one.
-            competitors = self.competitors[k]
-            bm25 = np.concatenate([competitors.bm25, self.bm25[k, :number]])
-            dense = competitors.dense
+        own_bm25_terms: list[float] = []
+        highest_bm25: list[float] = []
+        for k in range(first, end):
+            older = self.competitors[k]
+            dense_terms = older.dense
             if len(earlier_vectors):
-                dense = np.concatenate([dense, self._dense_terms(k, earlier_vectors, starts)])
+                earlier_terms = self._dense_terms(k, earlier_vectors, earlier_starts)
+                dense_terms = np.concatenate([older.dense, earlier_terms])
+            bm25 = np.concatenate([older.bm25, self.bm25[k, :number]])
 
+            # The document's own score leaves this query out of its words. All BM25 scores are
+            # divided by the largest one of the query.
+            own_bm25 = float(self.own_bm25[k])
             highest = float(max(bm25.max(initial=0.0), own_bm25))
-            fused = self.score.fuse(dense, bm25, highest)
-            best_rivals.append(float(fused.max(initial=0.0)))
-            rival_scores.append(fused)
-            share = self.score.fuse(np.zeros(1), np.array([own_bm25]), highest)
-            shares.append(float(share[0]))
-            highest_scores.append(highest)
+            fused_scores = self.score.fuse(dense_terms, bm25, highest)
+            (own_bm25_term,) = self.score.fuse(np.zeros(1), np.array([own_bm25]), highest)
+
+            best_rivals.append(float(fused_scores.max(initial=0.0)))
+            rival_scores.append(fused_scores)
+            own_bm25_terms.append(float(own_bm25_term))
+            highest_bm25.append(highest)
 
         return OwnQueries(
-            texts=self.queries.texts[first:last],
-            vectors=self.queries.vectors[first:last].astype(np.float64),
-            means=self.queries.means[first:last],
-            deviations=self.queries.deviations[first:last],
+            texts=self.queries.texts[first:end],
+            vectors=self.queries.vectors[first:end].astype(np.float64),
+            means=self.queries.means[first:end],
+            deviations=self.queries.deviations[first:end],
             best_rivals=np.array(best_rivals),
             rival_scores=rival_scores,
-            shares=np.array(shares),
-            highest_bm25=np.array(highest_scores),
+            shares=np.array(own_bm25_terms),
+            highest_bm25=np.array(highest_bm25),
             dense_weight=self.score.dense_weight,
         )
 
@@ -530,42 +569,43 @@ class _Chunk:
     ) -> SolvedDocument:
         """Return the record of a solved document: ranks before and after, limits and status.
 
+        A document fits if it is first for each of its queries, and outranks no more older documents
+        than its encoding does. Otherwise its vector is a compromise.
+
         Args:
             arrival: The document.
             own: Queries of the document.
-            known: All constraints.
+            known: All constraints: known queries of older documents, which it must not win.
             chosen: Rows of `known` that the solver took into account.
             prior: Encoding (H,) of the document, float64.
             vector: Solved vector (H,), float32.
         """
-        before = self._own_scores(own, prior)
-        after = self._own_scores(own, vector.astype(np.float64))
+        solved_vector = vector.astype(np.float64)
+        scores_before = self._own_scores(own, prior)
+        scores_after = self._own_scores(own, solved_vector)
         queries: list[SolvedQuery] = []
         for k, text in enumerate(own.texts):
-            rivals = own.rival_scores[k]
+            rival_scores = own.rival_scores[k]
             query = SolvedQuery(
                 text=text,
-                own_score=float(after[k]),
+                own_score=float(scores_after[k]),
                 highest_bm25=float(own.highest_bm25[k]),
-                rank_before=1 + int(np.count_nonzero(rivals > before[k])),
-                rank_after=1 + int(np.count_nonzero(rivals > after[k])),
+                rank_before=1 + int(np.count_nonzero(rival_scores > scores_before[k])),
+                rank_after=1 + int(np.count_nonzero(rival_scores > scores_after[k])),
                 limit=float(own.best_rivals[k] + self.solver.settings.gamma1),
             )
             queries.append(query)
 
         members: list[Member] = []
         for row in chosen.tolist():
-            member = Member(
-                known.document_ids[row],
-                known.texts[row],
-                float(known.limits[row]),
-            )
-            members.append(member)
+            limit = float(known.limits[row])
+            members.append(Member(known.document_ids[row], known.texts[row], limit))
 
-        outranked_before = len(known.violated(prior, 0.0))
-        outranked_after = len(known.violated(vector.astype(np.float64), 0.0))
-        is_first = all(query.rank_after == 1 for query in queries)
-        fits = is_first and outranked_after <= outranked_before
+        # Without a margin, a violated constraint is an older document that is outranked.
+        outranked_before = len(known.violated(prior, margin=0.0))
+        outranked_after = len(known.violated(solved_vector, margin=0.0))
+        is_first_for_all = all(query.rank_after == 1 for query in queries)
+        fits = is_first_for_all and outranked_after <= outranked_before
         status = Status.FITS if fits else Status.COMPROMISE
         return SolvedDocument(
             document_id=arrival.document_id,

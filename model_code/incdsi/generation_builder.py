@@ -185,20 +185,20 @@ def replay(
         put.
     """
     additions: dict[str, Added] = {}
-    all_moves = moves(changes, documents, adder.state)
-    for are_additions, run in groupby(all_moves, key=lambda move: isinstance(move, NewDocument)):
-        run_moves = list(run)
+    steps = state_steps(changes, documents, adder.state)
+    for are_additions, run in groupby(steps, key=lambda step: isinstance(step, NewDocument)):
+        consecutive_steps = list(run)
         if are_additions:
-            for addition in adder.add_batch(run_moves):
+            for addition in adder.add_batch(consecutive_steps):
                 additions[addition.id] = addition
         else:
-            adder.delete(run_moves)
-            for document_id in run_moves:
+            adder.delete(consecutive_steps)
+            for document_id in consecutive_steps:
                 additions.pop(document_id, None)
     return additions
 
 
-def moves(
+def state_steps(
     changes: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
 ) -> Iterator[NewDocument | str]:
     """Yield the steps by which changes affect the state: a document to add, or an id to delete.
@@ -211,12 +211,14 @@ def moves(
         documents: Documents to add, by the position in `changes` of the change that puts them.
         state: State before the changes.
     """
+    # Whether the state will hold a document, for the documents of earlier changes.
     is_present: dict[str, bool] = {}
     for number, change in enumerate(changes):
         document_id = change.document_id
         document = documents.get(number)
-        if is_present.get(document_id, document_id in state):
+        was_present = is_present.get(document_id, document_id in state)
+        if was_present:
             yield document_id
-        is_present[document_id] = document is not None
         if document is not None:
             yield document
+        is_present[document_id] = document is not None

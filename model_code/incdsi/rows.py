@@ -234,11 +234,12 @@ def top_positions(scores: np.ndarray, count: int) -> np.ndarray:
     positions = np.arange(len(scores))
     blocks = len(scores) // SCORE_BLOCK
     if blocks > count:
-        maxima = scores[: blocks * SCORE_BLOCK].reshape(blocks, SCORE_BLOCK).max(axis=1)
+        scores_in_blocks = blocks * SCORE_BLOCK
+        maxima = scores[:scores_in_blocks].reshape(blocks, SCORE_BLOCK).max(axis=1)
         best_blocks = np.argpartition(maxima, blocks - count)[blocks - count :]
         inside = (best_blocks[:, None] * SCORE_BLOCK + np.arange(SCORE_BLOCK)).ravel()
         # The scores after the last full block are in no block. They are candidates as well.
-        positions = np.concatenate([inside, positions[blocks * SCORE_BLOCK :]])
+        positions = np.concatenate([inside, positions[scores_in_blocks:]])
     if len(positions) > count:
         first = len(positions) - count
         positions = positions[np.argpartition(scores[positions], first)[first:]]
@@ -256,8 +257,10 @@ def difference(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """
     if not len(others):
         return rows
-    nearest = np.minimum(np.searchsorted(others, rows), len(others) - 1)
-    return rows[others[nearest] != rows]
+    # The position of each number among `others`, if it is there. A number above all others has the
+    # position len(others), which is moved into the array.
+    positions = np.minimum(np.searchsorted(others, rows), len(others) - 1)
+    return rows[others[positions] != rows]
 
 
 def sorted_union(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -296,19 +299,26 @@ class ScannedRows(GrowingRows):
         return passes
 
     def _scan_one(self, vector: np.ndarray) -> ScanPass:
+        """Return a pass over all rows for one vector (H,).
+
+        The rows of a large matrix are copied to int8 after some passes. Then the first rows are
+        read from this copy, and rows that were appended later from the matrix.
+        """
         rows = self.view
-        copied = 0
-        if rows.size >= MIN_COPIED_NUMBERS:
+        rows_in_copy = 0
+        is_large = rows.size >= MIN_COPIED_NUMBERS
+        if is_large:
             self._scans += 1
             if self._scans > SCANS_BEFORE_COPY:
                 self._copy.extend(rows)
                 self._scans = 0
-            if self._copy.worst <= MAX_COPY_ERROR:
-                copied = len(self._copy)
+            is_accurate = self._copy.worst <= MAX_COPY_ERROR
+            if is_accurate:
+                rows_in_copy = len(self._copy)
 
         error = float32_error(len(vector))
-        scores = np.vecdot(rows[copied:], vector.astype(np.float32))
-        if copied:
+        scores = np.vecdot(rows[rows_in_copy:], vector.astype(np.float32))
+        if rows_in_copy:
             copied_scores, copy_error = self._copy.products(vector)
             scores = np.concatenate([copied_scores, scores])
             error = max(copy_error, error)
@@ -356,13 +366,14 @@ class Int8Rows:
         for start in range(len(self), len(rows), CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS].astype(np.float64)
             scales = (np.abs(chunk).max(axis=1) / MAX_CODE).astype(np.float32)
+            # A row of zeros has the scale 0, by which its codes cannot be computed.
             scales[scales == 0] = 1
             codes = np.clip(np.rint(chunk / scales[:, None]), -MAX_CODE, MAX_CODE)
 
             norms = row_norms(chunk)
             errors = row_norms(chunk - scales[:, None] * codes)
-            shares = np.divide(errors, norms, out=np.zeros(len(chunk)), where=norms > 0)
-            self.worst = max(self.worst, float(shares.max()))
+            relative_errors = np.divide(errors, norms, out=np.zeros(len(chunk)), where=norms > 0)
+            self.worst = max(self.worst, float(relative_errors.max()))
             self._codes.append(np.pad(codes, ((0, 0), (0, padding))).astype(np.int8))
             self._scales.append(scales)
 
@@ -386,18 +397,25 @@ class Int8Rows:
         norm = vector_norm(vector)
         if not norm:
             return np.zeros(len(codes), np.float32), 0.0
+        # v/|v| with the padding of the codes, and x as a matrix (1, padded width).
         unit = np.pad(vector / norm, (0, codes.shape[1] - self.width))
         rounded = torch.from_numpy(unit.astype(np.float32)).bfloat16()[None]
+        # |v/|v| - x|
         rounding = vector_norm(unit - rounded[0].double().numpy())
 
         products: list[torch.Tensor] = []
         step = MAX_KERNEL_NUMBERS // codes.shape[1]
         for start in range(0, len(codes), step):
             chunk = torch.from_numpy(codes[start : start + step])
+            # The kernel multiplies each product by a factor. The scales have more digits than its
+            # bfloat16 factors, so they are applied below.
             ones = torch.ones(len(chunk)).bfloat16()
             products.append(torch._weight_int8pack_mm(rounded, chunk, ones)[0])
         scores = torch.cat(products).float().numpy() * self._scales.view * np.float32(norm)
 
+        # Relative error of the first term: the sum in float32, its rounding to bfloat16, and the
+        # multiplication by the scale and the norm.
         arithmetic = (1 + float32_error(self.width)) * (1 + BFLOAT16_ERROR) * (1 + 2.0**-20) - 1
         error = self.worst + (1 + self.worst) * (rounding + (1 + rounding) * arithmetic)
+        # The factor covers the rounding of this computation.
         return scores, 1.01 * error

@@ -180,7 +180,9 @@ class Rivals:
         scores = self.scan.scores
         # A first bound uses the largest norm for all rows. It reads no norms, and leaves few rows.
         lowest = score - self.scan.uncertainty * self.state.vector_lengths.largest()
-        rows = np.flatnonzero(scores >= np.nextafter(np.float32(lowest), np.float32(-np.inf)))
+        # Conversion to float32 may round up, so the next smaller number is taken.
+        lowest_float32 = np.nextafter(np.float32(lowest), np.float32(-np.inf))
+        rows = np.flatnonzero(scores >= lowest_float32)
         rows = rows[scores[rows] + self.scan.uncertainty * norms[rows] > score]
         later_rows = np.arange(len(scores), len(norms))
         return np.concatenate([rows, later_rows])
@@ -193,6 +195,7 @@ class Rivals:
 
     @cached_property
     def _best_scanned(self) -> float:
+        """The best exact score of the documents that the pass scored; -inf without documents."""
         scores = self.scan.scores
         if not len(scores):
             return -np.inf
@@ -204,6 +207,7 @@ class Rivals:
         return self._best_of(rows[rows < len(scores)])
 
     def _best_of(self, rows: np.ndarray) -> float:
+        """Return the best exact score of some rows (k,) of V; -inf without rows."""
         scores = row_dots(self.state.vectors.view[rows], self.scan.vector)
         return float(scores.max(initial=-np.inf))
 
@@ -298,6 +302,7 @@ class AdditionObjective:
             rows: Rows (k,) to test. The test is exact, in float64.
             vector: Vector (H,) of the new document.
         """
+        # A cheap test in float32 leaves few rows.
         rows = self.state.may_exceed(rows, vector, self.limits(rows))
         excess = row_dots(self.state.queries.view[rows], vector) - self.limits(rows)
         violated = np.flatnonzero(excess > FLOAT64_TOLERANCE * self.scale(vector))
@@ -412,11 +417,15 @@ def minimize_problem(
     if len(problem.limits) > len(problem.prior):
         start = problem.prior if near is None else near
         return _minimize_by_newton(problem, start)
+
+    # R is the triangular factor of [A'; sqrt(D)], whose product with its transpose is A A' + D.
     stacked = np.vstack([problem.rows.T, np.diag(np.sqrt(problem.diagonal))])
-    factor = qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][: len(problem.limits)]
+    (padded_factor,) = qr(stacked, mode="r", overwrite_a=True, check_finite=False)
+    factor = padded_factor[: len(problem.limits)]
+    # -b, so that nnls minimises |R x - target|.
     pull = problem.excesses(problem.prior)
     target = solve_triangular(factor, pull, trans=1, check_finite=False)
-    multipliers = nnls(factor, target)[0]
+    multipliers, _ = nnls(factor, target)
     return problem.vector(multipliers), multipliers
 
 
@@ -432,7 +441,8 @@ def _minimize_by_newton(problem: HingeProblem, vector: np.ndarray) -> tuple[np.n
     charged = problem.excesses(vector) > 0
     while True:
         goal = _minimize_charged(problem, charged)
-        if np.array_equal(problem.excesses(goal) > 0, charged):
+        same_hinges_are_charged = np.array_equal(problem.excesses(goal) > 0, charged)
+        if same_hinges_are_charged:
             return goal, problem.multipliers(goal)
         value_before = value
         vector = _line_search(problem, vector, goal)
@@ -513,6 +523,7 @@ def _canonical_vector(
         The minimiser (H,).
     """
     active = multipliers > 0
+    # Beyond H hinges, the dual problem is singular, and Newton's step is computed instead.
     if np.count_nonzero(active) > len(problem.prior):
         goal = _minimize_charged(problem, active)
         is_minimiser = np.array_equal(problem.excesses(goal) > 0, active)
@@ -537,6 +548,7 @@ def _solve_all_charged(problem: HingeProblem) -> np.ndarray:
     least-squares solution with the smallest norm is returned.
     """
     matrix = problem.rows @ problem.rows.T
+    # Every (m + 1)-th number of a flat matrix (m, m) is on its diagonal.
     matrix.flat[:: len(matrix) + 1] += problem.diagonal
     pull = problem.excesses(problem.prior)
     factor, failed = lapack.dpotrf(matrix)

@@ -132,6 +132,8 @@ class IncDsiState:
             growing.delete(rows)
         for row in rows.tolist():
             del self._rows[self.ids[row]]
+
+        # The ids move in the same way as the rows.
         holes, fillers = hole_fillings(rows, len(self.ids))
         for hole, filler in zip(holes.tolist(), fillers.tolist(), strict=True):
             self.ids[hole] = self.ids[filler]
@@ -164,6 +166,7 @@ class IncDsiState:
         return rows[approximate + slack * self.query_lengths.view[rows] >= scores]
 
     def _all_rows(self) -> list[GrowingRows]:
+        """Return all arrays with one row per document, which are changed together."""
         return [
             self.vectors,
             self.queries,

@@ -14,6 +14,7 @@ Z has three sources:
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,10 @@ from model_code.text.documents import Change, Document
 # Number of words of a span, which is a piece of a document's text. A long query has about as many.
 SPAN = 12
 
-FORMAT, KIND, QUERIES = 2, "incdsi", "queries.npy"
+# Version of the format of a cache folder, the kind of folder in its manifest, and its file.
+FORMAT = 2
+KIND = "incdsi"
+QUERIES = "queries.npy"
 
 Encoded = tuple[np.ndarray, np.ndarray]
 """Encoding (H,) of a document, and vectors (m, H) of the m queries that it is known to answer."""
@@ -70,10 +74,11 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
     texts = [" ".join(title.split()), first]
 
     word_positions = words.word_spans(rest)
-    count = min(spans, -(-len(word_positions) // SPAN))
+    piece_count = min(spans, math.ceil(len(word_positions) / SPAN))
+    # The first piece begins at word 0, and the last one at `last_start`.
     last_start = max(0, len(word_positions) - SPAN)
-    for number in range(count):
-        start = round(last_start * number / max(1, count - 1))
+    for number in range(piece_count):
+        start = round(last_start * number / max(1, piece_count - 1))
         end = min(start + SPAN, len(word_positions))
         texts.append(words.join_words(rest, word_positions, start, end))
     return [text for text in dict.fromkeys(texts) if text]
@@ -96,22 +101,22 @@ def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[st
     if isinstance(segment, BaseSegment) and isinstance(segment.dense, DsiRetriever):
         return dict(zip(ids, segment.dense.representatives, strict=True))
 
-    refined = RefinedDocuments.load(segment.folder).queries
+    found = dict(RefinedDocuments.load(segment.folder).queries)
     missing: list[str] = []
     for document_id, has_one_vector in zip(ids, single_mask(ids), strict=True):
-        if has_one_vector and document_id not in refined:
+        if has_one_vector and document_id not in found:
             missing.append(document_id)
     if not missing:
-        return refined
+        return found
 
     cache = cache_folder(read_json(segment.folder / MANIFEST), spans, folder)
     if not (cache / MANIFEST).is_file():
         _write_cache(cache, segment, missing, spans)
     remedy = f"delete {cache}, which is then made from the texts again"
     verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
-    rows = np.load(cache / QUERIES, mmap_mode="r")
-    cached = dict(zip(missing, rows, strict=True))
-    return {**refined, **cached}
+    cached_queries = np.load(cache / QUERIES, mmap_mode="r")
+    found.update(zip(missing, cached_queries, strict=True))
+    return found
 
 
 def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
@@ -136,6 +141,7 @@ def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
 
 
 def _write_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: int) -> None:
+    """Encode the representative queries of documents, and write them to a cache folder."""
     queries = _encode_representatives(segment, ids, spans, cache / "encoding")
     with atomic_write(cache / QUERIES) as path, path.open("wb") as stream:
         np.save(stream, queries)
@@ -228,6 +234,7 @@ def new_documents(
     Returns:
         Prepared documents, by the position in `changes` of the change that puts them.
     """
+    # Documents by the position of the change that puts them, and each document's last change.
     puts: dict[int, Document] = {}
     last_numbers: dict[str, int] = {}
     for number, change in enumerate(changes):
@@ -323,11 +330,13 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
     unit: float | None = None
     for view in searcher.views:
         index = view.segment.dense.index
+        # Rows of V and Z for the documents of the segment that have one vector.
         z_by_id = representatives(view.segment, spans, folder)
-        rows_by_id = {document_id: row for row, document_id in enumerate(index.document_ids)}
-        v = index.vectors[[rows_by_id[document_id] for document_id in z_by_id]]
+        row_of_id = {document_id: row for row, document_id in enumerate(index.document_ids)}
+        v = index.vectors[[row_of_id[document_id] for document_id in z_by_id]]
         # The array of an empty list has no width, so the shape is taken from `v`.
         z = np.array(list(z_by_id.values()), np.float32).reshape(v.shape)
+        # The first view is that of the base segment.
         if unit is None:
             unit = deviation(v, z)
 

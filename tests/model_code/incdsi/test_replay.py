@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
-from model_code.incdsi.generation_builder import moves, replay
+from model_code.incdsi.generation_builder import replay, state_steps
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.text.documents import Change, Document, Remove
@@ -120,7 +120,7 @@ def test_replay_batches_consecutive_additions() -> None:
         put("long"),
     ]
 
-    found = list(moves(changes, new_documents, state))
+    found = list(state_steps(changes, new_documents, state))
 
     # A string is the id of a document to delete.
     assert found == [
