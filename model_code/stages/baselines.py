@@ -71,9 +71,10 @@ UNTRAINED = FusionSettings(of=("zero_shot", "bm25", HEADLINE), feedback=0.3)
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write one evaluation folder per baseline, with variants below `zero_shot/variants/`.
+    """Build the baselines, and write one evaluation folder for each.
 
-    Baselines that can be registered have their encoder and index below `build/`.
+    A baseline that can go live has its encoder and index below `build/` in its folder. Variants of
+    a baseline, which are other ways to search it, are evaluated below `variants/`.
 
     Returns:
         The mean metrics of each baseline.
@@ -84,41 +85,53 @@ def run(context: StageContext) -> dict[str, Any]:
 
     output = context.output
     evaluation_set = EvaluationSet.load(context)
-    choice = _choose_known_words(context, evaluation_set)
-    folders = {
-        "zero_shot": _build_zero_shot(context, output / "zero_shot"),
-        "bm25": _build_bm25(context, output / "bm25"),
-        "bm25_known": _build_bm25(context, output / "bm25_known", words=choice.words),
-    }
-    retrievers = {
-        name: open_retriever(encoder, index, settings=context.settings["encoder"])
-        for name, (encoder, index) in folders.items()
-    }
 
-    bm25 = evaluation_set.strip_query_lines(retrievers["bm25"])
-    zero_shot = evaluation_set.strip_query_lines(retrievers["zero_shot"])
-    bm25_runs = evaluation_set.search(bm25.search)
-    report = {
-        "bm25": evaluation_set.evaluate("bm25", bm25_runs, output / "bm25"),
-        "zero_shot": evaluation_set.evaluate_retriever(
-            "zero_shot", zero_shot, bm25_runs, output / "zero_shot"
-        ),
-    }
+    # Build. A baseline consists of an encoder folder and an index folder.
+    known_words = _choose_known_words(context, evaluation_set)
+    zero_shot_folders = _build_zero_shot(context, output / "zero_shot")
+    bm25_folders = _build_bm25(context, output / "bm25")
+    bm25_known_folders = _build_bm25(context, output / "bm25_known", words=known_words.words)
+    headline_folders = _build_headlines(context, zero_shot_folders, output / HEADLINE)
 
-    folders[HEADLINE] = _build_headlines(context, folders["zero_shot"], output / HEADLINE)
-    bm25_known = evaluation_set.strip_query_lines(retrievers["bm25_known"])
-    known_runs = evaluation_set.search(bm25_known.search)
-    report["bm25_known"] = evaluation_set.evaluate("bm25_known", known_runs, output / "bm25_known")
-    report["bm25_known"]["known_words"] = choice.report
+    # Open. The evaluation searches documents without their own judged queries.
+    encoder_settings = context.settings["encoder"]
+    zero_shot = open_retriever(*zero_shot_folders, settings=encoder_settings)
+    bm25 = open_retriever(*bm25_folders, settings=encoder_settings)
+    bm25_known = open_retriever(*bm25_known_folders, settings=encoder_settings)
+    stripped_zero_shot = evaluation_set.strip_query_lines(zero_shot)
+    stripped_bm25 = evaluation_set.strip_query_lines(bm25)
+    stripped_bm25_known = evaluation_set.strip_query_lines(bm25_known)
 
-    settings = UNTRAINED
-    if context.settings["known_queries.use"]:
-        settings = UNTRAINED.with_known_queries()
-    components = {name: folders[name] for name in settings.of}
-    report["untrained"] = evaluate_fusion(
-        evaluation_set, "untrained", components, settings, context, output / "untrained"
+    # Evaluate. One variant of `zero_shot` is its fusion with the runs of BM25.
+    report: dict[str, Any] = {}
+    bm25_runs = evaluation_set.search(stripped_bm25.search)
+    report["bm25"] = evaluation_set.evaluate("bm25", bm25_runs, output / "bm25")
+    report["zero_shot"] = evaluation_set.evaluate_retriever(
+        "zero_shot", stripped_zero_shot, bm25_runs, output / "zero_shot"
     )
-    _evaluate_nearest_query(context, evaluation_set, retrievers["zero_shot"], report)
+    nearest_query_report = _evaluate_nearest_query(context, evaluation_set, zero_shot)
+    if nearest_query_report is not None:
+        report["zero_shot"]["variants"][NEAREST_QUERY] = nearest_query_report
+
+    known_runs = evaluation_set.search(stripped_bm25_known.search)
+    report["bm25_known"] = evaluation_set.evaluate("bm25_known", known_runs, output / "bm25_known")
+    report["bm25_known"]["known_words"] = known_words.report
+
+    # Fuse the baselines to one retriever.
+    fusion_settings = UNTRAINED
+    if context.settings["known_queries.use"]:
+        fusion_settings = UNTRAINED.with_known_queries()
+    folders = {
+        "zero_shot": zero_shot_folders,
+        "bm25": bm25_folders,
+        "bm25_known": bm25_known_folders,
+        HEADLINE: headline_folders,
+    }
+    components = {name: folders[name] for name in fusion_settings.of}
+    report["untrained"] = evaluate_fusion(
+        evaluation_set, "untrained", components, fusion_settings, context, output / "untrained"
+    )
+
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
         report["bm25_generated"] = _evaluate_bm25_generated(context, evaluation_set)
     return report
@@ -164,16 +177,18 @@ def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
     """
     import numpy as np
 
-    relevant = [sorted(train.qrels[query]) for query in train.queries]
-    # Vectors of the training queries (n, H).
+    # Vectors of the training queries (n, H), and the documents that each of them asks for.
     vectors = retriever.encode_queries(list(train.queries.values()))
+    relevant_documents = [sorted(train.qrels[query]) for query in train.queries]
 
     def search(texts: Sequence[str], k: int) -> list[Ranking]:
         rankings = []
         for scores in retriever.encode_queries(texts) @ vectors.T:
+            # Training queries are visited from the nearest one on. So the first score of a document
+            # is its largest one.
             best: dict[str, float] = {}
             for row in np.argsort(-scores, kind="stable").tolist():
-                for document in relevant[row]:
+                for document in relevant_documents[row]:
                     best.setdefault(document, float(scores[row]))
                 if len(best) >= k:
                     break
@@ -184,35 +199,36 @@ def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
 
 
 def _evaluate_nearest_query(
-    context: StageContext,
-    evaluation_set: EvaluationSet,
-    zero_shot: IndexedRetriever,
-    report: dict[str, Any],
-) -> None:
-    """Add the variant `zero_shot.nearest_query` to the report.
+    context: StageContext, evaluation_set: EvaluationSet, zero_shot: IndexedRetriever
+) -> dict[str, Any] | None:
+    """Evaluate the search `nearest_query` as a variant of `zero_shot`, and return its metrics.
 
-    Nothing is added if no document is relevant to both a training query and an evaluated query.
+    Nothing is evaluated, and None returned, if variants are switched off. The same holds if no
+    document is relevant to both a training query and an evaluated query.
     """
     from model_code.corpus.tables import load_corpus
     from model_code.evaluation.scores import VARIANTS_FOLDER
 
     if not evaluation_set.settings.variants:
-        return
+        return None
     train = load_corpus(context.inputs["corpus"]).judgements("train")
-    judged = _relevant_documents(*evaluation_set.judgements.values())
-    if not _relevant_documents(train) & judged:
-        return
+    trained_documents = _relevant_documents(train)
+    evaluated_documents = _relevant_documents(*evaluation_set.judgements.values())
+    if trained_documents.isdisjoint(evaluated_documents):
+        return None
 
     runs = evaluation_set.search(nearest_query(zero_shot, train))
     folder = context.output / "zero_shot" / VARIANTS_FOLDER / NEAREST_QUERY
-    report["zero_shot"]["variants"][NEAREST_QUERY] = evaluation_set.evaluate(
-        f"zero_shot.{NEAREST_QUERY}", runs, folder
-    )
+    return evaluation_set.evaluate(f"zero_shot.{NEAREST_QUERY}", runs, folder)
 
 
 def _evaluate_bm25_generated(
     context: StageContext, evaluation_set: EvaluationSet
 ) -> dict[str, Any]:
+    """Evaluate BM25 over documents with the queries that a model generated for them.
+
+    The index is written to the stage's folder for unfinished work, because it does not go live.
+    """
     import pandas as pd
 
     from model_code.queries.pseudo_queries import queries_by_document
@@ -228,6 +244,7 @@ def _evaluate_bm25_generated(
 
 
 def _relevant_documents(*splits: Judgements) -> set[str]:
+    """Return the ids of all documents that a query of these splits is judged with."""
     documents: set[str] = set()
     for split in splits:
         for grades in split.qrels.values():
@@ -289,18 +306,24 @@ def _build_headlines(context: StageContext, zero_shot: Folders, folder: Path) ->
 
 
 def _choose_known_words(context: StageContext, evaluation_set: EvaluationSet) -> KnownWordsChoice:
+    """Choose on dev queries how the words of known queries count in BM25.
+
+    A known query is one that a document is known to answer.
+    """
     from model_code.retrieval.bm25 import Bm25Retriever
     from model_code.stages.known_words import choose_known_words, known_word_variants
 
+    limits = KnownQueryLimits(
+        context.settings["known_queries.max_queries"],
+        context.settings["known_queries.max_words"],
+    )
     variants = known_word_variants(
         context.settings["known_queries.weight"],
         context.settings["known_queries.in_length"],
-        KnownQueryLimits(
-            context.settings["known_queries.max_queries"],
-            context.settings["known_queries.max_words"],
-        ),
+        limits,
     )
 
+    # The known queries are indexed once. Only their weight differs between the variants.
     passages = _bm25_passages(context)
     retriever = Bm25Retriever.index(passages, context.settings["bm25"], variants[0])
     return choose_known_words(evaluation_set, variants, retriever)

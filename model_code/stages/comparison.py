@@ -64,7 +64,8 @@ def check(context: StageContext) -> None:
 
     comparison = read_json(context.output / "comparison.json")
     headline = read_json(context.output / "metrics.json")
-    if not comparison["queries"]:
+    has_judged_queries = comparison["queries"] > 0
+    if not has_judged_queries:
         require(
             not comparison["systems"] and not headline,
             "no query is judged, so no system may be compared",
@@ -102,12 +103,12 @@ def _check_systems(
         require(
             main_metric in metrics, f"{place}: {system} must have the main metric {main_metric}"
         )
-        outside = [
-            name
-            for name, cell in metrics.items()
-            if not cell["low"] <= cell["value"] <= cell["high"]
-        ]
+        outside_interval = []
+        for name, cell in metrics.items():
+            is_inside = cell["low"] <= cell["value"] <= cell["high"]
+            if not is_inside:
+                outside_interval.append(name)
         require(
-            not outside,
-            f"{place}: {system}: {', '.join(outside)} must lie within its interval",
+            not outside_interval,
+            f"{place}: {system}: {', '.join(outside_interval)} must lie within its interval",
         )

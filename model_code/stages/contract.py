@@ -48,5 +48,9 @@ def check_contract(stage: str, context: StageContext) -> None:
 
 
 def _noted_place(error: Exception) -> str:
-    """Return the name of the part of the output that failed, from the notes of an exception."""
-    return "".join(f"{note}: " for note in getattr(error, "__notes__", []))
+    """Return the part of the output that failed, from the notes of an exception, or "".
+
+    A check adds a note with the name of the part, such as a file, to the exception that it raises.
+    """
+    notes = getattr(error, "__notes__", [])
+    return "".join(f"{note}: " for note in notes)

@@ -77,23 +77,21 @@ class StrippedDocuments:
             known: Known queries by document id. None of them may be a query of dev, gate or test.
         """
         with_own_queries = frozenset(find_query_lines(corpus))
+        replaced_ids = list(with_own_queries & relevant)
+        left_out = with_own_queries - relevant
+
         stripped_corpus = strip_query_lines(corpus)
-        replaced = list(with_own_queries & relevant)
         passages = stripped_corpus.passages
-        passages = passages[passages["document_id"].isin(replaced)]
+        passages = passages[passages["document_id"].isin(replaced_ids)]
         documents = stripped_corpus.documents
-        documents = documents[documents["document_id"].isin(replaced)]
-        stripped_known: dict[str, Sequence[KnownQuery]] = {}
-        for document in replaced:
-            if document in known:
-                stripped_known[document] = known[document]
-        stripped = NewPassages(
+        documents = documents[documents["document_id"].isin(replaced_ids)]
+        stripped_passages = NewPassages(
             passage_texts(passages, include_title),
             passages["document_id"].tolist(),
             headlines=headlines_of(documents),
-            known=stripped_known,
+            known={name: known[name] for name in replaced_ids if name in known},
         )
-        return cls(stripped, with_own_queries - relevant, folder)
+        return cls(stripped_passages, left_out, folder)
 
     def __bool__(self) -> bool:
         """Whether any document contains its own queries."""
@@ -102,27 +100,29 @@ class StrippedDocuments:
     def search_over(self, segments: Sequence[RetrieverSegment]) -> Retriever:
         """Return a search of `segments` in which the stripped passages replace the original ones.
 
-        Only documents that are in the segments are replaced.
+        Only documents that are in the segments are replaced. In a fusion, they are replaced in each
+        component.
         """
-        first = segments[0].retriever
-        if isinstance(first, FusedRetriever):
+        first_retriever = segments[0].retriever
+        if isinstance(first_retriever, FusedRetriever):
             searches = {}
-            for name in first.components:
+            for name in first_retriever.components:
                 component_segments = [
                     segment.of(segment.retriever.components[name]) for segment in segments
                 ]
                 searches[name] = self.search_over(component_segments)
-            return FusedSearch(searches, first.fusion)
+            return FusedSearch(searches, first_retriever.fusion)
 
         replaced = self._replaced_documents(segments)
         removed = replaced | self.left_out
-        searched = []
+        searched_segments = []
         for segment in segments:
             removed_here = {document for document in removed if document in segment.rows}
-            searched.append(replace(segment, removed=segment.removed | removed_here))
+            searched_segments.append(replace(segment, removed=segment.removed | removed_here))
         if replaced:
-            searched.append(self._stripped_segment(first, replaced, segments))
-        return type(first).join_segments(searched)
+            stripped_segment = self._stripped_segment(first_retriever, replaced, segments)
+            searched_segments.append(stripped_segment)
+        return type(first_retriever).join_segments(searched_segments)
 
     def _replaced_documents(self, segments: Sequence[RetrieverSegment]) -> set[str]:
         """Return the ids of the documents in the segments that the stripped ones replace."""
@@ -131,9 +131,10 @@ class StrippedDocuments:
             if any(document in segment for segment in segments):
                 documents.add(document)
 
-        if segments[0].retriever.learns_documents:
-            # The retriever of the base segment learned these documents from stripped texts already.
-            documents = {document for document in documents if document not in segments[0]}
+        base_segment = segments[0]
+        if base_segment.retriever.learns_documents:
+            # The retriever learned the documents of the base segment from stripped texts already.
+            documents = {document for document in documents if document not in base_segment}
         return documents
 
     def _stripped_segment(
@@ -164,14 +165,13 @@ class StrippedDocuments:
             if document in documents:
                 headlines[document] = headline
         known = {name: self.passages.known[name] for name in self.passages.known.keys() & documents}
-        known_texts = [query.text for name in sorted(known) for query in known[name]]
-        content = (
-            type(retriever).__name__,
-            retriever.fingerprint,
-            *texts,
-            *headlines.values(),
-            *known_texts,
-        )
+
+        # The name of the folder is a hash of everything that its index depends on.
+        content = [type(retriever).__name__, retriever.fingerprint]
+        content.extend(texts)
+        content.extend(headlines.values())
+        for name in sorted(known):
+            content.extend(query.text for query in known[name])
         folder = self.folder / hash_text("\0".join(content))
         if not folder.is_dir():
             staging = folder.with_name(f"{folder.name}.making")
@@ -180,12 +180,12 @@ class StrippedDocuments:
             retriever.write_segment(staging, new)
             replace_folder(staging, folder)
 
-        replaced_known: dict[str, Sequence[KnownQuery]] = {}
+        changed_known: dict[str, Sequence[KnownQuery]] = {}
         for segment in segments:
             for document in segment.known.keys() & documents:
                 if document in segment:
-                    replaced_known[document] = segment.known[document]
-        return RetrieverSegment(retriever.reopen(folder), IdMap(document_ids), known=replaced_known)
+                    changed_known[document] = segment.known[document]
+        return RetrieverSegment(retriever.reopen(folder), IdMap(document_ids), known=changed_known)
 
 
 @dataclass(frozen=True)
@@ -337,6 +337,7 @@ class EvaluationSet:
     def _fuse_with_bm25(
         self, runs: Mapping[str, Run], bm25_runs: Mapping[str, Run]
     ) -> dict[str, Run]:
+        """Fuse the run of each split with BM25's run of this split, by reciprocal ranks."""
         fused: dict[str, Run] = {}
         for split, run in runs.items():
             fused[split] = {}

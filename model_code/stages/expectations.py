@@ -137,6 +137,7 @@ def _judged_queries(corpus: Corpus) -> pd.DataFrame:
 
 
 def _expectations(settings: AcceptanceSettings) -> dict[str, list[Expectation]]:
+    """Return the expectations of each table of `acceptance_frames`."""
     import great_expectations.expectations as gx
 
     return {
@@ -181,8 +182,10 @@ def _make_context(data_docs: Path) -> EphemeralDataContext:
 def _validate(
     context: EphemeralDataContext, table: str, frame: pd.DataFrame, expectations: list[Expectation]
 ) -> list[dict[str, Any]]:
+    """Validate one table, and return a row per expectation; see `validate_corpus`."""
     import great_expectations as gx
 
+    # The library validates a batch of a registered table against a registered suite.
     asset = context.data_sources.add_pandas(table).add_dataframe_asset(table)
     batch = asset.add_batch_definition_whole_dataframe("all")
     suite = context.suites.add(gx.ExpectationSuite(table, expectations=expectations))
@@ -194,13 +197,19 @@ def _validate(
 
 
 def _result_row(table: str, result: Any) -> dict[str, Any]:
+    """Return the verdict's row for one result of Great Expectations.
+
+    The observed value is a number of rows, or the percentage of rows that break the expectation.
+    """
     arguments: Mapping[str, Any] = result.expectation_config.kwargs
     bounds = {}
     for name in SHOWN_BOUNDS:
         if arguments.get(name) is not None:
             bounds[name] = arguments[name]
 
-    observed = result.result.get("observed_value", result.result.get("unexpected_percent"))
+    observed = result.result.get("observed_value")
+    if "observed_value" not in result.result:
+        observed = result.result.get("unexpected_percent")
     if observed is not None:
         observed = _round_observed(observed)
     return {

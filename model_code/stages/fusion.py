@@ -155,29 +155,37 @@ class FusionBuilder:
                 for name, retriever in retrievers.items()
             }
         self.searches = searches
-        self.headlines = [
-            name
-            for name, retriever in retrievers.items()
-            if isinstance(retriever, HeadlineRetriever)
-        ]
+
+        # Names of the components that search headlines, and all components with vectors by name.
+        self.headlines: list[str] = []
         self.dense: dict[str, DenseRetriever] = {}
         for name, retriever in retrievers.items():
-            dense = retriever if isinstance(retriever, HeadlineRetriever) else retriever.dense
-            if dense is not None:
-                self.dense[name] = dense
+            if isinstance(retriever, HeadlineRetriever):
+                self.headlines.append(name)
+                self.dense[name] = retriever
+            elif retriever.dense is not None:
+                self.dense[name] = retriever.dense
 
     def weighted_names(self, fusion_name: str) -> list[str]:
         """Return the components and late interactions that have a weight.
 
         These are the names in the settings or, if the settings have no weights, all of them.
+
+        Args:
+            fusion_name: Name of the fusion, for the error message.
+
+        Raises:
+            FreshetError: If late interaction has a weight and the index keeps no token signs.
         """
-        late = [name + LATE_SUFFIX for name, dense in self.dense.items() if dense.index.tokens]
+        late_names = [
+            name + LATE_SUFFIX for name, dense in self.dense.items() if dense.index.tokens
+        ]
         names = list(self.settings.weights)
         if not names:
-            names = [*self.settings.of, *late]
+            names = [*self.settings.of, *late_names]
 
         for name in names:
-            if name.endswith(LATE_SUFFIX) and name not in late:
+            if name.endswith(LATE_SUFFIX) and name not in late_names:
                 raise FreshetError(
                     f"fusions.{fusion_name} weighs {name}, but that component's index keeps no "
                     "tokens; leave it out"
@@ -185,38 +193,48 @@ class FusionBuilder:
         return names
 
     def fuse(self, names: Sequence[str]) -> tuple[Fusion, str | None]:
-        """Return the fusion of `names`, and the source of the judgements behind its weights.
+        """Return the fusion of some components, and the source of its weights' judgements.
 
-        The source is None if the weights come from the settings or are the default weights.
+        Weights are learned on dev queries, unless the settings have weights or too few dev queries
+        are judged by people. Otherwise the dev queries are only used to limit the dense scores.
+
+        Args:
+            names: Names of the components and late interactions.
+
+        Returns:
+            The fusion. The source of the judgements, which is None if no weight was learned.
         """
-        scales = {
+        normalizers = {
             name: ScoreNormalizer.fit(dense.index.vectors)
             for name, dense in self.dense.items()
             if name in names
         }
         weights = {name: self.settings.weights.get(name, 0.0) for name in names}
         if not any(weights.values()):
-            weights = default_weights(names, scales, self.headlines)
-        fusion = Fusion(weights, scales, self.settings.depth, self.settings.feedback)
+            weights = default_weights(names, normalizers, self.headlines)
+        fusion = Fusion(weights, normalizers, self.settings.depth, self.settings.feedback)
 
         dev = self.evaluation_set.judgements["dev"]
         has_enough_judgements = dev.source == "qrels" and len(dev.queries) >= MIN_LEARNING_QUERIES
-        learns = has_enough_judgements and not self.settings.weights
-        natural = self.evaluation_set.without_query_lines(dev)
+        learns_weights = has_enough_judgements and not self.settings.weights
+
+        # Some dev queries are lines of their documents. The others are better to learn from.
+        other_dev = self.evaluation_set.without_query_lines(dev)
         fixed: Sequence[str] = ()
-        if learns and len(natural.queries) >= MIN_LEARNING_QUERIES:
-            dev = natural
-        elif len(natural.queries) < len(dev.queries):
+        if learns_weights and len(other_dev.queries) >= MIN_LEARNING_QUERIES:
+            dev = other_dev
+        elif len(other_dev.queries) < len(dev.queries):
             # The queries were made of first sentences, which headlines contain. Headlines would
             # find their documents by an exact copy, so their weight must not be learned.
             fixed = self.headlines
-        sample = sample_queries(dev, MAX_LEARNING_QUERIES if learns else MAX_LIMIT_QUERIES)
+        max_queries = MAX_LEARNING_QUERIES if learns_weights else MAX_LIMIT_QUERIES
+        sample = sample_queries(dev, max_queries)
         if not sample.queries:
             return fusion, None
 
         scored = score_candidates(FusedSearch(self.searches, fusion), sample)
-        fusion = replace(fusion, normalizers=limit_scores(scales, scored))
-        if not learns:
+        fusion = replace(fusion, normalizers=limit_scores(normalizers, scored))
+        if not learns_weights:
             return fusion, None
         metric = self.evaluation_set.settings.main_metric
         return choose_weights(fusion, scored, sample, metric, fixed), dev.source
@@ -282,11 +300,15 @@ class ScoredQuery:
 
 
 def score_candidates(search: FusedSearch, dev: Judgements) -> list[ScoredQuery]:
-    """Score each query's candidates by every component."""
+    """Score each query's candidates by every component.
+
+    Some queries are documents themselves, for example in a corpus of questions. Such a query would
+    find itself, so its own document is no candidate.
+    """
     encoded = search.encode_queries(list(dev.queries.values()))
     scores_by_query = search.component_scores(encoded, encoded.candidates)
-    found = set().union(*encoded.candidates)
-    with_own_document = own_document_queries(dev, found)
+    all_candidates = set().union(*encoded.candidates)
+    with_own_document = own_document_queries(dev, all_candidates)
     scored: list[ScoredQuery] = []
     for query_id, candidates, scores in zip(
         dev.queries, encoded.candidates, scores_by_query, strict=True
@@ -360,12 +382,16 @@ def choose_weights(
         fixed: Components that keep their weights.
     """
     weights = dict(fusion.weights)
-    tuned = [name for name in list(weights)[1:] if name not in fixed]
-    rounds = min(2, len(tuned))
-    for name in tuned * rounds:
-        best, gains = _best_weight(scored, weights, name, dev, metric)
-        if is_clear_gain(gains):
-            weights[name] = best
+    # Only the ratios of weights matter, so the first one stays.
+    later_names = list(weights)[1:]
+    tuned_names = [name for name in later_names if name not in fixed]
+    # A second round changes nothing if there is only one weight to choose.
+    rounds = min(2, len(tuned_names))
+    for _ in range(rounds):
+        for name in tuned_names:
+            best, gains = _best_weight(scored, weights, name, dev, metric)
+            if is_clear_gain(gains):
+                weights[name] = best
 
     kept: dict[str, float] = {}
     for name, weight in weights.items():
@@ -413,13 +439,14 @@ def _best_weight(
         (q,).
     """
     present = weights[name]
-    values = {}
+    # By weight, the metric of each query and its mean.
+    values: dict[float, np.ndarray] = {}
+    means: dict[float, float] = {}
     for weight in {*WEIGHT_GRID, present}:
-        values[weight] = metric_values(scored, {**weights, name: weight}, dev, metric)
-    means = {
-        weight: round(float(query_values.mean()), MEAN_DECIMALS)
-        for weight, query_values in values.items()
-    }
+        tried_weights = dict(weights)
+        tried_weights[name] = weight
+        values[weight] = metric_values(scored, tried_weights, dev, metric)
+        means[weight] = round(float(values[weight].mean()), MEAN_DECIMALS)
 
     best = max(values, key=lambda weight: (means[weight], -abs(weight - present), -weight))
     return best, values[best] - values[present]
@@ -436,4 +463,5 @@ def metric_values(
         total = sum(weights[name] * scores for name, scores in query.scores.items())
         order = np.argsort(-total, kind="stable")[:cutoff].tolist()
         run[query.query_id] = [(query.candidates[i], float(total[i])) for i in order]
-    return np.array(list(evaluate_run(run, dev.qrels, [metric])[metric].values()))
+    value_of_query = evaluate_run(run, dev.qrels, [metric])[metric]
+    return np.array(list(value_of_query.values()))

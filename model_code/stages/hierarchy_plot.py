@@ -155,6 +155,7 @@ def _draw_labels(axes: Axes, tree: Hierarchy, topics: Sequence[Sequence[str]]) -
 
 
 def _format_axes(axes: Axes, tree: Hierarchy) -> None:
+    """Label the levels and the passages, with level 1 at the top, and remove the frame."""
     total = len(tree.leaves)
     level_names = [
         f"level {level}\n{len(parents):,} nodes"

@@ -90,16 +90,16 @@ def known_word_variants(
         DEFAULT_IN_LENGTH if in_length is None else in_length,
         limits,
     )
-    weights = WEIGHTS if weight is None else (weight,)
-    lengths = (True, False) if in_length is None else (in_length,)
+    tried_weights = WEIGHTS if weight is None else (weight,)
+    tried_lengths = (True, False) if in_length is None else (in_length,)
 
     variants = [default]
-    for one_weight in weights:
-        for counts_in_length in lengths:
-            variant = KnownWords(one_weight, counts_in_length, limits)
+    for tried_weight in tried_weights:
+        for counts_in_length in tried_lengths:
+            variant = KnownWords(tried_weight, counts_in_length, limits)
             # With weight 0 the words do not count towards the length either. Both variants are the
             # same then.
-            is_repeated = not one_weight and counts_in_length != lengths[0]
+            is_repeated = tried_weight == 0 and counts_in_length != tried_lengths[0]
             if variant != default and not is_repeated:
                 variants.append(variant)
     return variants
@@ -133,6 +133,7 @@ def choose_known_words(
     if len(variants) == 1 or not has_enough_judgements:
         return KnownWordsChoice(variants[0], (), variants)
 
+    # The metric of each query, by variant.
     sample = sample_queries(dev, MAX_LEARNING_QUERIES)
     metric = evaluation_set.settings.main_metric
     values: list[np.ndarray] = []
@@ -143,42 +144,49 @@ def choose_known_words(
         metric_by_query = evaluate_run(run, sample.qrels, [metric])[metric]
         values.append(np.array([metric_by_query[query_id] for query_id in sample.queries]))
 
-    unasked_ids = set(queries_without_known(sample, retriever))
-    is_unasked = np.array([query_id in unasked_ids for query_id in sample.queries])
     means = [round(float(query_values.mean()), MEAN_DECIMALS) for query_values in values]
-    allowed = _allowed_variants(variants, values, is_unasked)
 
-    asked = int((~is_unasked).sum())
-    if asked < MIN_LEARNING_QUERIES and 0 in allowed:
+    # Queries that ask for documents without known queries. These can only lose.
+    plain_ids = set(queries_without_known(sample, retriever))
+    is_plain = np.array([query_id in plain_ids for query_id in sample.queries])
+    allowed = _allowed_variants(variants, values, is_plain)
+    default_is_allowed = 0 in allowed
+
+    queries_that_can_gain = int((~is_plain).sum())
+    if queries_that_can_gain < MIN_LEARNING_QUERIES and default_is_allowed:
         return KnownWordsChoice(variants[0], means, variants)
 
     best = max(allowed, key=lambda number: (means[number], -variants[number].weight))
-    if 0 in allowed and not is_clear_gain(values[best] - values[0]):
+    if default_is_allowed and not is_clear_gain(values[best] - values[0]):
         best = 0
     return KnownWordsChoice(variants[best], means, variants, chosen_on_dev=True)
 
 
 def _allowed_variants(
-    variants: Sequence[KnownWords], values: Sequence[np.ndarray], is_unasked: np.ndarray
+    variants: Sequence[KnownWords], values: Sequence[np.ndarray], is_plain: np.ndarray
 ) -> list[int]:
     """Return the numbers of the variants that do not harm documents without known queries.
+
+    A variant is compared with the variant of weight 0, in which known queries do not count.
 
     Args:
         variants: The variants, the default one first.
         values: Metric of each of q dev queries by variant, (q,) each.
-        is_unasked: Whether a dev query asks for documents without known queries only, (q,).
+        is_plain: Whether a dev query asks for documents without known queries only, (q,).
     """
     numbers = range(len(variants))
-    plain = [number for number in numbers if not variants[number].weight]
-    if not plain or not is_unasked.any():
+    without_words = [number for number in numbers if variants[number].weight == 0]
+    if not without_words or not is_plain.any():
         return list(numbers)
 
-    plain_values = values[plain[0]][is_unasked]
+    reference_values = values[without_words[0]][is_plain]
     allowed = []
     for number in numbers:
-        losses = plain_values - values[number][is_unasked]
+        losses = reference_values - values[number][is_plain]
         is_harmful = losses.mean() > MAX_LOSS
-        if number == 0:
+        # The default is only excluded if chance does not explain its loss.
+        is_default = number == 0
+        if is_default:
             is_harmful = is_harmful and is_clear_gain(losses)
         if not is_harmful:
             allowed.append(number)
@@ -187,13 +195,13 @@ def _allowed_variants(
 
 def queries_without_known(judgements: Judgements, retriever: Bm25Retriever) -> list[str]:
     """Return the ids of the queries whose relevant documents all have no known query."""
-    asked: set[str] = set()
+    with_known_queries: set[str] = set()
     if retriever.known_segment is not None:
-        asked.update(retriever.known_segment.queries.ids.document_ids)
+        with_known_queries.update(retriever.known_segment.queries.ids.document_ids)
 
     query_ids: list[str] = []
     for query_id in judgements.queries:
         relevant = [document for document, grade in judgements.qrels[query_id].items() if grade > 0]
-        if asked.isdisjoint(relevant):
+        if with_known_queries.isdisjoint(relevant):
             query_ids.append(query_id)
     return query_ids

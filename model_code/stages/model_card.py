@@ -92,6 +92,7 @@ def _public_name(location: str) -> str:
 
 
 def _results(report: dict[str, Any]) -> str:
+    """Return the card's sentence about the dev metric, from the report of the training."""
     interval = report.get("best_dev_interval")
     if not interval:
         return NO_RESULTS
@@ -100,6 +101,10 @@ def _results(report: dict[str, Any]) -> str:
 
 
 def _settings_json(context: StageContext, base: str) -> str:
+    """Return the settings of the encoder and the training as JSON.
+
+    The base encoder is given by its public name, so that the card shows no path of this machine.
+    """
     retriever = context.settings["retriever"]
     encoder = retriever.encoder_settings(context.settings["encoder"])
     settings = {

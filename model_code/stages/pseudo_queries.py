@@ -75,6 +75,7 @@ def check(context: StageContext) -> None:
 
 
 def _generate_queries(documents: dict[str, str], context: StageContext) -> list[PseudoQuery]:
+    """Generate queries from texts by document id, with each generator of the settings."""
     queries: list[PseudoQuery] = []
     for kind in context.settings["pseudo_queries"].generators:
         generator = _make_generator(kind, context)

@@ -186,13 +186,12 @@ def _examples(
             first_documents = {
                 name: _first_documents(run, query, relevant) for name, run in runs.items()
             }
-            examples[outcome].append(
-                {
-                    "query": texts.get(query, query),
-                    "difference": difference,
-                    "first": first_documents,
-                }
-            )
+            example = {
+                "query": texts.get(query, query),
+                "difference": difference,
+                "first": first_documents,
+            }
+            examples[outcome].append(example)
     return examples
 
 
@@ -205,6 +204,7 @@ def _first_documents(run: Run, query: str, relevant: set[tuple[str, str]]) -> li
 
 
 def _evaluation_folder(context: StageContext, system: str) -> Path:
+    """Return the evaluation folder of a retriever, a fusion or a baseline."""
     folder = context.inputs["evaluations"] / system
     if folder.is_dir():
         return folder

@@ -104,7 +104,11 @@ def _train(context: StageContext) -> dict[str, Any]:
 
 
 def _count_judged_training_queries(context: StageContext) -> int:
-    # Of all tables of the corpus, this reads two columns of one, without pandas.
+    """Return the number of training queries that people judged.
+
+    Only two columns of one table are read, without pandas, so that a retriever that is not trained
+    takes no time.
+    """
     import pyarrow.parquet as pq
 
     path = context.inputs["corpus"] / "qrels.parquet"
