@@ -75,16 +75,19 @@ class PairStream:
         Args:
             number: Number of the batch, from 0, counted through all epochs.
         """
+        # There are no pairs, for example because the corpus has no judgements.
         if not self.per_epoch:
             return np.empty(0, dtype=np.int64)
 
         epoch, index = divmod(number, self.per_epoch)
+        # The batches of one epoch are kept, because batches are usually asked for in order.
         if epoch != self._epoch:
             self._epoch = epoch
             self._batches = self._make_epoch(epoch)
         return self._batches[index]
 
     def _make_epoch(self, epoch: int) -> list[np.ndarray]:
+        """Return the batches of an epoch, whose order depends on its number and the seed."""
         rng = np.random.default_rng([*np.atleast_1d(self.seed), epoch])
         order = rng.permutation(len(self.documents))
         if self.leaves is not None:
@@ -95,7 +98,8 @@ class PairStream:
 def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> list[np.ndarray]:
     """Divide pairs into batches of `size` pairs of different documents, in the given order.
 
-    A pair is deferred to the next batch if its document is already in the batch.
+    A pair is deferred to the next batch if its document is already in the batch. Fewer than `size`
+    pairs at the end are left out.
 
     >>> batches = distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), size=2)
     >>> [batch.tolist() for batch in batches]
@@ -130,12 +134,15 @@ def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     >>> pair_by_leaf(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
     """
-    position_of_single: dict[int, int] = {}
+    # One or two pairs by the position of the first of them, and that position by leaf, for the
+    # leaves whose last pair is still alone.
     couples: defaultdict[int, list[int]] = defaultdict(list)
+    position_of_single: dict[int, int] = {}
     for position, pair in enumerate(order.tolist()):
         leaf = int(leaves[pair])
         if leaf in position_of_single:
-            couples[position_of_single.pop(leaf)].append(pair)
+            first_position = position_of_single.pop(leaf)
+            couples[first_position].append(pair)
         else:
             position_of_single[leaf] = position
             couples[position].append(pair)
@@ -187,12 +194,15 @@ class BatchSchedule:
 
         # An epoch is one pass over the supervised pairs or, without any, over the pseudo-queries.
         supervised, unsupervised = self._streams
-        main = supervised if supervised.per_epoch else unsupervised
+        main_stream = supervised if supervised.per_epoch else unsupervised
         # Number of batches of a step, over all processes.
         self.per_step = settings.accumulation
-        epochs_steps = max(1, round(settings.epochs * main.per_epoch / self.per_step))
-        self.steps = settings.steps or epochs_steps
-        if supervised.per_epoch and not settings.steps:
+        if settings.steps is not None:
+            self.steps = settings.steps
+        else:
+            batches = settings.epochs * main_stream.per_epoch
+            self.steps = max(1, round(batches / self.per_step))
+        if supervised.per_epoch and settings.steps is None:
             self._warn_if_short(len(data.supervised), len(data.unsupervised), settings)
 
     def _warn_if_short(
@@ -202,12 +212,12 @@ class BatchSchedule:
 
         No warning is given if training on the pseudo-queries alone would be as short.
         """
-        alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
-        if self.steps < min(MIN_USEFUL_STEPS, alone):
+        steps_alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
+        if self.steps < min(MIN_USEFUL_STEPS, steps_alone):
             warnings.warn(
                 f"training takes only {self.steps} steps, because an epoch is one pass over the "
                 f"{supervised} supervised pairs. The {unsupervised:,} pseudo-queries alone would "
-                f"take {alone} steps. Set training.steps, or supervision: unsupervised",
+                f"take {steps_alone} steps. Set training.steps, or supervision: unsupervised",
                 stacklevel=3,
             )
 
@@ -303,14 +313,18 @@ class Collator:
         """
         all_pairs = self.data.pairs
         passages = self.data.passages
+
+        # For each pair: its passage, the documents that answer its query, and their passages.
         positives = all_pairs.passages[pairs]
         relevant = [all_pairs.relevant[pair] for pair in pairs]
         relevant_passages = [passages.of_all(documents) for documents in relevant]
 
+        # Extra negatives of each pair, and the different ones of the batch.
         rng = np.random.default_rng([self.seed, number])
         drawn = self.negatives.draw(pairs, relevant_passages, rng)
         extra = sorted(set(itertools.chain.from_iterable(drawn)))
 
+        queries = [all_pairs.queries[pair] for pair in pairs]
         texts = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
         documents = self.tokenize(
             self.prompts.to_documents(texts), self.settings.document_max_tokens
@@ -318,7 +332,7 @@ class Collator:
         is_relevant = membership_mask(relevant, passages.documents[positives])
         is_allowed = self._negatives_of(pairs, drawn, extra, relevant_passages)
         return TrainingBatch(
-            queries=self.query_features([all_pairs.queries[pair] for pair in pairs]),
+            queries=self.query_features(queries),
             documents=bucket_by_length(documents, self.batch_tokens),
             relevant=torch.from_numpy(is_relevant),
             allowed=torch.from_numpy(is_allowed),
@@ -335,6 +349,9 @@ class Collator:
     ) -> np.ndarray:
         """Return whether each extra passage is a negative of each query, (B, E) bool.
 
+        With `shared_negatives`, a passage is a negative of every query that it does not answer.
+        Otherwise it is a negative only of the queries that it was drawn for.
+
         Args:
             pairs: Numbers of the batch's pairs, (B,).
             drawn: For each pair, the extra passages that were drawn for it.
@@ -346,8 +363,8 @@ class Collator:
             return membership_mask(drawn, passages)
 
         is_negative = np.empty((len(pairs), len(passages)), dtype=bool)
-        for row, pair, answering in zip(is_negative, pairs.tolist(), relevant, strict=True):
-            row[:] = self.negatives.are_negatives(pair, passages, answering)
+        for row, pair in enumerate(pairs.tolist()):
+            is_negative[row] = self.negatives.are_negatives(pair, passages, relevant[row])
         return is_negative
 
     def hierarchy_targets(
@@ -411,9 +428,11 @@ def nodes_above(
     Returns:
         Per level (B, K_t) bool, or None if no query has several relevant passages.
     """
+    # The query of each relevant passage.
     counts = [len(passages) for passages in relevant]
     rows = np.repeat(np.arange(len(relevant)), counts)
-    if len(rows) == len(relevant):
+    has_one_passage_per_query = len(rows) == len(relevant)
+    if has_one_passage_per_query:
         return [None] * len(nodes)
 
     ancestors = paths[np.concatenate(relevant)]

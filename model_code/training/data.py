@@ -40,10 +40,12 @@ class Passages:
 
     @cached_property
     def _order(self) -> np.ndarray:
+        """All passages (N,), grouped by document."""
         return np.argsort(self.documents, kind="stable")
 
     @cached_property
     def _starts(self) -> np.ndarray:
+        """Start of each document's passages in `_order`, followed by N."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.documents))])
 
     def of(self, document: int) -> np.ndarray:
@@ -72,9 +74,12 @@ class Passages:
             return int(candidates[0])
 
         query_words = _words(query)
+
+        def count_shared_words(passage: int) -> int:
+            return len(query_words & _words(self.texts[passage]))
+
         # Of equally good candidates, `max` returns the first, and the candidates ascend.
-        best = max(candidates, key=lambda passage: len(query_words & _words(self.texts[passage])))
-        return int(best)
+        return int(max(candidates, key=count_shared_words))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +162,8 @@ class TrainingData:
             documents_by_query[query] = documents_by_query.get(query, frozenset()) | documents
 
         relevant = [documents_by_query[query] for query in queries]
-        answers = {**self.unsupervised.answers, **self.supervised.answers}
+        answers = dict(self.unsupervised.answers)
+        answers.update(self.supervised.answers)
         return Pairs(queries, passages, relevant, answers)
 
     @cached_property
@@ -203,6 +209,7 @@ class Answers:
         (False, True)
         """
         normalized = [squad_form(answer) for answer in self.answers.get(query, ())]
+        # With a blank on both sides, an answer is found as whole words only.
         padded = [f" {words} " for words in normalized if words]
         if not padded:
             return None
@@ -213,6 +220,7 @@ class Answers:
         return contains_answer
 
     def _words_of(self, passage: int) -> str:
+        """Return the normalised words of a passage, with a blank before and after each word."""
         return f" {squad_form(self.texts[passage])} "
 
 

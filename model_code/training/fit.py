@@ -28,8 +28,10 @@ def load_start_encoder(context: StageContext, start: str | None) -> Encoder:
     folder = None
     if start is not None:
         folder = context.root / start
+    # A retriever may have another base encoder than the project.
     retriever = context.settings["retriever"]
-    return Encoder.from_settings(retriever.encoder_settings(context.settings["encoder"]), folder)
+    settings = retriever.encoder_settings(context.settings["encoder"])
+    return Encoder.from_settings(settings, folder)
 
 
 def make_trainer(

@@ -89,6 +89,7 @@ class TrainingState:
         if not self.window:
             return
 
+        # The parts are stacked to a tensor (batches, parts), so that one copy reads all means.
         names = list(self.window[0])
         rows = [torch.stack([parts[name] for name in names]) for parts in self.window]
         mean = over_processes(torch.stack(rows).double().mean(dim=0))
@@ -159,7 +160,9 @@ def save_checkpoint(
 ) -> None:
     """Write the checkpoint `folder/step-N`, then remove older checkpoints.
 
-    Every process must call it.
+    The folder is written under another name and renamed at the end, so that no incomplete
+    checkpoint is ever read. Every process must call this function, because each one saves its
+    random state.
 
     Args:
         folder: Folder of the checkpoints.
@@ -248,12 +251,14 @@ class TrainingLoop:
             self.take_step()
             self._after_step()
         self._log()
-        if self.metric not in self.state.row():
+        is_evaluated = self.metric in self.state.row()
+        if not is_evaluated:
             self._evaluate()
 
         weights = self._trained_weights()
         for name, value in self.state.best_weights.items():
             weights[name].data.copy_(value)
+        # Nothing was evaluated, so the last step counts as the best one.
         if self.state.best_metric is None:
             self.state.best_step = self.state.step
         return self.state
@@ -264,10 +269,17 @@ class TrainingLoop:
         return sum(weight.numel() for weight in self._trained_weights().values())
 
     def _is_out_of_patience(self) -> bool:
+        """Whether as many evaluations as `patience` allows were not the best so far."""
         patience = self.settings.patience
-        return bool(patience) and self.state.evaluations_since_best >= patience
+        if patience is None:
+            return False
+        return bool(self.state.evaluations_since_best >= patience)
 
     def _after_step(self) -> None:
+        """Log, evaluate and save a checkpoint, if the settings ask for it after this step.
+
+        The window is logged before a checkpoint is saved, because a checkpoint does not hold it.
+        """
         step = self.state.step
         settings = self.settings
         if step % settings.log_every == 0:
@@ -280,16 +292,22 @@ class TrainingLoop:
         self.progress(step, self.steps, "steps")
 
     def _save(self, folder: Path) -> None:
+        """Write a checkpoint."""
         save_checkpoint(folder, self.accelerator, self.state)
 
     def _trained_weights(self) -> dict[str, Tensor]:
+        """Return the weights of the model that are not frozen, by name."""
         return {
             name: weight for name, weight in self.trained.named_parameters() if weight.requires_grad
         }
 
     def _rate_factor(self, step: int) -> float:
+        """Return the share of the peak learning rate at a step, which is counted from 0."""
         return learning_rate_factor(step, self.steps, self.settings.warmup_share)
 
     def _log(self) -> None:
-        rate = self.settings.learning_rate * self._rate_factor(self.state.step - 1)
-        self.state.log(rate, partial(self.accelerator.reduce, reduction="mean"))
+        """Add a row to the history: the mean losses since the last row, and the learning rate."""
+        last_step = self.state.step - 1
+        rate = self.settings.learning_rate * self._rate_factor(last_step)
+        mean_over_processes = partial(self.accelerator.reduce, reduction="mean")
+        self.state.log(rate, mean_over_processes)

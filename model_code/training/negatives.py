@@ -57,10 +57,10 @@ class NegativeSampler(ABC):
         if not self.settings.negatives_per_query:
             return [[] for _ in pairs]
 
-        positives = set(self.data.pairs.passages[pairs].tolist())
+        batch_passages = set(self.data.pairs.passages[pairs].tolist())
         drawn = []
-        for pair, passages in zip(pairs, relevant, strict=True):
-            banned = positives.union(passages.tolist())
+        for pair, answering_passages in zip(pairs, relevant, strict=True):
+            banned = batch_passages.union(answering_passages.tolist())
             drawn.append(self._draw_one(int(pair), banned, rng))
         return drawn
 
@@ -92,6 +92,10 @@ class NegativeSampler(ABC):
         self.hierarchy = hierarchy
 
     def _contains_answer(self, pair: int) -> ContainsAnswer | None:
+        """Return a function that tells whether a passage contains an answer of a pair's query.
+
+        It is None if the query has no strings as answers.
+        """
         return self.data.answers.of(self.data.pairs.queries[pair])
 
 
@@ -140,21 +144,26 @@ class SiblingNegatives(NegativeSampler):
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
+        """Draw passages below the ancestors of the pair's passage, one ancestor after the other."""
         tree = self.hierarchy
         if tree is None:
             raise FreshetError(
                 "negatives: siblings needs a hierarchy, and none was given; build one, or set "
                 "negatives: bm25"
             )
-        top_level = min(self.settings.hierarchy_levels or tree.depth, tree.depth)
-        levels = range(tree.depth, top_level - 1, -1)
+        # The highest level M whose nodes have siblings drawn below them.
+        top_level = tree.depth
+        if self.settings.hierarchy_levels is not None:
+            top_level = min(self.settings.hierarchy_levels, tree.depth)
+        deepest_first = range(tree.depth, top_level - 1, -1)
         path = tree.path(int(self.data.pairs.passages[pair]))
         contains_answer = self._contains_answer(pair)
 
         drawn: list[int] = []
         for turn in range(self.settings.negatives_per_query):
-            level = levels[turn % len(levels)]
-            siblings = tree.documents_under(level, path[level - 1])
+            level = deepest_first[turn % len(deepest_first)]
+            ancestor = path[level - 1]
+            siblings = tree.documents_under(level, ancestor)
             drawn += sample_passages(siblings, 1, banned.union(drawn), rng, contains_answer)
         return drawn
 
@@ -169,6 +178,7 @@ class Bm25Negatives(NegativeSampler):
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
+        """Draw passages that BM25 ranks high for the pair's query."""
         return sample_passages(
             self.candidates(pair),
             self.settings.negatives_per_query,
@@ -183,15 +193,18 @@ class Bm25Negatives(NegativeSampler):
         return cache(self._rank)
 
     def _rank(self, pair: int) -> np.ndarray:
+        """Return the best passages by BM25 that are not known to answer a pair's query, (n,)."""
         pairs = self.data.pairs
         scores = self._index.scores(pairs.queries[pair])
+        matching = np.flatnonzero(scores > 0)
         answering = self.data.passages.of_all(pairs.relevant[pair])
-        unknown = np.setdiff1d(np.flatnonzero(scores > 0), answering)
-        ranked = np.argsort(-scores[unknown], kind="stable")
-        return unknown[ranked[: self.settings.negatives_depth]]
+        candidates = np.setdiff1d(matching, answering)
+        best_first = np.argsort(-scores[candidates], kind="stable")
+        return candidates[best_first[: self.settings.negatives_depth]]
 
     @cached_property
     def _index(self) -> Bm25Index:
+        """BM25 over all passages."""
         names = [str(document) for document in self.data.passages.documents.tolist()]
         return Bm25Index.build(self.data.passages.texts, names)
 

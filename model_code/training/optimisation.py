@@ -70,6 +70,7 @@ def _parameters_below(backbone: Any, layer: int) -> list[nn.Parameter]:
     """
     learning = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     ids = torch.ones(1, 2, dtype=torch.long, device=learning[0].device)
+    # A parameter that does not influence the layer's input has no gradient.
     with torch.enable_grad():
         output = backbone(
             input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True
@@ -145,8 +146,9 @@ def adamw(
         {"params": vectors, "weight_decay": 0.0},
         *others,
     ]
-    filled = [group for group in groups if group["params"]]
-    optimizer = torch.optim.AdamW(filled, lr=rate, fused=True)
+    # PyTorch refuses groups without parameters.
+    filled_groups = [group for group in groups if group["params"]]
+    optimizer = torch.optim.AdamW(filled_groups, lr=rate, fused=True)
     for group in optimizer.param_groups:
         group["peak"] = group["lr"]
     return optimizer

@@ -191,6 +191,7 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse settings that would have no effect."""
         parse_metric(self.dev_metric)
+        # Both settings act on evaluations during training.
         for name, use in (("cotraining", "re-clusters at"), ("patience", "counts")):
             is_set = bool(getattr(self, name))
             require(

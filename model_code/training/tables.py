@@ -103,7 +103,8 @@ class DevEvaluator:
     @property
     def depth(self) -> int:
         """Number of documents that are ranked for each query."""
-        return parse_metric(self.metric)[1] or DEFAULT_DEPTH
+        _, cutoff = parse_metric(self.metric)
+        return DEFAULT_DEPTH if cutoff is None else cutoff
 
     def mean(self, rankings: Sequence[Ranking]) -> float:
         """Return the mean metric of rankings, and update `interval` and `groups`.
@@ -111,9 +112,10 @@ class DevEvaluator:
         Args:
             rankings: For each of `queries`, a ranking of document numbers as text.
         """
+        # Queries are named by their position.
         run = {str(row): ranking for row, ranking in enumerate(rankings)}
-        by_query = evaluate_run(run, self.qrels, [self.metric])[self.metric]
-        values = np.array([by_query[str(row)] for row in range(len(self.queries))])
+        value_of_query = evaluate_run(run, self.qrels, [self.metric])[self.metric]
+        values = np.array([value_of_query[str(row)] for row in range(len(self.queries))])
 
         bounds = interval_of_means(values[:, None], samples=2000, confidence=0.95, seed=0)
         self.interval = [round(float(bound[0]), DEV_DECIMALS) for bound in bounds]
@@ -121,15 +123,20 @@ class DevEvaluator:
         return float(values.mean())
 
     def _group_means(self, values: np.ndarray) -> dict[str, dict[str, float]]:
+        """Return the mean metric of the queries that training asks for or not; see `groups`.
+
+        Args:
+            values: Metric of each query, (Q,).
+        """
+        values_by_group = {
+            ASKED_IN_TRAINING: values[self._is_asked],
+            NOT_ASKED_IN_TRAINING: values[~self._is_asked],
+        }
         groups = {}
-        for name, is_member in (
-            (ASKED_IN_TRAINING, self._is_asked),
-            (NOT_ASKED_IN_TRAINING, ~self._is_asked),
-        ):
-            members = values[is_member]
-            if len(members):
-                mean = round(float(members.mean()), DEV_DECIMALS)
-                groups[name] = {"queries": len(members), self.metric: mean}
+        for name, group_values in values_by_group.items():
+            if len(group_values):
+                mean = round(float(group_values.mean()), DEV_DECIMALS)
+                groups[name] = {"queries": len(group_values), self.metric: mean}
         return groups
 
 
@@ -142,8 +149,8 @@ def _sample_rows(
         return all_rows
     is_required = np.isin(passages.documents, list(required))
     others = rng.permutation(all_rows[~is_required])
-    missing = max(0, limit - int(is_required.sum()))
-    return np.sort(np.concatenate([all_rows[is_required], others[:missing]]))
+    sample_size = max(0, limit - int(is_required.sum()))
+    return np.sort(np.concatenate([all_rows[is_required], others[:sample_size]]))
 
 
 class TrainingTables:
@@ -190,6 +197,7 @@ class TrainingTables:
             )
         if settings.supervision == "unsupervised":
             supervised = Judgements({}, {}, "qrels")
+        # Texts of queries, each with the numbers of the documents that answer it.
         judged = []
         for query, text in supervised.queries.items():
             documents = [self.number[document] for document in supervised.qrels[query]]

@@ -192,6 +192,7 @@ class Trainer(TrainingLoop):
         _check_inputs(data, settings, hierarchy, dev, cluster)
         check_max_tokens(encoder, settings, self.length_settings)
 
+        # Dropout stays off, except within a step if the settings ask for it.
         self.encoder = encoder.eval()
         self.trained = self.encoder
         self.data = data
@@ -281,14 +282,22 @@ class Trainer(TrainingLoop):
         return range(first + self.accelerator.process_index, end, self.accelerator.num_processes)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> Any:
+        """Return the module that computes the loss; trainers of other kinds override it."""
         return Objective(self.encoder, self.settings, hierarchy, self.pair_loss)
 
     def _make_optimizer(self, objective: Any) -> Any:
+        """Return the optimiser of an objective; trainers of other kinds override it."""
         return make_optimizer(objective, self.settings)
 
     def _make_collator(
         self, hierarchy: Hierarchy | None, batch_tokens: int
     ) -> Callable[[int, np.ndarray], Any]:
+        """Return the function from the number and the pairs of a batch to its tensors.
+
+        Args:
+            hierarchy: The hierarchy of the passages, if the settings need one.
+            batch_tokens: Largest number of tokens per bucket of texts.
+        """
         return Collator(
             self.data,
             self.settings,
@@ -314,6 +323,8 @@ class Trainer(TrainingLoop):
                 # that a resumed training equals an uninterrupted one.
                 seeds = np.random.SeedSequence([self.seed, DROPOUT_STREAM, number])
                 torch.manual_seed(int(seeds.generate_state(1)[0]))
+            # Until the last batch of the step, this block makes the optimiser do nothing, so that
+            # gradients add up.
             with accelerator.accumulate(self.model):
                 parts = self.model(to_device(batch, accelerator.device))
                 accelerator.backward(parts["loss"])
@@ -326,8 +337,9 @@ class Trainer(TrainingLoop):
         self.state.step += 1
 
     def _save(self, folder: Path) -> None:
-        replaced = self.hierarchy if self.state.reclustered_at else None
-        save_checkpoint(folder, self.accelerator, self.state, replaced)
+        """Write a checkpoint, with the hierarchy if co-training replaced it."""
+        new_hierarchy = self.hierarchy if self.state.reclustered_at else None
+        save_checkpoint(folder, self.accelerator, self.state, new_hierarchy)
 
     def _evaluate(self) -> None:
         """Evaluate on dev, and keep the weights if they are the best so far.
@@ -357,6 +369,7 @@ class Trainer(TrainingLoop):
         return self.encoder.encode_documents(dev.texts)
 
     def _score_dev(self, dev: DevEvaluator, index: Any) -> float:
+        """Return the dev metric of the current encoder, with the passages' vectors as `index`."""
         return dev.score(self.encoder.encode(dev.queries), index)
 
     def _recluster(self, vectors: np.ndarray) -> None:
@@ -389,6 +402,7 @@ def _check_inputs(
     dev: DevEvaluator | None,
     cluster: Any,
 ) -> None:
+    """Raise FreshetError if there is nothing to train on, or an input is missing; see `Trainer`."""
     if not len(data.pairs):
         raise FreshetError(
             "there is no training pair; give the corpus qrels for train, or make pseudo-queries"
