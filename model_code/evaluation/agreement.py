@@ -59,7 +59,8 @@ def rank_biased_overlap(
     """
     depth = min(len(first), len(second))
     if depth == 0:
-        return float(len(first) == len(second))
+        both_are_empty = not first and not second
+        return 1.0 if both_are_empty else 0.0
 
     seen_first: set[str] = set()
     seen_second: set[str] = set()
@@ -70,6 +71,7 @@ def rank_biased_overlap(
         seen_second.add(second[rank - 1])
         agreement = len(seen_first & seen_second) / rank
         weighted += agreement * persistence**rank
+    # Below the compared ranks, the last agreement is assumed.
     extrapolated = agreement * persistence**depth
     total = extrapolated + (1 - persistence) / persistence * weighted
     # Rounding removes the last bits, so that equal rankings give exactly 1.

@@ -28,6 +28,7 @@ QUERIES = "queries"
 QUERIES_AND_SEEDS = "queries and seeds"
 
 Cell = dict[str, Any]
+"""One mean or mean difference of a report, with its interval; see `compare_systems`."""
 
 
 def compare_systems(
@@ -121,21 +122,23 @@ def _differences(
 
     See `compare_systems` for the keys of a row. Rows are ordered by metric.
     """
-    plain = [system for system in systems if not is_variant(system.system)]
+    plain_systems = [system for system in systems if not is_variant(system.system)]
     pairs = []
-    for i, system in enumerate(plain):
-        for reference in plain[:i]:
+    for i, system in enumerate(plain_systems):
+        for reference in plain_systems[:i]:
             if reference.system in settings.references:
                 pairs.append((system, reference))
     if not pairs:
         return []
 
+    # One column of differences for each pair and metric, and their p-values (pairs, metrics).
     metrics = list(systems[0].values.columns)
     columns = [
         (system.values - reference.values)[metrics].to_numpy() for system, reference in pairs
     ]
     p = paired_randomisation_test(np.hstack(columns), settings.permutations, seed)
     p = p.reshape(len(pairs), len(metrics))
+    # The family of tests that Holm's correction covers is a column: all pairs on one metric.
     p_holm = np.apply_along_axis(holm, 0, p)
 
     cells = [_cells(system, reference, settings, seed) for system, reference in pairs]
@@ -157,44 +160,53 @@ def _differences(
 def _cells(
     system: SystemScores, reference: SystemScores | None, settings: EvaluationSettings, seed: int
 ) -> dict[str, Cell]:
-    """Return the mean of each metric, with its interval.
+    """Return a cell of the report for each metric: the mean score of a system, with its interval.
 
-    If `reference` is given, it is the mean difference from the reference's scores.
+    If `reference` is given, the mean is that of the differences from the reference's scores. The
+    interval covers the variance over trainings as well if every trained system was trained often
+    enough. See `compare_systems` for the keys of a cell.
+
+    Args:
+        system: Scores of the system.
+        reference: Scores of another system on the same queries, or None.
+        settings: Number of resamples, and confidence.
+        seed: Seed of the resamples.
     """
     metrics = list(system.values.columns)
-    table = system.values
-    training_counts = [count_trainings(system)]
-    mean_key = "value"
-    lowest = 0.0
-    if reference is not None:
-        table = table - reference.values
-        training_counts.append(count_trainings(reference))
-        mean_key = "difference"
-        lowest = -1.0
-
-    values = np.ascontiguousarray(table[metrics].to_numpy())
-    trainings = min((count for count in training_counts if count), default=0)
-    is_over_seeds = trainings >= MIN_SEEDS and len(values) >= MIN_BOOTSTRAP_QUERIES
-    if is_over_seeds:
+    if reference is None:
+        mean_key = "value"
+        lowest_value = 0.0
+        table = system.values
+        training_counts = [count_trainings(system)]
         reference_runs = None
-        if reference is not None:
-            reference_runs = reference.runs(metrics)
-        bounds = interval_over_seeds(
-            system.runs(metrics), reference_runs, settings.confidence, lowest
-        )
-        over = QUERIES_AND_SEEDS
     else:
-        samples = settings.bootstrap_samples
-        bounds = interval_of_means(values, samples, settings.confidence, seed, lowest)
+        mean_key = "difference"
+        lowest_value = -1.0
+        table = system.values - reference.values
+        training_counts = [count_trainings(system), count_trainings(reference)]
+        reference_runs = reference.runs(metrics)
+
+    # Values (queries, metrics), and the smallest number of trainings of a trained system.
+    values = np.ascontiguousarray(table[metrics].to_numpy())
+    trainings = min((count for count in training_counts if count > 0), default=0)
+    if trainings >= MIN_SEEDS and len(values) >= MIN_BOOTSTRAP_QUERIES:
+        over = QUERIES_AND_SEEDS
+        low, high = interval_over_seeds(
+            system.runs(metrics), reference_runs, settings.confidence, lowest_value
+        )
+    else:
         over = QUERIES
+        low, high = interval_of_means(
+            values, settings.bootstrap_samples, settings.confidence, seed, lowest_value
+        )
 
     means = values.mean(axis=0)
     cells: dict[str, Cell] = {}
     for i, metric in enumerate(metrics):
         cells[metric] = {
             mean_key: _round(means[i]),
-            "low": _round(bounds[0][i]),
-            "high": _round(bounds[1][i]),
+            "low": _round(low[i]),
+            "high": _round(high[i]),
             "over": over,
             "trainings": trainings,
         }
@@ -202,6 +214,7 @@ def _cells(
 
 
 def _round(value: float) -> float:
+    """Round a score for the report."""
     # Adding 0 turns -0.0 into 0.0.
     return round(float(value), SCORE_DECIMALS) + 0.0
 
@@ -227,11 +240,11 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
     reported = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
     is_shared = reported["document_id"].isin(others["document_id"])
 
-    shared = set(reported.loc[is_shared, "query_id"])
-    groups = {"unseen": sorted(set(query_ids) - shared), "seen": sorted(shared)}
-    if min(map(len, groups.values())) < MIN_GROUP_QUERIES:
+    seen = set(reported.loc[is_shared, "query_id"])
+    unseen = set(query_ids) - seen
+    if len(seen) < MIN_GROUP_QUERIES or len(unseen) < MIN_GROUP_QUERIES:
         return {}
-    return groups
+    return {"unseen": sorted(unseen), "seen": sorted(seen)}
 
 
 def most_changed_queries(

@@ -79,6 +79,7 @@ def look_up_gains(run: Run, qrels: Qrels) -> Gains:
 
 
 def _pad(rows: list[list[int]]) -> np.ndarray:
+    """Return rows of different lengths as one array, padded with zeros at their ends."""
     width = max(map(len, rows), default=0)
     table = np.zeros((len(rows), width))
     for i, row in enumerate(rows):
@@ -92,7 +93,9 @@ def ndcg(gains: Gains, cutoff: int) -> np.ndarray:
     It is sum over ranks i <= k of r_i / log2(i + 1), divided by the same sum for the ideal ranking.
     The gain is linear as in trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
     """
-    return _ratio(_discount(gains.retrieved[:, :cutoff]), _discount(gains.ideal[:, :cutoff]))
+    retrieved_gain = _discounted_sum(gains.retrieved[:, :cutoff])
+    ideal_gain = _discounted_sum(gains.ideal[:, :cutoff])
+    return _ratio(retrieved_gain, ideal_gain)
 
 
 def recall(gains: Gains, cutoff: int) -> np.ndarray:
@@ -126,18 +129,23 @@ def average_precision(gains: Gains, cutoff: int | None = None) -> np.ndarray:
     """
     relevant = gains.retrieved[:, :cutoff] > 0
     precision = relevant.cumsum(axis=1) / _ranks(relevant)
-    return _ratio((precision * relevant).sum(axis=1), (gains.ideal > 0).sum(axis=1))
+    precision_sum = (precision * relevant).sum(axis=1)
+    relevant_count = (gains.ideal > 0).sum(axis=1)
+    return _ratio(precision_sum, relevant_count)
 
 
 def _ranks(table: np.ndarray) -> np.ndarray:
+    """Return the rank of each column of a table (Q, K), from 1: (K,)."""
     return np.arange(1, table.shape[1] + 1)
 
 
-def _discount(relevance: np.ndarray) -> np.ndarray:
+def _discounted_sum(relevance: np.ndarray) -> np.ndarray:
+    """Return the sum of r_i / log2(i + 1) over the ranks i of each row (Q, K): (Q,)."""
     return (relevance / np.log2(_ranks(relevance) + 1)).sum(axis=1)
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Divide two arrays (Q,), with 0 for a query without relevant documents."""
     zeros = np.zeros(len(numerator))
     return np.divide(numerator, denominator, out=zeros, where=denominator > 0)
 
@@ -194,7 +202,9 @@ def metric_cutoff(name: str) -> int | None:
     """
     match = IR_MEASURES_NAME.fullmatch(name)
     if match is None:
-        return parse_metric(name)[1]
+        _, cutoff = parse_metric(name)
+        return cutoff
+    # Only judged@k has a cutoff.
     return int(match[1]) if match[1] else None
 
 

@@ -142,6 +142,7 @@ def read_outside_run(path: Path) -> Run:
 
 
 def _read_score(text: str) -> float | None:
+    """Return the number that a text is, or None if it is no finite number."""
     try:
         score = float(text)
     except ValueError:

@@ -120,13 +120,13 @@ def judge_promotion(
     check_comparable([challenger, champion])
 
     differences = _paired_differences(challenger, champion, settings, seed)
-    objections = _missing_gain(differences, settings) + _losses(differences, settings)
-    reasons = tuple(objections)
-    if not objections:
-        reasons = (f"better: {_difference_text(differences[settings.metric])}",)
+    reasons = _missing_gain(differences, settings) + _losses(differences, settings)
+    passed = not reasons
+    if passed:
+        reasons = [f"better: {_difference_text(differences[settings.metric])}"]
     return Verdict(
-        not objections,
-        reasons,
+        passed,
+        tuple(reasons),
         challenger.queries,
         tuple(differences.values()),
         _by_training_documents(challenger, champion, settings, seed),
@@ -164,9 +164,9 @@ def judge_retrain(
     old_queries = [query for query in challenger.values.index if query not in new]
     if not new_queries or not old_queries:
         verdict = judge_promotion(challenger, champion, settings, seed)
-        kind = "old" if new_queries else "new"
+        missing_kind = "old" if new_queries else "new"
         reason = (
-            f"no judged query asks for one of the {kind} documents, "
+            f"no judged query asks for one of the {missing_kind} documents, "
             "so all queries were judged together"
         )
         return replace(verdict, reasons=(reason, *verdict.reasons))
@@ -239,11 +239,22 @@ def judge_pilot(
 
 
 def _average_by_document(scores: SystemScores, targets: Mapping[str, str]) -> SystemScores:
+    """Return the mean scores of the queries that ask for the same document.
+
+    Args:
+        scores: Scores by query.
+        targets: Id of the document that a query asks for, by query id. Other queries are left out.
+
+    Returns:
+        Scores with one row per document.
+    """
     values = scores.restrict_to(targets).values
-    return replace(scores, values=values.groupby(values.index.map(targets)).mean())
+    document_of_query = values.index.map(targets)
+    return replace(scores, values=values.groupby(document_of_query).mean())
 
 
 def _name_group(group: str, differences: dict[str, PairedDifference]) -> list[PairedDifference]:
+    """Return differences whose metrics name the group of documents that was compared."""
     return [
         replace(row, metric=f"{row.metric} ({group} documents)") for row in differences.values()
     ]
@@ -252,10 +263,11 @@ def _name_group(group: str, differences: dict[str, PairedDifference]) -> list[Pa
 def _by_training_documents(
     challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, seed: int
 ) -> dict[str, tuple[PairedDifference, ...]]:
+    """Return the differences on two groups of queries; see `Verdict.by_training_documents`."""
     groups = {}
-    for name, scores in challenger.by_training_documents().items():
-        rivals = champion.restrict_to(scores.values.index)
-        rows = _paired_differences(scores, rivals, settings, seed)
+    for name, challenger_scores in challenger.by_training_documents().items():
+        champion_scores = champion.restrict_to(challenger_scores.values.index)
+        rows = _paired_differences(challenger_scores, champion_scores, settings, seed)
         groups[name] = tuple(rows.values())
     return groups
 
@@ -267,6 +279,7 @@ def _paired_differences_of(
     settings: PromotionSettings,
     seed: int,
 ) -> dict[str, PairedDifference]:
+    """Compare challenger and champion on some queries; see `_paired_differences`."""
     return _paired_differences(
         challenger.restrict_to(queries), champion.restrict_to(queries), settings, seed
     )
@@ -275,6 +288,20 @@ def _paired_differences_of(
 def _paired_differences(
     challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, seed: int
 ) -> dict[str, PairedDifference]:
+    """Compare challenger and champion on every metric that the gate reads.
+
+    Args:
+        challenger: Scores of the challenger.
+        champion: Scores of the champion on the same queries.
+        settings: Metrics, alpha, and numbers of resamples.
+        seed: Seed of the resamples.
+
+    Returns:
+        The difference on each metric, by the name of the metric.
+
+    Raises:
+        FreshetError: If a metric was not scored, or no query is judged.
+    """
     metrics = list(dict.fromkeys((settings.metric, *settings.protected)))
     missing = [metric for metric in metrics if metric not in challenger.values.columns]
     if missing:
@@ -285,6 +312,7 @@ def _paired_differences(
     if not challenger.queries:
         raise FreshetError("the promotion gate has no judged queries")
 
+    # Scores (queries, metrics). Each bound of the interval is one-sided at alpha.
     challenger_scores = challenger.values[metrics].to_numpy()
     champion_scores = champion.values[metrics].to_numpy()
     differences = challenger_scores - champion_scores
@@ -300,21 +328,24 @@ def _paired_differences(
         high,
         p,
     )
+    # A row has the numbers of a metric, in the order of the attributes of `PairedDifference`.
     # Adding 0 turns -0.0 into 0.0.
     rows = np.column_stack(columns).round(SCORE_DECIMALS) + 0.0
     deviations = differences.std(axis=0)
     paired: dict[str, PairedDifference] = {}
     for metric, row, deviation in zip(metrics, rows.tolist(), deviations.tolist(), strict=True):
-        needed = queries_for_gain(deviation, SHOWN_GAIN, settings.alpha, POWER)
-        paired[metric] = PairedDifference(metric, *row, challenger.queries, needed)
+        needed_queries = queries_for_gain(deviation, SHOWN_GAIN, settings.alpha, POWER)
+        paired[metric] = PairedDifference(metric, *row, challenger.queries, needed_queries)
     return paired
 
 
 def _missing_gain(
     differences: dict[str, PairedDifference], settings: PromotionSettings
 ) -> list[str]:
+    """Return the reason why the challenger is not better on the goal metric; empty if it is."""
     goal = differences[settings.metric]
-    if goal.difference > 0 and goal.p < settings.alpha:
+    is_better = goal.difference > 0 and goal.p < settings.alpha
+    if is_better:
         return []
     reason = f"not better: {_difference_text(goal)}, needs a rise with p < {settings.alpha}"
     if goal.queries_for_gain is not None:
@@ -326,20 +357,24 @@ def _missing_gain(
 
 
 def _losses(differences: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
-    objections = []
+    """Return a reason for each protected metric on which the challenger is or may be worse."""
+    reasons = []
     for metric in settings.protected:
         row = differences[metric]
         text = _difference_text(row)
-        if row.difference < 0 and row.p < settings.alpha:
-            objections.append(f"worse: {text}")
-        elif row.low < -settings.margin:
-            objections.append(
+        is_worse = row.difference < 0 and row.p < settings.alpha
+        may_be_worse = row.low < -settings.margin
+        if is_worse:
+            reasons.append(f"worse: {text}")
+        elif may_be_worse:
+            reasons.append(
                 f"may be worse: {text}, a loss beyond {settings.margin} is not ruled out"
             )
-    return objections
+    return reasons
 
 
 def _difference_text(row: PairedDifference) -> str:
+    """Return both means of a metric, their difference with its interval, and its p-value."""
     return (
         f"{row.metric} {row.champion:.4f} -> {row.challenger:.4f} "
         f"({row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}], p = {row.p:.4f})"

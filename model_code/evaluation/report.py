@@ -35,32 +35,36 @@ def summary_sentence(comparison: Mapping[str, Any]) -> str:
     limits = []
     if not comparison["queries"]:
         limits.append(UNJUDGED)
+    # Several systems may have been left out for the same reason.
     limits.extend(dict.fromkeys(comparison.get("left_out", {}).values()))
-    limits_text = "".join(f"{limit[0].upper()}{limit[1:]}. " for limit in limits)
+    sentences = [f"{limit[0].upper()}{limit[1:]}." for limit in limits]
 
     systems = comparison["systems"]
     if not systems:
-        return limits_text.strip()
+        return " ".join(sentences)
 
     main = comparison["main_metric"]
     values = {name: metrics[main]["value"] for name, metrics in systems.items()}
-    best, *others = sorted(systems, key=lambda name: -values[name])
+    best_first = sorted(systems, key=lambda name: -values[name])
+    best = best_first[0]
     lead = ""
-    if others:
-        lead = f", {values[best] - values[others[0]]:.3f} above {others[0]}"
-    own_documents = ""
-    if comparison.get("own_documents"):
-        own_documents = (
-            f" {comparison['own_documents']:,} of the queries are documents of the corpus, and "
-            "their own document is left out of their rankings."
-        )
+    if len(best_first) > 1:
+        second = best_first[1]
+        lead = f", {values[best] - values[second]:.3f} above {second}"
     cell = systems[best][main]
-    return limits_text + (
+    sentences.append(
         f"{best} is the best of {len(systems)} systems: {main} {format_interval(cell)} "
         f"(over {describe_interval(cell)}){lead}, on {comparison['documents']:,} documents and "
-        f"{comparison['queries']:,} judged {comparison['split']} queries.{own_documents}"
-        + "".join(_groups_below_known(comparison, best))
+        f"{comparison['queries']:,} judged {comparison['split']} queries."
     )
+
+    if comparison.get("own_documents"):
+        sentences.append(
+            f"{comparison['own_documents']:,} of the queries are documents of the corpus, and "
+            "their own document is left out of their rankings."
+        )
+    sentences.extend(_groups_below_known(comparison, best))
+    return " ".join(sentences)
 
 
 def _groups_below_known(comparison: Mapping[str, Any], best: str) -> Iterator[str]:
@@ -78,7 +82,7 @@ def _groups_below_known(comparison: Mapping[str, Any], best: str) -> Iterator[st
         best_value = systems[best][main]["value"]
         if known_value > best_value:
             yield (
-                f" On the queries {name!r}, {BM25_KNOWN} is above it: {known_value:.3f} against "
+                f"On the queries {name!r}, {BM25_KNOWN} is above it: {known_value:.3f} against "
                 f"{best_value:.3f}."
             )
 
@@ -117,7 +121,8 @@ def describe_interval(cell: Mapping[str, Any]) -> str:
         return f"queries and {trainings} trainings"
     if not trainings:
         return "queries"
-    return f"queries, {TRAININGS_TEXT.get(trainings, f'{trainings} trainings')}"
+    trainings_text = TRAININGS_TEXT.get(trainings, f"{trainings} trainings")
+    return f"queries, {trainings_text}"
 
 
 def systems_table(
@@ -184,6 +189,7 @@ def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
 
 
 def _ranking_text(documents: Sequence[tuple[str, bool]]) -> str:
+    """Return the ids of documents as one text, with a mark before each relevant one."""
     marked = []
     for name, is_relevant in documents:
         marked.append(f"{RELEVANT_MARK} {name}" if is_relevant else name)

@@ -39,13 +39,12 @@ def write_run(path: Path, run: Run, tag: str) -> None:
     escaped_tag = escape_id(tag)
     lines = []
     for query_id in sorted(run):
-        ranking = run[query_id]
         prefix = f"{escape_id(query_id)} Q0"
-        scores = strictly_decreasing([score for _, score in ranking])
-        for rank, ((document_id, _), score) in enumerate(
-            zip(ranking, scores, strict=True), start=1
-        ):
-            lines.append(f"{prefix} {escape_id(document_id)} {rank} {score:.9g} {escaped_tag}\n")
+        documents = [escape_id(document_id) for document_id, _ in run[query_id]]
+        scores = strictly_decreasing([score for _, score in run[query_id]])
+        for i, document in enumerate(documents):
+            rank = i + 1
+            lines.append(f"{prefix} {document} {rank} {scores[i]:.9g} {escaped_tag}\n")
     write_text(path, "".join(lines))
 
 

@@ -117,9 +117,10 @@ def interval_of_means(
     if len(values) >= MIN_BOOTSTRAP_QUERIES:
         return bootstrap_interval(values, samples, confidence, seed)
 
+    # Hoeffding's interval of values in a range of length 1 is scaled to the range of the values.
     mean = values.mean(axis=0)
-    scale = math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(values)))
-    half_width = (1 - lowest) * scale
+    unit_half_width = math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(values)))
+    half_width = (1 - lowest) * unit_half_width
     return np.maximum(mean - half_width, lowest), np.minimum(mean + half_width, 1.0)
 
 
@@ -228,37 +229,47 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
     queries = len(differences)
     observed = np.abs(differences.sum(axis=0))
     # A small tolerance is needed, because rounding may change equal sums.
-    enough = observed - 1e-12 * np.abs(differences).sum(axis=0)
+    thresholds = observed - 1e-12 * np.abs(differences).sum(axis=0)
 
-    is_exact = queries < 63 and 2**queries <= permutations
-    if is_exact:
+    # Numbers of 63 bits and more do not fit into int64.
+    can_enumerate = queries < 63 and 2**queries <= permutations
+    if can_enumerate:
+        # Row i has the bits of the number i.
         patterns = np.arange(2**queries)[:, None] >> np.arange(queries) & 1
-        return _count_reached(patterns, differences, enough) / 2**queries
+        return _count_reached(patterns, differences, thresholds) / 2**queries
 
     generator = np.random.default_rng([seed, queries])
     reached = np.zeros(differences.shape[1], dtype=np.int64)
     for rows in _block_sizes(permutations, queries):
         patterns = generator.integers(2, size=(rows, queries), dtype=np.int8)
-        reached += _count_reached(patterns, differences, enough)
+        reached += _count_reached(patterns, differences, thresholds)
     return (reached + 1) / (permutations + 1)
 
 
-def _count_reached(patterns: np.ndarray, differences: np.ndarray, enough: np.ndarray) -> np.ndarray:
+def _count_reached(
+    patterns: np.ndarray, differences: np.ndarray, thresholds: np.ndarray
+) -> np.ndarray:
     """Count the sign patterns for which the absolute sum of a column reaches a threshold, (c,).
 
     Args:
         patterns: Rows of 0 and 1, (rows, n). 1 flips the sign of a difference.
         differences: Paired differences, (n, c).
-        enough: Threshold of each column, (c,).
+        thresholds: Threshold of each column, (c,).
     """
     signs = 1.0 - 2.0 * patterns
-    return (np.abs(signs @ differences) >= enough).sum(axis=0)
+    return (np.abs(signs @ differences) >= thresholds).sum(axis=0)
 
 
 def _block_sizes(rows: int, columns: int) -> Iterator[int]:
-    size = max(1, MAX_BLOCK_NUMBERS // max(columns, 1))
-    for start in range(0, rows, size):
-        yield min(size, rows - start)
+    """Yield the numbers of rows into which a table of random numbers is cut, to bound its memory.
+
+    Args:
+        rows: Number of rows of the whole table.
+        columns: Number of columns.
+    """
+    rows_per_block = max(1, MAX_BLOCK_NUMBERS // max(columns, 1))
+    for start in range(0, rows, rows_per_block):
+        yield min(rows_per_block, rows - start)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -270,8 +281,10 @@ def holm(p: np.ndarray) -> np.ndarray:
     >>> holm(np.array([0.01, 0.04, 0.03])).round(2).tolist()
     [0.03, 0.06, 0.06]
     """
+    # The smallest of m p-values is multiplied by m, the next one by m - 1, and so on. No adjusted
+    # value may be below that of a smaller p-value.
     order = np.argsort(p, kind="stable")
-    remaining = np.arange(len(p), 0, -1)
+    factors = np.arange(len(p), 0, -1)
     adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * remaining), 1.0)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1.0)
     return adjusted

@@ -85,6 +85,15 @@ def evaluate_system(
 def _group_means(
     scores: Mapping[str, Mapping[str, float]], judged: Judgements
 ) -> dict[str, dict[str, float]]:
+    """Return the mean metrics of two groups of queries, without a group that is empty.
+
+    A query belongs to the first group if a judged training query asks for one of its relevant
+    documents as well.
+
+    Args:
+        scores: Score by metric and query id.
+        judged: The judged queries.
+    """
     asked = [query for query in judged.queries if query in judged.asked_in_training]
     others = [query for query in judged.queries if query not in judged.asked_in_training]
 
@@ -97,6 +106,7 @@ def _group_means(
 
 
 def _means(scores: Mapping[str, Mapping[str, float]], queries: list[str]) -> dict[str, float]:
+    """Return the number of the given queries, and the mean of each metric over them."""
     means: dict[str, float] = {"queries": len(queries)}
     if queries:
         for metric, values in scores.items():
@@ -126,10 +136,10 @@ def search_splits(
     for split, judged in judgements.items():
         with_own_document = own_document_queries(judged, documents)
         # One document may be left out of a ranking, so one more is searched.
-        searched = depth + 1 if with_own_document else depth
+        searched_depth = depth + 1 if with_own_document else depth
         rankings: Iterable[Ranking] = ()
         if judged.queries:
-            rankings = search(list(judged.queries.values()), searched)
+            rankings = search(list(judged.queries.values()), searched_depth)
         run: dict[str, Ranking] = {}
         for query, ranking in zip(judged.queries, rankings, strict=True):
             if query in with_own_document:
@@ -152,7 +162,8 @@ def own_document_queries(judged: Judgements, documents: Container[str]) -> set[s
     """
     own: set[str] = set()
     for query in judged.queries:
-        if query in documents and judged.qrels.get(query, {}).get(query, 0) <= 0:
+        grade_of_own_document = judged.qrels.get(query, {}).get(query, 0)
+        if query in documents and grade_of_own_document <= 0:
             own.add(query)
     return own
 
