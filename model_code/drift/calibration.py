@@ -79,7 +79,10 @@ class Calibration:
         old = self.old(measure)
         size = max_batch_size(len(old), settings.largest_batch)
         if not measure.of_scores:
+            # Null distributions of vectors are stored by the size of the batch, so few sizes are
+            # used. Those of scores are drawn again for each report.
             size = rounded_size(min(size, len(values)), settings.minimum_batch)
+        # Scores (m,) are sampled as rows of one number.
         new = sample_rows(values.reshape(len(values), -1), size, settings.seed)
         if measure.of_scores:
             new = new[:, 0]
@@ -106,6 +109,7 @@ class Calibration:
             size: Number of documents in a batch.
         """
         measure = MEASURES[name]
+        # Scores depend on the whole live collection, so their null distributions are not stored.
         if self.folder is None or measure.of_scores:
             return self._draw(measure, size)
 
@@ -119,16 +123,25 @@ class Calibration:
         return null
 
     def _draw(self, measure: DriftMeasure, size: int) -> np.ndarray:
+        """Draw a null distribution, (B,).
+
+        Each value compares a random batch of old documents with the other old documents.
+
+        Args:
+            measure: The measure.
+            size: Number of documents in a batch.
+        """
         settings = self.settings
         values = self.old(measure)
         batches = draw_batches(len(values), size, settings.draws, settings.seed)
 
         null = []
-        for number, is_drawn in enumerate(batches):
-            rest = values[~is_drawn]
+        for number, is_in_batch in enumerate(batches):
+            others = values[~is_in_batch]
             if not measure.of_scores:
-                rest = contrast_rows(rest, settings.classifier_contrast, (settings.seed, number))
-            null.append(measure.statistic(rest, values[is_drawn], settings.seed))
+                seed = (settings.seed, number)
+                others = contrast_rows(others, settings.classifier_contrast, seed)
+            null.append(measure.statistic(others, values[is_in_batch], settings.seed))
         return np.array(null)
 
     @cached_property

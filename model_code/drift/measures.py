@@ -117,15 +117,17 @@ def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
     experiments they reported harm for documents that asked queries find better than old ones. They
     also reported no harm for documents that people ask for in other words than the text uses.
     """
-    asked = [measure for measure in measures if measure.name == ASKED_QUERIES]
-    asked_documents = {measure.scope: measure.detail["documents"] for measure in asked}
+    by_asked_queries = [measure for measure in measures if measure.name == ASKED_QUERIES]
+    # Number of documents that asked queries cover, in the newest batch and in the window.
+    asked_documents = {measure.scope: measure.detail["documents"] for measure in by_asked_queries}
 
     deciding = []
     for measure in measures:
-        if measure.name == MADE_QUERIES:
-            if measure.detail["documents"] > asked_documents.get(measure.scope, 0):
-                deciding.append(measure)
-    return deciding + asked
+        if measure.name != MADE_QUERIES:
+            continue
+        if measure.detail["documents"] > asked_documents.get(measure.scope, 0):
+            deciding.append(measure)
+    return deciding + by_asked_queries
 
 
 def judge(statistics: Sequence[Statistic], alpha: float) -> tuple[TestResult, ...]:
@@ -181,21 +183,31 @@ def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
 
 
 def _test(statistic: Statistic, level: float, harm_level: float) -> TestResult:
+    """Compare a statistic with its thresholds.
+
+    Args:
+        statistic: The measured value with its null distribution.
+        level: Largest allowed chance of a false alarm.
+        harm_level: The same if only the deciding measures of harm share alpha.
+    """
     null = statistic.null
     value = statistic.value
     tail = statistic.tail
     threshold = critical_value(null, level, tail)
     harm_threshold = critical_value(null, harm_level, tail)
 
-    reached = null >= value if tail == "high" else null <= value
-    p = float((1 + reached.sum()) / (1 + len(null)))
+    # Draws of the null distribution that are at least as extreme as the value.
+    is_extreme = null >= value if tail == "high" else null <= value
+    detail = dict(statistic.detail)
+    detail["p"] = float((1 + is_extreme.sum()) / (1 + len(null)))
+    detail["level"] = level
     return TestResult(
         name=statistic.name,
         value=float(value),
         threshold=threshold,
         null={str(q): float(np.quantile(null, q)) for q in QUANTILES},
         exceeded=_is_beyond(value, threshold, tail),
-        detail={**statistic.detail, "p": p, "level": level},
+        detail=detail,
         exceeded_uncorrected=_is_beyond(value, harm_threshold, tail),
         tail=tail,
         scope=statistic.scope,
@@ -203,6 +215,7 @@ def _test(statistic: Statistic, level: float, harm_level: float) -> TestResult:
 
 
 def _is_beyond(value: float, threshold: float, tail: Tail) -> bool:
+    """Return whether a value is above a threshold, or below it if low values show drift."""
     if tail == "high":
         return bool(value > threshold)
     return bool(value < threshold)
@@ -219,6 +232,7 @@ MAX_EXAMPLES = 5
 
 
 def _no_scores() -> np.ndarray:
+    """Return an empty array of scores, the default of attributes."""
     return np.zeros(0, np.float32)
 
 
@@ -351,13 +365,19 @@ def _area(old: np.ndarray, new: np.ndarray) -> float:
     >>> _area(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
     0.875
     """
+    # The rank of a score is the number of scores up to it. So the rank sum of the new scores counts
+    # the pairs with an old score, and the pairs of new scores, which are subtracted.
     ranks = rankdata(np.concatenate([old, new]))
-    pairs_above = ranks[len(old) :].sum() - len(new) * (len(new) + 1) / 2
+    pairs_of_new = len(new) * (len(new) + 1) / 2
+    pairs_above = ranks[len(old) :].sum() - pairs_of_new
     return float(pairs_above / (len(old) * len(new)))
 
 
 def canonical(vectors: np.ndarray) -> np.ndarray:
-    """Return an order of the rows of `vectors` (n, H) that does not depend on their given order."""
+    """Return an order of the rows of `vectors` (n, H) that does not depend on their given order.
+
+    Rows are sorted by their first eight components, which practically never are all equal.
+    """
     return np.lexsort(np.ascontiguousarray(vectors.T[:8]))
 
 
@@ -367,10 +387,12 @@ def mean_difference(old: np.ndarray, new: np.ndarray, seed: int = 0) -> float:
 
 
 def _count(old: np.ndarray, new: np.ndarray) -> Detail:
+    """Return the number of new documents that were measured, for a report."""
     return {"measured": len(new)}
 
 
 def _means(old: np.ndarray, new: np.ndarray) -> Detail:
+    """Return the mean scores of old and new documents, for a report."""
     return {"old": float(old.mean()), "new": float(new.mean()), "documents": len(new)}
 
 
@@ -461,8 +483,11 @@ def paired_change(
     before = scores.before
     after = scores.after
     change = after.astype(np.float64) - before.astype(np.float64)
+    # Loss of each score that is no harm.
     allowed = settings.quality_margin + np.broadcast_to(scores.crowding, change.shape)
 
+    # If only the allowed loss had happened, the rest of each change would be positive or negative
+    # by chance.
     generator = np.random.default_rng([settings.seed, len(change)])
     coins = generator.integers(2, size=(settings.draws, len(change)), dtype=np.int8)
     signs = 1.0 - 2.0 * coins
@@ -509,10 +534,12 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
     Returns:
         The loss of each query, (q,), at least 0.
     """
+    # Rank 0 is replaced, because it would be a divisor. Its loss is set to 0 below.
     counted = np.maximum(ranks, 1)
+    # P(1 <= T <= MAX_COUNTED_RANK)
     chance = binom.cdf(MAX_COUNTED_RANK, counted, share) - binom.pmf(0, counted, share)
-    before = chance / (counted * share)
-    return np.where(ranks > 0, before - reciprocal_ranks(ranks), 0.0)
+    reciprocal_rank_before = chance / (counted * share)
+    return np.where(ranks > 0, reciprocal_rank_before - reciprocal_ranks(ranks), 0.0)
 
 
 def lowest_scores(scores: Mapping[str, float]) -> tuple[DocumentExample, ...]:
@@ -541,10 +568,14 @@ def largest_losses(scores: PairedScores) -> tuple[DocumentExample, ...]:
     [('a', -0.75), ('c', -0.5)]
     """
     changes = scores.after - scores.before
+    has_ids = len(scores.document_ids) == len(changes)
+    if not has_ids:
+        return ()
+
     examples: dict[str, DocumentExample] = {}
     for row in np.argsort(changes, kind="stable").tolist():
-        is_complete = row >= len(scores.document_ids) or len(examples) == MAX_EXAMPLES
-        if is_complete or changes[row] >= 0:
+        is_loss = changes[row] < 0
+        if not is_loss or len(examples) == MAX_EXAMPLES:
             break
         document_id = scores.document_ids[row]
         note = f"{scores.before[row]:.2f} before, {scores.after[row]:.2f} now"
@@ -560,7 +591,8 @@ def farthest_from_old(old: np.ndarray, arrivals: Arrivals) -> tuple[DocumentExam
         arrivals: New documents, with the ids of their vectors.
     """
     new = arrivals.vectors.astype(np.float64)
-    if not len(old) or not len(new) or len(new) != len(arrivals.vector_ids):
+    has_ids = len(arrivals.vector_ids) == len(new)
+    if not len(old) or not len(new) or not has_ids:
         return ()
     direction = new.mean(axis=0) - old.astype(np.float64).mean(axis=0)
     scores = new @ direction

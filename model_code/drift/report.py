@@ -114,6 +114,7 @@ class DriftReport:
         return "\n".join(lines) + "\n"
 
     def _skipped_lines(self) -> list[str]:
+        """Return a line for each reason why measures were skipped, with their names."""
         names_by_reason: dict[tuple[Scope, str], list[str]] = {}
         for skipped in self.unmeasured:
             names_by_reason.setdefault((skipped.scope, skipped.why), []).append(skipped.name)
@@ -195,9 +196,10 @@ def observe(
     _check_arrivals(calibration, arrivals)
     for measure in MEASURES.values():
         values = getattr(arrivals, measure.input)
-        reason = _reason_to_skip(calibration, measure, values)
         if values is None:
             reason = arrivals.unscored.get(measure.input, NO_VALUES)
+        else:
+            reason = _reason_to_skip(calibration, measure, values)
         if reason is not None:
             yield SkippedMeasure(measure.name, reason, scope)
         else:
@@ -212,11 +214,16 @@ def observe(
 
 
 def _reason_to_skip(
-    calibration: Calibration, measure: DriftMeasure, values: np.ndarray | None
+    calibration: Calibration, measure: DriftMeasure, values: np.ndarray
 ) -> str | None:
+    """Return why there are too few documents to measure, or None if there are enough.
+
+    Args:
+        calibration: The null distributions, with the old documents.
+        measure: The measure.
+        values: Values of the new documents, (m, ...).
+    """
     minimum = calibration.settings.minimum_batch
-    if values is None:
-        return NO_VALUES
     if len(values) < minimum:
         return f"{len(values)} are fewer than drift.minimum_batch = {minimum}"
 
@@ -230,6 +237,10 @@ def _reason_to_skip(
 
 
 def _measure_protected(scores: PairedScores, settings: DriftSettings) -> Statistic | SkippedMeasure:
+    """Measure how far additions push old documents down, if enough queries were scored.
+
+    If there are too few queries, they are not searched again, and there are no scores `after`.
+    """
     count = max(len(scores.before), len(scores.after))
     if count >= settings.minimum_batch:
         return paired_change(PROTECTED_QUERIES, scores, settings)
@@ -243,6 +254,7 @@ def _measure_protected(scores: PairedScores, settings: DriftSettings) -> Statist
 def _measure_changed(
     arrivals: Arrivals, settings: DriftSettings, scope: Scope
 ) -> Statistic | SkippedMeasure:
+    """Measure the change of scores of changed documents, if there are enough of them."""
     scores = arrivals.changed
     count = len(scores.before)
     if count >= settings.minimum_batch:
@@ -284,6 +296,7 @@ def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
 
 
 def _check_arrivals(calibration: Calibration, arrivals: Arrivals) -> None:
+    """Raise an error if new documents cannot be compared with the reference; see `observe`."""
     reference = calibration.reference
     if arrivals.fingerprint != reference.fingerprint:
         raise FingerprintMismatch(
@@ -306,6 +319,7 @@ def _check_arrivals(calibration: Calibration, arrivals: Arrivals) -> None:
 
 
 def _table_lines(measures: tuple[TestResult, ...]) -> list[str]:
+    """Return the lines of a table with a header and a row per measure, in aligned columns."""
     rows = [HEADER, *map(_table_row, measures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
     lines = []
@@ -316,6 +330,10 @@ def _table_lines(measures: tuple[TestResult, ...]) -> list[str]:
 
 
 def _table_row(measure: TestResult) -> tuple[str, ...]:
+    """Return the cells of a measure, in the order of `HEADER`.
+
+    A measure without a null distribution, such as growth, is compared with a limit.
+    """
     null = "a limit"
     if measure.null:
         null = " - ".join(f"{measure.null[level]:.4f}" for level in ("0.01", "0.5", "0.99"))
