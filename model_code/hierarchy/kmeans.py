@@ -82,10 +82,12 @@ class KMeans:
         return best
 
     def _run(self, vectors: torch.Tensor, count: int) -> Clustering:
+        """Cluster points (N, H) from one start. Clusters that stay empty are left out."""
         run = self.make_lloyd(vectors, count)
         initialise(run, self.seed)
         self._iterate(run)
 
+        # Clusters with points are numbered from 0 without gaps.
         is_occupied = run.sizes() > 0
         new_numbers = torch.cumsum(is_occupied, 0) - 1
         return Clustering(run.centroids[is_occupied], new_numbers[run.labels], run.objective)
@@ -130,7 +132,8 @@ def initialise(run: Lloyd, seed: int) -> None:
 
     drawn = 0
     for round_number in range(1, rounds + 1):
-        drawn_after_round = -(-count * round_number // rounds)
+        # The rounds draw about the same number of points, and `count` points in all.
+        drawn_after_round = math.ceil(count * round_number / rounds)
         quota = drawn_after_round - drawn
         points = _draw(weights, quota, generator)
         clusters = torch.arange(drawn, drawn_after_round, device=points.device)

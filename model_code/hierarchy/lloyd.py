@@ -101,10 +101,14 @@ class Lloyd:
         self._assign()
         self._fill_empty_clusters()
 
+        # A centroid moves if a point joined or left its cluster. Before the first update, points
+        # have left the cluster -1, which does not exist.
         changed = torch.nonzero(self.labels != self._averaged_labels)[:, 0]
+        joined = self.labels[changed]
+        left = self._averaged_labels[changed]
         self.moved.zero_()
-        for labels in (self.labels[changed], self._averaged_labels[changed]):
-            self.moved[labels[labels >= 0]] = True
+        self.moved[joined[joined >= 0]] = True
+        self.moved[left[left >= 0]] = True
 
         self.update_centroids()
         return len(changed) > 0
@@ -163,6 +167,15 @@ class Lloyd:
         centroids: torch.Tensor,
         position: torch.Tensor,
     ) -> None:
+        """Compare a block of points with some centroids; see `compare`.
+
+        Args:
+            block: Numbers of b points, ascending.
+            candidates: Numbers of the centroids, (C,).
+            centroids: These centroids, (C, H).
+            position: Position of each of the K centroids among the candidates, or -1. A further
+                entry of -1 at the end is for points without a cluster, (K + 1,).
+        """
         labels = self.labels[block]
         score = self.score[block]
         rival = self.rival[block]
@@ -175,13 +188,15 @@ class Lloyd:
         score[with_own] = products[own_cells]
         products[own_cells] = -torch.inf
 
+        # The bound of a point fails if a centroid outside of the candidates may be nearer.
         best, best_column = row_maxima(products)
         has_failed = score < rival
         rival = torch.maximum(best, rival).masked_fill(has_failed, torch.inf)
 
-        won = torch.nonzero((best > score + COSINE_TOLERANCE) & ~has_failed)[:, 0]
-        labels[won] = candidates[best_column[won]]
-        score[won] = best[won]
+        is_nearer = best > score + COSINE_TOLERANCE
+        moving = torch.nonzero(is_nearer & ~has_failed)[:, 0]
+        labels[moving] = candidates[best_column[moving]]
+        score[moving] = best[moving]
 
         self.labels[block] = labels
         self.score[block] = score
@@ -195,11 +210,13 @@ class Lloyd:
         to_compare = torch.ones_like(self.labels, dtype=torch.bool)
         few_moved = self.moved.sum() < MAX_MOVED_SHARE * len(self.moved)
         if few_moved:
+            # Only the points whose bound failed are compared with all centroids.
             self.compare(to_compare, self.moved)
             to_compare = torch.isposinf(self.rival)
 
+        every_centroid = torch.ones_like(self.moved)
         self.rival[to_compare] = -torch.inf
-        self.compare(to_compare, torch.ones_like(self.moved))
+        self.compare(to_compare, every_centroid)
 
     def _fill_empty_clusters(self) -> None:
         """Move points that are far from their centroids into empty clusters, one into each.
@@ -227,6 +244,7 @@ class Lloyd:
         self.rival[farthest] = torch.inf
 
     def _block_limit(self, cpu_limit: int) -> int:
+        """Return the limit of a block on the device of the points."""
         if self.vectors.is_cuda:
             return cpu_limit * GPU_BLOCK_FACTOR
         return cpu_limit
@@ -316,6 +334,7 @@ def sums_by_cluster(
     (tensor([2, 4]), tensor([[0., 1., 0.],
             [1., 0., 1.]]))
     """
+    # The points, cluster after cluster, and the position of each cluster's first point.
     members = rows[torch.argsort(labels[rows], stable=True)]
     clusters, sizes = torch.unique_consecutive(labels[members], return_counts=True)
     starts = sizes.cumsum(0) - sizes

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -69,45 +69,62 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
         The names of the nodes, level by level.
     """
     presence, vocabulary = _word_presence(texts)
-    cohesion = _pair_cohesion(texts, vocabulary, presence)
-
-    # Start with the root, the node of all passages.
+    # The share of all passages that contain each word, (V,).
     corpus_shares = np.asarray(presence.mean(axis=0)).ravel()
-    is_telling = np.full(len(vocabulary), True)
+    # Factor of each word's weight, (V,). Words of many passages get the factor 0.
+    factors = _pair_cohesion(texts, vocabulary, presence)
     if len(texts) >= MIN_TEXTS_FOR_SHARES:
-        is_telling = corpus_shares <= MAX_CORPUS_SHARE
-    factors = cohesion * is_telling
+        factors = factors * (corpus_shares <= MAX_CORPUS_SHARE)
+
+    # At level 1, the parent of all nodes is the root, which has all passages.
     parent_shares = csr_matrix(corpus_shares)
     parent_sizes = np.array([len(texts)])
     names_by_level: list[list[str]] = []
     for level in range(1, tree.depth + 1):
         sizes = tree.sizes(level)
-        parents = tree.parents[level - 1]
+        # The share of each node's passages that contain each word, (K, V).
         shares = _word_shares(presence, tree.paths()[:, level - 1], sizes)
 
         names: list[str] = []
-        for node, parent in enumerate(parents.tolist()):
-            is_whole_parent = level > 1 and sizes[node] == parent_sizes[parent]
-            if is_whole_parent:
+        for node, parent in enumerate(tree.parents[level - 1].tolist()):
+            # The root has no name.
+            has_all_passages_of_parent = sizes[node] == parent_sizes[parent]
+            if level > 1 and has_all_passages_of_parent:
                 names.append(names_by_level[-1][parent])
                 continue
             # Slicing the arrays of the sparse matrix is several times as fast as indexing it.
             row = slice(shares.indptr[node], shares.indptr[node + 1])
             words = shares.indices[row]
+            shares_in_node = shares.data[row]
             shares_in_parent = parent_shares[parent, words].toarray()[0]
-            ranked = _rank_words(words, shares.data[row], shares_in_parent, factors[words])
-            chosen = _choose_distinct_words([vocabulary[word] for word in ranked])
-            share_of_word = dict(zip(vocabulary[words].tolist(), shares.data[row], strict=True))
-            confidence = sum(share_of_word[word] for word in chosen) / max(1, len(chosen))
-            if confidence < MIN_CONFIDENCE:
-                names.append(f"topic {node + 1}")
-            else:
-                names.append(", ".join(chosen))
+            ranked_words = _rank_words(words, shares_in_node, shares_in_parent, factors[words])
+
+            share_of_word = dict(zip(vocabulary[words].tolist(), shares_in_node, strict=True))
+            name = _join_words([vocabulary[word] for word in ranked_words], share_of_word)
+            if name is None:
+                name = f"topic {node + 1}"
+            names.append(name)
 
         names_by_level.append(names)
         parent_shares = shares
         parent_sizes = sizes
     return names_by_level
+
+
+def _join_words(ranked_words: Sequence[str], share_of_word: Mapping[str, float]) -> str | None:
+    """Return the name that the best words of a node make, or None if it is not reliable.
+
+    Args:
+        ranked_words: Words that distinguish the node, best first.
+        share_of_word: Share of the node's passages that contain a word, by word.
+    """
+    words = _choose_distinct_words(ranked_words)
+    if not words:
+        return None
+    confidence = sum(share_of_word[word] for word in words) / len(words)
+    if confidence < MIN_CONFIDENCE:
+        return None
+    return ", ".join(words)
 
 
 def _word_presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
@@ -173,13 +190,14 @@ def _pair_cohesion(
     cohesion = np.ones(len(vocabulary))
     for i, word in enumerate(vocabulary):
         if _may_pair(word):
-            commoner = max(texts_with_character[word[0]], texts_with_character[word[1]])
-            cohesion[i] = texts_with_word[i] / (commoner + PAIR_SMOOTHING_TEXTS)
+            texts_with_either = [texts_with_character[character] for character in word[:2]]
+            cohesion[i] = texts_with_word[i] / (max(texts_with_either) + PAIR_SMOOTHING_TEXTS)
     return cohesion
 
 
 def _word_shares(presence: csr_matrix, nodes: np.ndarray, sizes: np.ndarray) -> csr_matrix:
     """Return the share of each node's passages that contain each word, (K, V)."""
+    # A matrix (K, N) that has 1 / (size of the node) for each passage of a node.
     passages = np.arange(len(nodes))
     membership = csr_matrix((1 / sizes[nodes], (nodes, passages)), shape=(len(sizes), len(nodes)))
     return (membership @ presence).tocsr()
@@ -216,8 +234,9 @@ def _choose_distinct_words(ranked: Sequence[str]) -> list[str]:
     chosen: list[str] = []
     used_parts: set[str] = set()
     for word in ranked:
+        # The parts of a word by which it is compared with others.
         parts = set(word) if _may_pair(word) else {word[:STEM_PREFIX_LETTERS]}
-        if not parts & used_parts:
+        if parts.isdisjoint(used_parts):
             chosen.append(word)
             used_parts |= parts
         if len(chosen) == WORDS_PER_NAME:

@@ -102,6 +102,7 @@ class Hierarchy:
             level: Level of the node, 1 to `depth`.
             node: Number of the node within its level.
         """
+        # The leaf nodes below a node are consecutive, because each column ascends.
         first_leaf, end_leaf = np.searchsorted(self._ancestors[:, level - 1], [node, node + 1])
         return self.order[self._starts[first_leaf] : self._starts[end_leaf]]
 
@@ -174,9 +175,11 @@ class Hierarchy:
     @cached_property
     def _ancestors(self) -> np.ndarray:
         """The path of each leaf node, (K_depth, depth) int32, with every column ascending."""
+        # The leaf nodes themselves, then their parents, and so on up to level 1.
         columns = [np.arange(len(self.parents[-1]), dtype=np.int32)]
         for level in range(self.depth - 1, 0, -1):
-            columns.insert(0, self.parents[level][columns[0]])
+            parents_of_level_below = self.parents[level]
+            columns.insert(0, parents_of_level_below[columns[0]])
         return np.stack(columns, axis=1)
 
     @cached_property
@@ -186,6 +189,7 @@ class Hierarchy:
 
 
 def _require(condition: bool, rule: str) -> None:
+    """Raise FreshetError if the arrays of a hierarchy break a rule."""
     if not condition:
         raise FreshetError(
             f"these arrays are not a hierarchy: it has {rule}; build it with build_hierarchy"
