@@ -162,8 +162,10 @@ def id_ranges(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """
     ranges: list[tuple[int, int]] = []
     for number in sorted(ids):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
+        if ranges:
+            first, last = ranges[-1]
+            if number == last + 1:
+                ranges[-1] = (first, number)
+                continue
+        ranges.append((number, number))
     return tuple(ranges)

@@ -167,13 +167,14 @@ def append_line(path: Path, line: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        end = stream.seek(0, os.SEEK_END)
-        start = b""
-        if end:
-            stream.seek(end - 1)
-            if stream.read(1) != b"\n":
-                start = b"\n"
-        stream.write(start + line.encode() + b"\n")
+        content = line.encode() + b"\n"
+        size = stream.seek(0, os.SEEK_END)
+        if size:
+            stream.seek(size - 1)
+            last_line_is_cut_off = stream.read(1) != b"\n"
+            if last_line_is_cut_off:
+                content = b"\n" + content
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -226,7 +227,9 @@ def write_manifest(folder: Path, format_version: int, facts: dict[str, Any]) -> 
     Returns:
         The content of the manifest, as `read_manifest` returns it.
     """
-    manifest = {**facts, "format": format_version, "checksums": _checksums(folder)}
+    manifest = dict(facts)
+    manifest["format"] = format_version
+    manifest["checksums"] = _checksums(folder)
     text = canonical_json(manifest)
     write_text(folder / MANIFEST, text)
     return json.loads(text)
@@ -240,7 +243,9 @@ def add_to_manifest(folder: Path, facts: dict[str, Any]) -> None:
     manifest = read_json(folder / MANIFEST)
     checksums = manifest["checksums"]
     checksums.update(_checksums(folder, ignored=checksums))
-    write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums})
+    manifest.update(facts)
+    manifest["checksums"] = checksums
+    write_json(folder / MANIFEST, manifest)
 
 
 def read_manifest(
@@ -267,6 +272,7 @@ def read_manifest(
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
+        # A manifest without this key is cut off as well.
         _ = manifest["checksums"]
     except FileNotFoundError:
         raise Damaged(

@@ -81,8 +81,9 @@ class Project:
         Raises:
             FreshetError: If neither the folder nor one above it is a project.
         """
-        folder = start or Path(os.environ.get(PROJECT, "."))
-        folder = folder.resolve()
+        if start is None:
+            start = Path(os.environ.get(PROJECT, "."))
+        folder = start.resolve()
         for candidate in (folder, *folder.parents):
             if (candidate / PARAMS).is_file() and (candidate / "dvc.yaml").is_file():
                 return cls(candidate)
@@ -137,10 +138,13 @@ class Project:
         `dvc exp run --temp` uses the state of the project that it was made from.
         """
         if "FRESHET_STATE" in os.environ:
-            return ((self.home or self.root) / os.environ["FRESHET_STATE"]).resolve()
+            # The variable may hold a path relative to the project.
+            project_root = self.home or self.root
+            return (project_root / os.environ["FRESHET_STATE"]).resolve()
         if self.home is not None:
             return Project(self.home).state
-        original_root = str(self.root).partition("/.dvc/tmp/exps/")[0]
+        # DVC makes its temporary workspaces below this folder of the project.
+        original_root, _, _ = str(self.root).partition("/.dvc/tmp/exps/")
         return Path(original_root) / ".freshet"
 
     @property
@@ -194,14 +198,17 @@ class Project:
         identity = self.identity
         path = self.state / "identity"
         lines = _lines(path)
+        # The second line is the path of the file when it was written.
         original = Path(lines[1]) if len(lines) > 1 else path
 
-        if original.is_file() and not original.samefile(path) and _lines(original)[0] == identity:
+        exists_elsewhere = original.is_file() and not original.samefile(path)
+        if exists_elsewhere and _lines(original)[0] == identity:
             raise FreshetError(
                 f"this project is a copy of the one whose {original} names it in the same store "
                 f"of MLflow: delete {path}, and it is another one there"
             )
-        if lines != [identity, str(path.resolve())]:
+        was_moved = lines != [identity, str(path.resolve())]
+        if was_moved:
             write_text(path, f"{identity}\n{path.resolve()}\n")
 
     @property
@@ -251,7 +258,9 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
         _acquire_within(lock, path, limit)
 
     try:
-        if lock.lock_counter == 1:
+        # A process that acquires its lock again has written its description before.
+        is_first_acquisition = lock.lock_counter == 1
+        if is_first_acquisition:
             # A full disk must not stop commands that free space, so a failed write is ignored. The
             # owner then stays unknown.
             with suppress(OSError):
@@ -263,6 +272,7 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
 
 
 def _acquire_within(lock: FileLock, path: Path, limit: float) -> None:
+    """Acquire a lock, or raise an error that names its owner after `limit` seconds."""
     try:
         lock.acquire(timeout=limit)
     except Timeout:
@@ -279,6 +289,7 @@ def _own_description() -> str:
 
 
 def _lines(path: Path) -> list[str]:
+    """Return the lines of a file, at least one: an empty file has one empty line."""
     return path.read_text(encoding="utf-8").splitlines() or [""]
 
 
@@ -300,6 +311,7 @@ def lock_is_free(path: Path) -> bool:
 
 @lru_cache(maxsize=8)
 def _parse_group(text: str, name: str, cls: type[T]) -> T:
+    """Parse one group of settings from the text of `params.yaml`, once per text."""
     # This imports pydantic, which a client of the service does not need.
     from model_code.settings import parse
 

@@ -184,18 +184,19 @@ def parse_retriever(
     known_keys = [*retriever_keys, *settings.keys(TrainingSettings)]
     # A constant of `training` is not a known key, but `settings.parse` accepts its default value
     # below.
-    others = {
+    other_values = {
         key: value for key, value in group.items() if key not in TrainingSettings.model_fields
     }
-    settings.reject_unknown(others, known_keys, where)
+    settings.reject_unknown(other_values, known_keys, where)
 
-    values: dict[str, Any] = {}
-    overrides: dict[str, Any] = {}
+    # Keys of the retriever itself, and all others, which override keys of `training`.
+    retriever_values: dict[str, Any] = {}
+    training_values = dict(shared)
     for key, value in group.items():
         if key in retriever_keys:
-            values[key] = value
+            retriever_values[key] = value
         else:
-            overrides[key] = value
+            training_values[key] = value
 
-    values["training"] = settings.parse(TrainingSettings, {**shared, **overrides}, where)
-    return settings.parse(RetrieverSettings, values, where)
+    retriever_values["training"] = settings.parse(TrainingSettings, training_values, where)
+    return settings.parse(RetrieverSettings, retriever_values, where)

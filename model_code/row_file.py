@@ -128,17 +128,18 @@ class RowFile:
         """
         if not result.size:
             return
+        # The bytes of the array, and the position in the file of each run.
         buffer = memoryview(result).cast("B")
         offsets = (starts * self._row_bytes + self._data_start).tolist()
         # Not every system has `preadv`.
         read_into = getattr(os, "preadv", _copy_into)
         end = 0
-        read = 0
+        bytes_read = 0
         for offset, size in zip(offsets, sizes, strict=False):
             start = end
             end += size
-            read += read_into(self._descriptor, [buffer[start:end]], offset)
-        if read != len(buffer):
+            bytes_read += read_into(self._descriptor, [buffer[start:end]], offset)
+        if bytes_read != len(buffer):
             raise Damaged(f"{self.path} is torn: rows are missing", BUILD)
 
 

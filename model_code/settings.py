@@ -109,11 +109,14 @@ class Settings(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some values changed, checked like any other settings."""
-        return type(self)(**{**dict(self), **changes})
+        values = dict(self)
+        values.update(changes)
+        return type(self)(**values)
 
     @field_validator("*", mode="before")
     @classmethod
     def _convert_yaml(cls, value: Any, info: ValidationInfo) -> Any:
+        """Convert a value that YAML reads as another type than the field has; see the class."""
         allowed_types = _union_members(cls.model_fields[info.field_name or ""].annotation)
         if float in allowed_types and isinstance(value, str):
             try:
@@ -134,6 +137,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _run_check(self) -> Self:
+        """Call `check`, and pass its message on to `_error_message`."""
         try:
             self.check()
         except SettingsError as error:
@@ -308,10 +312,12 @@ def _broken_rule(detail: ErrorDetails, field: FieldInfo) -> str:
 
 
 def _own_message(text: str) -> PydanticCustomError:
+    """Return an error of pydantic whose message is the end of our own one."""
     return PydanticCustomError(OWN_MESSAGE, "{text}", {"text": text})
 
 
 def _unknown_key_message(key: Any, names: list[str], where: str) -> str:
+    """Return the message about a key that is not a setting, with the nearest known name."""
     similar = difflib.get_close_matches(str(key), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else "."
     return f"{_join_path(where, str(key))} is not a setting{hint} Known: {', '.join(names)}"
@@ -331,9 +337,11 @@ def _join_path(where: str, *names: Any) -> str:
 
 
 def _group_at(cls: type[Settings], path: tuple[int | str, ...]) -> type[Settings]:
-    """Return the group within `cls` at a path of keys."""
+    """Return the group within `cls` at a path of keys. Keys of plain fields are passed over."""
     for key in path:
-        cls = _nested_group(cls.model_fields[str(key)]) or cls
+        group = _nested_group(cls.model_fields[str(key)])
+        if group is not None:
+            cls = group
     return cls
 
 
@@ -357,6 +365,7 @@ def _nested_group(field: FieldInfo) -> type[Settings] | None:
 
 
 def _type_text(hint: Any) -> str:
+    """Return a type as the reference of settings names it, such as `list of text | null`."""
     members = _union_members(hint)
     if len(members) > 1:
         return " | ".join(_type_text(member) for member in members)

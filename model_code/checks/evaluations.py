@@ -141,8 +141,11 @@ class EvaluationChecker:
         self.check_system(system, folder)
 
         names = {path.name for path in folder.glob(f"{VARIANTS_FOLDER}/*")}
-        compared = names & variants if variants else names
-        require_same_names(f"{system}: {VARIANTS_FOLDER}/", compared, variants)
+        compared_names = names
+        if variants:
+            # Further variants are allowed.
+            compared_names = names & variants
+        require_same_names(f"{system}: {VARIANTS_FOLDER}/", compared_names, variants)
         for name in sorted(names):
             self.check_system(f"{system}.{name}", folder / VARIANTS_FOLDER / name)
 
@@ -166,6 +169,13 @@ class EvaluationChecker:
             raise
 
     def _check_scores(self, system: str, metrics: Mapping[str, Any], scores: pd.DataFrame) -> None:
+        """Require a score of each judged query by each metric, and their means.
+
+        Args:
+            system: Name of the system.
+            metrics: Content of `metrics.json`.
+            scores: Content of `scores.parquet`.
+        """
         require(
             metrics["system"] == system,
             f"metrics.json must be of {system!r}, not of {metrics['system']!r}",
@@ -180,6 +190,8 @@ class EvaluationChecker:
             _check_means(split, metrics[split], table)
 
     def _require_all_metrics(self, split: str, table: pd.DataFrame) -> None:
+        """Require a score by every metric of the settings for each query of a table."""
+        # Without queries, the table has no columns.
         if not len(table):
             return
         missing = []
@@ -223,6 +235,7 @@ def _membership(names: Collection[str], description: str) -> pa.Check:
 
 
 def _ranks_in_order(frame: pd.DataFrame) -> pd.Series:
+    """Return whether each line has the rank that follows from its place among its query's lines."""
     expected = frame.groupby("query_id", observed=True, sort=False).cumcount() + 1
     return frame["rank"] == expected
 

@@ -51,6 +51,12 @@ def check_model(folder: Path, names: Iterable[str]) -> None:
 
 
 def _check_tensors(path: Path, name: str) -> None:
+    """Require finite numbers in all floating-point arrays of a safetensors file.
+
+    Args:
+        path: The file.
+        name: Name of the file, for the message.
+    """
     with safe_open(path, framework="numpy") as weights:
         tensor_names = list(weights.keys())
         for tensor in tensor_names:
@@ -85,6 +91,12 @@ def check_history(path: Path) -> None:
 
 
 def _history_schema(file_name: str, names: set[str]) -> pa.DataFrameSchema:
+    """Return the schema of a training curve: rising steps, finite values, and metrics up to 1.
+
+    Args:
+        file_name: Name of the file, for messages.
+        names: Names of the values that any row has.
+    """
     is_finite = pa.Check(np.isfinite, error="finite numbers")
     is_share = pa.Check.in_range(0, MAX_SHARE)
     metrics = filter_metrics(names)
@@ -103,5 +115,6 @@ def _history_schema(file_name: str, names: set[str]) -> pa.DataFrameSchema:
 
 
 def _rises(steps: pd.Series) -> pd.Series:
+    """Return whether each step is above the one before. The first step is."""
     is_above_last: pd.Series = steps.diff().fillna(1) > 0
     return is_above_last

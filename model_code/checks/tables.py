@@ -173,13 +173,21 @@ def passage_documents(corpus: Path) -> list[str]:
 
 
 def _check_splits(queries: pd.DataFrame, qrels: pd.DataFrame) -> None:
+    """Require each judgement to be in the split of its query."""
     split_by_query = queries.set_index("query_id")["split"]
     is_wrong = qrels["query_id"].map(split_by_query) != qrels["split"]
     require_no_rows("qrels", "split must be its query's split", qrels.loc[is_wrong, "query_id"])
 
 
 def _raise_broken_rule(schema: pa.DataFrameSchema, table: pd.DataFrame, error: SchemaError) -> None:
-    """Raise `FreshetError` for the rule that pandera found broken."""
+    """Raise `FreshetError` for the rule that pandera found broken.
+
+    Args:
+        schema: Schema of the table.
+        table: The table.
+        error: Error of pandera. Its `failure_cases` is a table of the values that break the rule,
+            or a text.
+    """
     rule = str(getattr(error.check, "error", error.check))
     cases = error.failure_cases
 

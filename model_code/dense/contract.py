@@ -40,6 +40,13 @@ def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[s
 
 
 def _check_vectors(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
+    """Require a unit vector for each row, and the rows of the passages in their order.
+
+    Args:
+        folder: Folder of the index.
+        manifest: Manifest of the index.
+        documents: The document of each passage, in the corpus's order.
+    """
     vectors_per_passage = manifest["vectors_per_passage"]
     rows: list[str] = []
     for document in documents:

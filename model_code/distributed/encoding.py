@@ -56,9 +56,11 @@ def encode_resumably(
     def to_arrays(vectors: np.ndarray) -> Arrays:
         return {"vectors": vectors}
 
-    no_vectors = np.empty((0, encoder.dimension), dtype=np.float32)
-    shards = keep_shards(encoder, texts, folder, to_arrays, progress, method)
-    return np.concatenate([no_vectors, *(shard["vectors"] for shard in shards)])
+    # The empty array is for the case that there are no texts.
+    vectors = [np.empty((0, encoder.dimension), dtype=np.float32)]
+    for shard in keep_shards(encoder, texts, folder, to_arrays, progress, method):
+        vectors.append(shard["vectors"])
+    return np.concatenate(vectors)
 
 
 def encode_tokens_resumably(
@@ -97,17 +99,20 @@ def keep_shards(
         progress: Called after each shard.
         method: Name of the encoder's method.
     """
+    # A shard is named by the number of its first text.
     starts = range(0, len(texts), SHARD_TEXTS)
     files = {start: folder / f"{start:012d}.npz" for start in starts}
     missing = [start for start in starts if not files[start].exists()]
-    done = sum(min(SHARD_TEXTS, len(texts) - start) for start in starts if files[start].exists())
+    # Only the last shard may have fewer texts.
+    missing_texts = sum(min(SHARD_TEXTS, len(texts) - start) for start in missing)
+    finished_texts = len(texts) - missing_texts
 
     shards = ((start, texts[start : start + SHARD_TEXTS]) for start in missing)
     for start, encoded in encode_shards(encoder, shards, method):
         with atomic_write(files[start]) as temporary_file, temporary_file.open("wb") as stream:
             np.savez(stream, **to_arrays(encoded))
-        done += min(SHARD_TEXTS, len(texts) - start)
-        progress(done, len(texts), "passages")
+        finished_texts += min(SHARD_TEXTS, len(texts) - start)
+        progress(finished_texts, len(texts), "passages")
 
     for file in files.values():
         with np.load(file) as archive:
@@ -138,6 +143,14 @@ def encode_shards(
 def _encode_on_ray(
     encoder: Any, shards: list[Shard], method: str, settings: ScaleSettings
 ) -> Iterator[tuple[int, Any]]:
+    """Encode shards by a pool of Ray actors, and yield them as `encode_shards` does.
+
+    Args:
+        encoder: A torch module with the method.
+        shards: The shards to encode.
+        method: Name of the encoder's method.
+        settings: Number and resources of the actors.
+    """
     if not shards:
         return
     ray = engine.ray()

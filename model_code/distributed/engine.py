@@ -129,14 +129,25 @@ def ray() -> Any:
 
 
 def _is_running() -> bool:
+    """Return whether this process has started Ray, without importing it."""
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
 def _start(ray: Any, settings: ScaleSettings) -> None:
-    options: dict[str, Any] = {}
-    place = f"at scale.address {settings.address!r}"
-    hint = " (where it asks for a token, set RAY_AUTH_MODE=token here)"
-    if not settings.address:
+    """Connect to the Ray cluster of the settings, or start Ray in this machine.
+
+    Args:
+        ray: The module `ray`.
+        settings: Address and number of CPUs.
+
+    Raises:
+        FreshetError: If there is no cluster at the address, or Ray does not start.
+    """
+    if settings.address:
+        options: dict[str, Any] = {}
+        place = f"at scale.address {settings.address!r}"
+        hint = " (where it asks for a token, set RAY_AUTH_MODE=token here)"
+    else:
         options = {"num_cpus": settings.cpus, "include_dashboard": False}
         place = "of its own on this machine"
         hint = ""
@@ -149,6 +160,12 @@ def _start(ray: Any, settings: ScaleSettings) -> None:
 
 
 def _require_room(settings: ScaleSettings, resources: dict[str, float]) -> None:
+    """Raise FreshetError if a cluster has too few CPUs or GPUs; Ray would wait for them forever.
+
+    Args:
+        settings: Number and resources of the workers.
+        resources: Number of CPUs and GPUs of the cluster, by name.
+    """
     needed = {"CPU": settings.cpus, "GPU": settings.workers * settings.gpus_per_worker}
     for name, count in needed.items():
         available = resources.get(name, 0)

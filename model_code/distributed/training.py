@@ -54,7 +54,7 @@ def processes(workers: int, batches: int) -> int:
 
     It is the largest number up to `workers` that divides `batches`.
 
-     [processes(workers, 4) for workers in (1, 3, 8)]
+    >>> [processes(workers, 4) for workers in (1, 3, 8)]
     [1, 2, 4]
     """
     return max(count for count in range(1, workers + 1) if batches % count == 0)
@@ -63,6 +63,7 @@ def processes(workers: int, batches: int) -> int:
 def _train_on_ray(
     work: Work, context: StageContext, process_count: int, settings: ScaleSettings
 ) -> dict[str, Any]:
+    """Run `work(context)` in a group of Ray Train, and return the report of the first process."""
     # This raises FreshetError if the extra `scale` is not installed.
     engine.ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig

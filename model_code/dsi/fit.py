@@ -60,7 +60,11 @@ MAX_SAMPLE_DOCUMENTS = 5000
 
 
 def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train the document vectors of a stage's context and write the stage's output.
+    """Train a vector for each document, and write the output of the stage `train`.
+
+    A DSI retriever searches one learned vector per document. Training moves the vectors so that the
+    queries of a document find it. The query encoder is trained with them if the settings ask for
+    it. Afterwards a scale for the encodings of documents that are added later is measured.
 
     Args:
         context: Context of the stage `train`, with the retriever's settings.
@@ -76,39 +80,44 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
 
     encoder = load_start_encoder(context, training.start)
     data = tables.training_data(training)
-    pairs = pool_pairs(data)
+    pooled_data = pool_pairs(data)
+
+    # Choose the vectors that training starts from, one per document.
     starts_at_random = vector_settings.initial == "random"
     if starts_at_random:
-        start = random_unit_vectors(len(tables.number), encoder.dimension, seed)
+        start_vectors = random_unit_vectors(len(tables.number), encoder.dimension, seed)
     else:
-        start = _start_vectors(context, tables, encoder)
+        start_vectors = _encode_start_vectors(context, tables, encoder)
+
+    # A frozen encoder encodes each query once, before training.
+    query_vectors = None
+    if not vector_settings.train_encoder:
+        query_vectors = _encode_queries(context, encoder, pooled_data, "queries")
 
     # Ranking the whole corpus is cheap here: no passage is encoded.
     dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)
-    query_vectors = None
-    if not vector_settings.train_encoder:
-        query_vectors = _encode_queries(context, encoder, pairs, "queries")
+    # Training changes the parameter in place, and the start vectors are needed afterwards.
+    vectors = torch.nn.Parameter(torch.from_numpy(start_vectors.copy()))
     trainer = make_trainer(
         DocumentTrainer,
         context,
         encoder,
-        pairs,
-        loop_settings(vector_settings, training, len(pairs.pairs)),
+        pooled_data,
+        loop_settings(vector_settings, training, len(pooled_data.pairs)),
         dev,
         vector_settings=vector_settings,
-        vectors=torch.nn.Parameter(torch.from_numpy(start.copy())),
+        vectors=vectors,
         query_vectors=query_vectors,
     )
     trainer.fit()
 
-    # With a frozen encoder the start vectors still are the encodings of all documents.
-    encodings = start
-    if vector_settings.train_encoder or starts_at_random:
-        encodings = None
+    # If the encoder did not change, the start vectors are the encodings of all documents.
+    are_encodings = not starts_at_random and not vector_settings.train_encoder
+    encodings = start_vectors if are_encodings else None
     scale = measure_encoding_scale(trainer, encodings, seed, context.progress("encode a sample"))
+
     encoder.save(context.output / "encoder")
     fingerprint = encoder.fingerprint()
-
     report = write_training_report(context, tables, data, training, trainer)
     report["fingerprint"] = fingerprint
     report["encoding_scale"] = scale
@@ -128,8 +137,13 @@ def random_unit_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
     return (vectors / norms).astype(np.float32)
 
 
-def _start_vectors(context: StageContext, tables: TrainingTables, encoder: Encoder) -> np.ndarray:
-    """Return the mean of each document's passages, (n, H) float32."""
+def _encode_start_vectors(
+    context: StageContext, tables: TrainingTables, encoder: Encoder
+) -> np.ndarray:
+    """Return the mean of each document's passage vectors, (n, H) float32.
+
+    The vectors of the base index are used if they come from the same encoder and texts.
+    """
     vectors = reusable_vectors(context, encoder, tables.corpus)
     if vectors is None:
         vectors = encode_resumably(
@@ -145,6 +159,14 @@ def _start_vectors(context: StageContext, tables: TrainingTables, encoder: Encod
 def _encode_queries(
     context: StageContext, encoder: Encoder, data: TrainingData, folder: str
 ) -> QueryVectors:
+    """Encode the queries of all pairs.
+
+    Args:
+        context: Context of the stage.
+        encoder: Encoder of the queries.
+        data: The training pairs.
+        folder: Name of the folder of finished batches, from which an interrupted encoding resumes.
+    """
     checkpoint_folder = context.checkpoints / folder
     progress = context.progress("encode queries")
     return QueryVectors.encode(data.pairs, encoder, checkpoint_folder, progress)
@@ -157,7 +179,17 @@ def _save_vectors(
     fingerprint: str,
     scale: float,
 ) -> dict[str, Any]:
-    """Write the trained vectors and the mean query vector of each document; return their counts."""
+    """Write the trained vectors and the mean query vector of each document; return their counts.
+
+    IncDSI needs the mean query vectors, the representatives, to add documents later.
+
+    Args:
+        context: Context of the stage.
+        tables: Tables of the corpus, with the ids of the documents.
+        trainer: A trainer whose method `fit` has run.
+        fingerprint: Fingerprint of the query encoder.
+        scale: Scale of the encodings of added documents.
+    """
     data = trainer.data
     vectors = trainer.vectors.detach().cpu().numpy()
     queries = trainer.query_vectors
@@ -165,8 +197,10 @@ def _save_vectors(
         # The trained encoder gives other query vectors than the one that training began with.
         queries = _encode_queries(context, trainer.encoder, data, "trained_queries")
 
+    # The document of each pair, and the mean of the query vectors of each document's pairs.
     owners = data.passages.documents[data.pairs.passages]
     means, counts = mean_by_owner(queries.vectors[queries.rows], owners, len(vectors))
+    # A document without queries is represented by its own vector.
     has_no_queries = counts == 0
     means[has_no_queries] = vectors[has_no_queries]
 
@@ -215,21 +249,25 @@ def largest_safe_scale(
     >>> round(largest_safe_scale(learned, np.array([1]), encoded, queries, [{0}] * 40), 6)
     1.0
     """
+    # The best scores of each query in the four groups of `_best_scores`.
     block_size = MAX_SCORES_AT_ONCE // len(vectors) + 1
     blocks = [np.empty((4, 0))]
     for start in range(0, len(queries), block_size):
         block = slice(start, start + block_size)
         blocks.append(_best_scores(vectors, sample, encodings, queries[block], relevant[block]))
-    answers, others, learned, encoded = np.concatenate(blocks, axis=1)
+    answers, outside_sample, learned, encoded = np.concatenate(blocks, axis=1)
 
-    counts = (answers > others) & (answers > 0)
-    lost_by_learned = int((learned >= answers)[counts].sum())
-    may_be_lost = counts & (encoded > 0)
-    # The scale from which on each query is lost.
-    lost_from = np.sort(answers[may_be_lost] / encoded[may_be_lost])
-    if counts.sum() < MIN_ANSWERED_QUERIES or lost_by_learned >= len(lost_from):
+    is_counted = (answers > outside_sample) & (answers > 0)
+    lost_by_learned = int((learned >= answers)[is_counted].sum())
+    # A query is lost from the scale on with which an encoding reaches the score of its answer. An
+    # encoding with a score of at most 0 never does.
+    can_be_lost = is_counted & (encoded > 0)
+    losing_scales = np.sort(answers[can_be_lost] / encoded[can_be_lost])
+    no_scale_is_too_large = lost_by_learned >= len(losing_scales)
+    if is_counted.sum() < MIN_ANSWERED_QUERIES or no_scale_is_too_large:
         return None
-    return float(np.nextafter(lost_from[lost_by_learned], 0))
+    # Just below this scale, `lost_by_learned` queries are lost.
+    return float(np.nextafter(losing_scales[lost_by_learned], 0))
 
 
 def _best_scores(
@@ -248,6 +286,7 @@ def _best_scores(
     learned_scores = queries @ vectors.T
     encoded_scores = queries @ encodings.T
 
+    # Scores that have been read, or that belong to no group, become -inf.
     answers = np.empty(len(queries))
     for query, rows in enumerate(relevant):
         answer_rows = list(rows)

@@ -83,8 +83,10 @@ class DsiRetriever(DenseRetriever):
         Returns:
             Document ids, and vectors (n, H) float32.
         """
-        names = list(dict.fromkeys(new.document_ids))
-        number_of = {name: number for number, name in enumerate(names)}
-        owners = np.array([number_of[name] for name in new.document_ids])
-        means = document_means(self.encoder.encode_passages(new.texts), owners, len(names))
-        return names, means * np.float32(self.encoding_scale)
+        document_ids = list(dict.fromkeys(new.document_ids))
+        number_of = {document_id: number for number, document_id in enumerate(document_ids)}
+        # The number of each passage's document.
+        owners = np.array([number_of[document_id] for document_id in new.document_ids])
+        passage_vectors = self.encoder.encode_passages(new.texts)
+        means = document_means(passage_vectors, owners, len(document_ids))
+        return document_ids, means * np.float32(self.encoding_scale)

@@ -113,22 +113,27 @@ class DocumentCollator(Collator):
             pairs: Numbers of the pairs in the batch, (B,).
         """
         passages = self.data.passages
+        # For each pair: its passage, and all documents that are known to answer its query.
         positives = self.data.pairs.passages[pairs]
         relevant = [self.data.pairs.relevant[pair] for pair in pairs]
-
-        # Each query of the batch with each document that is known to answer it.
-        row_and_document = []
-        for row, documents in enumerate(relevant):
-            row_and_document.extend((row, document) for document in sorted(documents))
         relevant_passages = [passages.of_all(documents) for documents in relevant]
+
+        # One entry for each query of the batch and each document that answers it: the row of the
+        # query in the batch, and the number of the document.
+        rows: list[int] = []
+        answering_documents: list[int] = []
+        for row, documents in enumerate(relevant):
+            rows.extend([row] * len(documents))
+            answering_documents.extend(sorted(documents))
         return DocumentBatch(
             queries=self._queries(pairs),
             documents=torch.from_numpy(passages.documents[positives]),
-            relevant=torch.tensor(row_and_document).T,
+            relevant=torch.tensor([rows, answering_documents]),
             **self.hierarchy_targets(positives, relevant_passages),
         )
 
     def _queries(self, pairs: np.ndarray) -> LengthBuckets:
+        """Return the queries of pairs (B,): their vectors in one bucket, or their tokens."""
         if self.query_vectors is not None:
             vectors = torch.from_numpy(self.query_vectors.of(pairs))
             return LengthBuckets([vectors], torch.arange(len(pairs)))  # type: ignore[list-item]
@@ -172,12 +177,14 @@ def document_losses(
     """
     scores = (logit_scale * queries) @ vectors.T
     if relevant is not None:
-        # These operations do not make the CPU wait for the GPU, as boolean indexing would.
-        rows, columns = relevant
-        left_out = torch.zeros_like(scores, dtype=torch.bool)
-        left_out.view(-1).index_fill_(0, rows * scores.shape[1] + columns, True)
-        left_out.scatter_(1, documents[:, None], False)
-        scores = scores.masked_fill(left_out, -torch.inf)
+        # Mask the documents that answer a query, except for its own one. These operations do not
+        # make the CPU wait for the GPU, as boolean indexing would.
+        rows, answering_documents = relevant
+        positions = rows * scores.shape[1] + answering_documents
+        is_left_out = torch.zeros_like(scores, dtype=torch.bool)
+        is_left_out.view(-1).index_fill_(0, positions, True)
+        is_left_out.scatter_(1, documents[:, None], False)
+        scores = scores.masked_fill(is_left_out, -torch.inf)
     return cross_entropy(scores, documents, reduction="none")
 
 
@@ -259,24 +266,29 @@ class DocumentTrainer(Trainer):
         self.vector_settings = vector_settings
         self.vectors = vectors
         self.query_vectors = query_vectors
+        # Training encodes no documents, and with a frozen encoder no queries either.
         self.length_settings = ("query_max_tokens",) if query_vectors is None else ()
         self._dev_queries: np.ndarray | None = None
         super().__init__(encoder, *arguments, **keywords)
 
     def dev_queries(self, dev: DevEvaluator) -> np.ndarray:
         """Return the vectors of the dev queries; a frozen encoder encodes them once."""
-        if self._dev_queries is None or self.query_vectors is None:
+        is_encoder_trained = self.query_vectors is None
+        if self._dev_queries is None or is_encoder_trained:
             self._dev_queries = self.encoder.encode(dev.queries)
         return self._dev_queries
 
     def _index_dev_passages(self, dev: DevEvaluator) -> np.ndarray:
         """Return the vectors to rank: for each passage the current vector of its document."""
-        return self.vectors.detach().cpu().numpy()[dev.passages.documents[dev.rows]]
+        documents = dev.passages.documents[dev.rows]
+        return self.vectors.detach().cpu().numpy()[documents]
 
     def _score_dev(self, dev: DevEvaluator, ranked: np.ndarray) -> float:
+        """Return the dev metric for the vectors of `_index_dev_passages`."""
         return dev.score(self.dev_queries(dev), ranked)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> DocumentObjective:
+        """Return the module that computes the loss of the document vectors."""
         encoder: nn.Module = self.encoder
         if self.query_vectors is not None:
             encoder.requires_grad_(False)
@@ -287,15 +299,21 @@ class DocumentTrainer(Trainer):
         )
 
     def _make_optimizer(self, objective: DocumentObjective) -> torch.optim.AdamW:
+        """Return the optimiser of the document vectors, and of the encoder unless it is frozen.
+
+        Each group of parameters stores its highest learning rate as "peak", from which
+        `set_learning_rate` computes the rate of each step.
+        """
         rate = self.vector_settings.learning_rate
-        group = {"params": [self.vectors], "weight_decay": 0.0, "lr": rate, "peak": rate}
+        vector_group = {"params": [self.vectors], "weight_decay": 0.0, "lr": rate, "peak": rate}
         if self.query_vectors is not None:
-            return torch.optim.AdamW([group], fused=True)
+            return torch.optim.AdamW([vector_group], fused=True)
         optimizer = make_optimizer(objective, self.settings)
-        optimizer.add_param_group(group)
+        optimizer.add_param_group(vector_group)
         return optimizer
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> DocumentCollator:
+        """Return the function that makes the tensors of a batch of queries and documents."""
         return DocumentCollator(
             self.data,
             self.settings,
@@ -308,7 +326,10 @@ class DocumentTrainer(Trainer):
         )
 
     def _trained_weights(self) -> dict[str, Tensor]:
-        return {**super()._trained_weights(), VECTORS: self.vectors}
+        """Return the trained weights of the encoder, and the document vectors."""
+        weights = super()._trained_weights()
+        weights[VECTORS] = self.vectors
+        return weights
 
 
 def loop_settings(

@@ -55,10 +55,13 @@ def sum_by_owner(
     sums = np.zeros((count, vectors.shape[1]))
     counts = np.bincount(owners, minlength=count)
     if len(owners):
+        # Sort the vectors by owner, and add up the slice of each owner that has some.
         order = np.argsort(owners, kind="stable")
-        with_vectors = np.flatnonzero(counts)
-        starts = (np.cumsum(counts) - counts)[with_vectors]
-        sums[with_vectors] = np.add.reduceat(vectors[order], starts, axis=0, dtype=np.float64)
+        owners_with_vectors = np.flatnonzero(counts)
+        starts = (np.cumsum(counts) - counts)[owners_with_vectors]
+        sums[owners_with_vectors] = np.add.reduceat(
+            vectors[order], starts, axis=0, dtype=np.float64
+        )
     return sums, counts
 
 
@@ -89,5 +92,7 @@ def document_means(vectors: np.ndarray, documents: np.ndarray, count: int) -> np
     >>> document_means(passages, documents=np.array([0, 0, 1]), count=2).round(3).tolist()
     [[0.707, 0.707], [0.0, 1.0]]
     """
+    # A sum has the same direction as the mean.
     sums, _ = sum_by_owner(vectors, documents, count)
-    return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
+    norms = np.linalg.norm(sums, axis=1, keepdims=True)
+    return (sums / norms).astype(np.float32)

@@ -93,6 +93,7 @@ def bidirectional_losses(
     """
     positives = to_documents.diagonal() + to_queries.diagonal()
 
+    # A score of -inf adds nothing to a softmax.
     if contrast.relevant is not None:
         left_out = contrast.relevant.clone().fill_diagonal_(False)
         to_documents = to_documents.masked_fill(left_out, -torch.inf)

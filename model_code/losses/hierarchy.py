@@ -196,8 +196,10 @@ def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float)
     unsupervised_share = is_unsupervised.mean()
     supervised_share = 1 - unsupervised_share
 
+    # Without supervised pairs, the loss is the plain mean.
     alpha = torch.where(supervised_share > 0, unsupervised_weight, 1.0)
-    # The clamps only avoid 0/0 for a sort of pair that the batch does not have.
+    # The mean over all B pairs of weighted losses is the sum of both means if a pair of a kind has
+    # the weight 1 / (share of this kind). The clamps only avoid 0/0 for a kind that is missing.
     supervised_weights = (1 - is_unsupervised) / supervised_share.clamp_min(1e-9)
     unsupervised_weights = alpha * is_unsupervised / unsupervised_share.clamp_min(1e-9)
     return (losses * (supervised_weights + unsupervised_weights)).mean()

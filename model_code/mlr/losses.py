@@ -120,6 +120,7 @@ def self_contrastive_losses(
     """
     scores = layer_scores(queries, documents, temperature)
     last_scores = scores[..., last]
+    # A query's own document counts by its last layer, and any other document by its best layer.
     is_positive = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
     to_documents = torch.where(is_positive, last_scores, scores.amax(dim=2))
     negative_scores = best_layer_scores(queries, contrast.negatives, temperature)
