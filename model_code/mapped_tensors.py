@@ -75,7 +75,14 @@ def tensor_range(path: Path, name: str) -> tuple[int, int]:
 
 
 def _read_header(path: Path, content: mmap.mmap) -> dict[str, Any]:
-    """Return the entry of each array. Its `data_offsets` count from the start of the file."""
+    """Return the entry of each array. Its `data_offsets` count from the start of the file.
+
+    A safetensors file begins with the length of its header, 8 bytes. The header, in JSON, has an
+    entry with the type, shape and place of each array. The data of the arrays follow.
+
+    Raises:
+        Damaged: If the file is cut off.
+    """
     header_length = int.from_bytes(content[:HEADER_LENGTH_BYTES], "little")
     data_start = HEADER_LENGTH_BYTES + header_length
     try:

@@ -33,7 +33,9 @@ class LineProgress:
     def __call__(self, done: int, total: int, note: str = "") -> None:
         """Print a line, unless the last one is too recent."""
         now = time.monotonic()
-        if now - self.last_printed < self.interval or not done:
+        is_too_soon = now - self.last_printed < self.interval
+        # Without finished work, no speed is known.
+        if is_too_soon or done == 0:
             return
         self.last_printed = now
 

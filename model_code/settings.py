@@ -268,6 +268,7 @@ def _error_message(error: ValidationError, cls: type[Settings], where: str) -> s
         group = _group_at(cls, tuple(parents))
         return _unknown_key_message(key, keys(group), _join_path(where, *parents))
     if first["type"] == OWN_MESSAGE:
+        # `check` or the conversion of a value has written the message, to follow the path.
         if path:
             return f"{path}{first['msg']}"
         return first["msg"].removeprefix(": ")

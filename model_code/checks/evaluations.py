@@ -123,7 +123,11 @@ class EvaluationChecker:
         return frozenset({RRF})
 
     def fusion_variants(self, folder: Path) -> frozenset[str]:
-        """Return the names of the variants that a fusion must have: it without one component."""
+        """Return the names of the variants that a fusion must have.
+
+        A fusion combines several retrievers. Each variant leaves one of them out, to show what it
+        contributes.
+        """
         if not self.settings.variants:
             return frozenset()
         weights = Fusion.load(folder / "build" / "encoder").weights

@@ -62,7 +62,10 @@ class Calibration:
         self.null = cache(self._null)
 
     def old(self, measure: DriftMeasure) -> np.ndarray:
-        """Return the values of old documents that a measure compares, one row per document."""
+        """Return the values of old documents that a measure compares, one row per document.
+
+        These are the vectors of the reference, or scores that were measured for this report.
+        """
         return measure.old(self.reference, self.scores)
 
     def observe(self, measure: DriftMeasure, values: np.ndarray, scope: Scope) -> Statistic:

@@ -254,7 +254,10 @@ def _measure_protected(scores: PairedScores, settings: DriftSettings) -> Statist
 def _measure_changed(
     arrivals: Arrivals, settings: DriftSettings, scope: Scope
 ) -> Statistic | SkippedMeasure:
-    """Measure the change of scores of changed documents, if there are enough of them."""
+    """Measure whether changed documents are found worse than their former versions.
+
+    The measure is skipped if there are fewer scores than `drift.minimum_batch`.
+    """
     scores = arrivals.changed
     count = len(scores.before)
     if count >= settings.minimum_batch:

@@ -94,7 +94,11 @@ class Constraints:
 
     @classmethod
     def join(cls, parts: Sequence[Constraints]) -> Constraints:
-        """Concatenate constraints, in their order."""
+        """Concatenate constraints, in their order.
+
+        A constraint is a query that an older document is known to answer, and that a new document
+        must not win from it.
+        """
         document_ids: list[str] = []
         texts: list[str] = []
         for part in parts:
@@ -141,7 +145,12 @@ class PreparedConstraints:
 
     @classmethod
     def prepare(cls, score: FusedScore, constraints: Constraints) -> PreparedConstraints:
-        """Normalise the queries of constraints and count their terms."""
+        """Normalise the queries of constraints and count their terms.
+
+        Args:
+            score: Fused score, whose BM25 component counts the terms.
+            constraints: Known queries that new documents must not win from older ones.
+        """
         keys = [normalize_query(text) for text in constraints.texts]
         counts = None
         if score.base_bm25 is not None:
@@ -331,17 +340,17 @@ def document_constraints(score: FusedScore, document: SolvedDocument) -> Constra
     These are the queries that the document was solved for and that find it.
     """
     rows = [row for row, query in enumerate(document.queries) if query.rank_after <= FOUND_RANK]
-    kept = [document.queries[row] for row in rows]
+    queries = [document.queries[row] for row in rows]
     vectors = np.array(document.vectors[rows], np.float32)
     means, deviations = score.moments(vectors)
     return Constraints(
-        [document.document_id] * len(kept),
-        [query.text for query in kept],
-        vectors,
-        means,
-        deviations,
-        np.array([query.own_score for query in kept], np.float64),
-        np.array([query.highest_bm25 for query in kept], np.float64),
+        document_ids=[document.document_id] * len(queries),
+        texts=[query.text for query in queries],
+        vectors=vectors,
+        means=means,
+        deviations=deviations,
+        own_scores=np.array([query.own_score for query in queries], np.float64),
+        highest_bm25=np.array([query.highest_bm25 for query in queries], np.float64),
     )
 
 

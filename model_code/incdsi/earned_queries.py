@@ -142,19 +142,20 @@ def _present_state(
     document_id: str,
     solved_queries: Callable[[LoadedSegment], SolvedQueries],
 ) -> SolverState | None:
-    """Return the queries that a document has in the current generation.
+    """Return the queries that a document has in the current generation of the index.
 
     None if the document is removed, or has several vectors, so that it cannot be solved.
     """
     base = searcher.base
-    owner = next((view for view in searcher.views if document_id in view), None)
-    if owner is None or not has_one_vector(owner.segment, document_id):
+    view = next((view for view in searcher.views if document_id in view), None)
+    if view is None or not has_one_vector(view.segment, document_id):
         return None
-    own_queries = owner.segment.known_queries.get(document_id, ())
-    evidence = drop_held_out(own_queries, base.build_queries.held_out)
-    if owner.segment is base:
+
+    queries = view.segment.known_queries.get(document_id, ())
+    evidence = drop_held_out(queries, base.build_queries.held_out)
+    if view.segment is base:
         return SolverState(evidence, is_of_build=True)
-    solved_for = solved_queries(owner.segment).hashes.get(document_id, frozenset())
+    solved_for = solved_queries(view.segment).hashes.get(document_id, frozenset())
     return SolverState(evidence, solved_for)
 
 

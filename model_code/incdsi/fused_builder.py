@@ -167,7 +167,11 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return words.limits
 
     def _solved_queries(self, segment: LoadedSegment) -> SolvedQueries:
-        """Return the queries that the documents of a segment are solved for, read once."""
+        """Return the queries that the documents of a segment are solved for, read once.
+
+        A segment is an immutable index of some documents. The vector of a solved document was
+        computed so that these queries find it.
+        """
         if segment not in self._solved:
             self._solved[segment] = SolvedQueries.read(segment)
         return self._solved[segment]
@@ -230,23 +234,35 @@ class FusedIncDsiBuilder(GenerationBuilder):
         """Return the new documents in the order of their changes, with their queries."""
         arrivals: list[Arrival] = []
         for document in sorted(puts, key=lambda put: self._order[put.document_id]):
-            document_id = document.document_id
             queries: list[str] = []
-            if has_one_vector(segment, document_id):
-                # Queries of the evaluation splits are left out, also if a row contains them. A
-                # vector that is solved for them would make the evaluation too good.
-                known = drop_held_out(queries_of_row(document), base.build_queries.held_out)
-                queries = [query.text for query in known]
-                if document_id in self._solve_for:
-                    judged = base.judged_queries(document_id)
-                    queries.extend(query.text for query in judged)
-                    queries.extend(query.text for query in self._feedback.get(document_id, ()))
-                    queries = select_by_hash(queries, self._solve_for[document_id])
-            arrivals.append(Arrival(document_id, tuple(dict.fromkeys(queries))))
+            if has_one_vector(segment, document.document_id):
+                queries = self._queries_to_solve_for(base, document)
+            arrivals.append(Arrival(document.document_id, tuple(dict.fromkeys(queries))))
         return arrivals
 
+    def _queries_to_solve_for(self, base: BaseSegment, document: Document) -> list[str]:
+        """Return the texts of the queries that the vector of a document is solved for.
+
+        They are the queries of its row. If feedback asked for another vector, they are those of its
+        queries from the row, judgements and feedback that `apply` was called with.
+        """
+        document_id = document.document_id
+        # Queries of the evaluation splits are left out, also if a row contains them. A vector that
+        # is solved for them would make the evaluation too good.
+        known = drop_held_out(queries_of_row(document), base.build_queries.held_out)
+        texts = [query.text for query in known]
+        if document_id not in self._solve_for:
+            return texts
+
+        texts.extend(query.text for query in base.judged_queries(document_id))
+        texts.extend(query.text for query in self._feedback.get(document_id, ()))
+        return select_by_hash(texts, self._solve_for[document_id])
+
     def _load_build(self, base: BaseSegment) -> FusedScore:
-        """Return the fused score of a build, after preparing the constraints of the build."""
+        """Return the fused score of a build, after preparing the constraints of the build.
+
+        Both are kept, because they stay the same until another build is live.
+        """
         if self._score is None or self._score.base is not base:
             self._score = FusedScore(base)
             constraints = build_constraints(self._score, self.folder)
@@ -255,7 +271,11 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return self._score
 
     def _load_constraints(self, score: FusedScore) -> list[tuple[PreparedConstraints, np.ndarray]]:
-        """Return the constraints of each older segment, with a mask of those that still apply."""
+        """Return the constraints of each older segment, with a mask of those that still apply.
+
+        A constraint is a query that a document of the segment is known to answer. A new document
+        must not rank above this document for it.
+        """
         parts: list[tuple[PreparedConstraints, np.ndarray]] = []
         for view in self._existing:
             segment = view.segment

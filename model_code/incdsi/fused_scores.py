@@ -250,6 +250,7 @@ class FusedScore:
         Returns:
             The competitors of each query.
         """
+        # The competitors of each query by ascending id, and their BM25 scores.
         unions: list[list[str]] = []
         bm25_scores: list[np.ndarray] = []
         rankings = search.dense.search_and_rerank(queries.vectors, CANDIDATES)
@@ -262,6 +263,7 @@ class FusedScore:
                 bm25_scores.append(np.zeros(len(documents)))
                 continue
 
+            # The terms of the next queries are loaded together, which is faster.
             if i % LOADED_QUERIES == 0:
                 search.bm25.load_terms(queries.terms[i : i + LOADED_QUERIES])
             # A query caches its score of every passage. The copy is dropped after its turn.
@@ -275,8 +277,8 @@ class FusedScore:
         found: list[Competitors] = []
         for i, documents in enumerate(unions):
             centred = dense_scores[i].astype(np.float64) - queries.means[i]
-            standardised = self.dense_weight * centred / queries.deviations[i]
-            found.append(Competitors(documents, standardised, bm25_scores[i]))
+            dense_terms = self.dense_weight * centred / queries.deviations[i]
+            found.append(Competitors(documents, dense_terms, bm25_scores[i]))
         return found
 
     def fuse(self, dense: np.ndarray, bm25: np.ndarray, highest: float) -> np.ndarray:

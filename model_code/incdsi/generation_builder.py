@@ -150,13 +150,19 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         text: TextRules,
         refine: Refine | None,
     ) -> LoadedSegment:
-        """Write a segment with the records of its refined documents."""
+        """Write a segment, an index of new documents, with the records of its refined documents.
+
+        A refined document has a vector that IncDSI solved.
+        """
         segment = write_segment(folder, base, puts, text, refine)
         self._refined.save(folder)
         return segment
 
     def _load_adder(self) -> IncDsiAdder:
-        """Return an adder whose state equals the current generation."""
+        """Return an adder whose state has the live documents of the current generation.
+
+        The adder of the last call is used if its state is still up to date. Loading takes longer.
+        """
         if self._adder_of_generation is not None:
             number, adder = self._adder_of_generation
             if number == self.searcher.generation.number:

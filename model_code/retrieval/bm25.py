@@ -106,7 +106,11 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         self.save_segment(self.segment, folder)
 
     def reopen(self, folder: Path) -> Self:
-        """Return a retriever with the same settings over the segment in another folder."""
+        """Return a retriever with the same settings over the index in another folder.
+
+        The folder holds the postings of passages. If known queries count as words, it also holds
+        the postings of the queries that documents are known to answer.
+        """
         segment = Bm25Segment.load(folder)
         known = None
         if self.words is not None:
@@ -115,7 +119,12 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Merge selected documents of several retrievers without reading their texts again."""
+        """Merge selected documents of several retrievers without reading their texts again.
+
+        Args:
+            sources: Retrievers, each with the ids of the documents to take from it.
+            folder: Folder of the merged index.
+        """
         first_retriever, _ = sources[0]
         known_sources = []
         for retriever, document_ids in sources:
@@ -137,6 +146,9 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         cls, segments: Sequence[RetrieverSegment], reference: Bm25Index | None = None
     ) -> Retriever:
         """Return one index over all segments, with common statistics.
+
+        A segment holds the postings of some documents. The numbers of passages and their mean
+        length are counted over all segments. So they rank like one index of all documents.
 
         Args:
             segments: The segments.

@@ -267,12 +267,15 @@ class Bm25Segment:
         """
         numbers = np.array([self.term_numbers.get(term, -1) for term in terms], np.int64)
         frequencies = np.zeros(len(numbers), np.int32)
+        # The terms that the segment knows, with the range of their postings.
         known = np.flatnonzero(numbers >= 0)
         wanted_rows = rows[known]
-        lows = self.starts[numbers[known]]
+        starts = self.starts[numbers[known]]
         ends = self.starts[numbers[known] + 1]
 
-        # A binary search in the postings of all terms at once. The rows of a term ascend.
+        # A binary search in the postings of all terms at once. The rows of a term ascend. In the
+        # end, `lows` is the first posting of each term whose row is at least the wanted one.
+        lows = starts
         highs = ends
         while (lows < highs).any():
             middles = (lows + highs) // 2
@@ -282,6 +285,7 @@ class Bm25Segment:
             lows = np.where(is_before, middles + 1, lows)
             highs = np.where(is_before, highs, middles)
 
+        # The row of this posting may be greater than the wanted one, or there may be none.
         inside = np.flatnonzero(lows < ends)
         found = inside[self.rows[lows[inside]] == wanted_rows[inside]]
         frequencies[known[found]] = self.frequencies[lows[found]]
@@ -295,10 +299,10 @@ class Bm25Segment:
             of the term of each posting, (p,).
         """
         numbers = np.array([self.term_numbers.get(term, -1) for term in terms], np.int64)
-        present = np.flatnonzero(numbers >= 0)
-        first = self.starts[numbers[present]]
-        sizes = self.starts[numbers[present] + 1] - first
-        return join_ranges(first, sizes), np.repeat(present, sizes)
+        known = np.flatnonzero(numbers >= 0)
+        first = self.starts[numbers[known]]
+        sizes = self.starts[numbers[known] + 1] - first
+        return join_ranges(first, sizes), np.repeat(known, sizes)
 
     def save(self, folder: Path, facts: dict[str, object]) -> None:
         """Write the segment to a folder. Equal segments give equal bytes.
@@ -559,10 +563,11 @@ class KnownSegment:
             query: Row of the query.
         """
         start, stop = self._first_postings[query : query + 2].tolist()
-        positions = self._postings_by_query[start:stop]
-        numbers = np.searchsorted(self.queries.starts, positions, side="right") - 1
-        frequencies = self.queries.frequencies[positions].tolist()
-        terms = [self.queries.vocabulary[number] for number in numbers.tolist()]
+        postings = self._postings_by_query[start:stop]
+        # A posting belongs to the last term whose postings start at or before it.
+        term_numbers = np.searchsorted(self.queries.starts, postings, side="right") - 1
+        terms = [self.queries.vocabulary[number] for number in term_numbers.tolist()]
+        frequencies = self.queries.frequencies[postings].tolist()
         return Counter(dict(zip(terms, frequencies, strict=True)))
 
 
@@ -1114,10 +1119,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             if left_out:
                 pairs.append(_PairWithout(number, query, document_id, known_terms, left_out))
             else:
+                # No known query is ignored, so the usual score is right.
                 scores[number] = self.score_encoded([query], [[document_id]])[0][0]
         if pairs:
             numbers = [pair.number for pair in pairs]
-            scores[numbers] = self._score_less_words(pairs)
+            scores[numbers] = self._score_ignoring_queries(pairs)
         return scores
 
     def known_queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
@@ -1151,68 +1157,104 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                     duplicate_counts.update(known_terms)
         return all_counts, duplicate_counts
 
-    def _score_less_words(self, pairs: Sequence[_PairWithout]) -> np.ndarray:
-        """Score documents without some terms of their known queries; see `score_without`.
+    def _score_ignoring_queries(self, pairs: Sequence[_PairWithout]) -> np.ndarray:
+        """Score documents as if some of their known queries did not exist; see `score_without`.
+
+        Each statistic of BM25 that these known queries change is computed without them. All n pairs
+        are scored together, which is faster. The arrays of passages, of shape (p,), hold the
+        passages of the first pair's document, then those of the second one's, and so on. The arrays
+        of terms, of shape (t,), hold the query terms of the pairs in the same way.
 
         Args:
-            pairs: The queries and documents.
+            pairs: The queries and documents. Each query has a term.
 
         Returns:
             Scores (n,), float32.
         """
         assert self.words is not None
         weight = self.words.weight
-        statistics = self._statistics
+        rows_of_pairs = [self.ids.rows_of([pair.document_id]) for pair in pairs]
+        passage_counts = np.array([len(rows) for rows in rows_of_pairs])
+        passage_rows = np.concatenate(rows_of_pairs)
+        length_norms = self._length_norms_ignoring(pairs, passage_rows, passage_counts)
 
-        # A slot is a passage of the document of a pair. Its length excludes the terms to ignore.
-        groups = [self.ids.rows_of([pair.document_id]) for pair in pairs]
-        passage_counts = np.array([len(group) for group in groups])
-        slot_rows = np.concatenate(groups)
-        lengths = self._lengths[slot_rows].astype(np.float64)
-        total_lengths = np.full(len(pairs), statistics.total_length)
-        if self.words.in_length:
-            ignored = weight * np.array([pair.left_out.total() for pair in pairs])
-            lengths -= np.repeat(ignored, passage_counts)
-            total_lengths -= ignored * passage_counts
-        mean_lengths = np.maximum(1.0, total_lengths) / max(1, statistics.passages)
-        if self.reference is not None:
-            mean_lengths = np.full(len(pairs), statistics.mean_length)
-        length_norms = self._length_norms(lengths, np.repeat(mean_lengths, passage_counts))
+        # How often each term is in the query, in all known queries of the document, and in the
+        # known queries to ignore.
+        terms: list[str] = []
+        query_counts: list[int] = []
+        known_counts: list[int] = []
+        ignored_counts: list[int] = []
+        for pair in pairs:
+            for term, count in pair.query.terms.items():
+                terms.append(term)
+                query_counts.append(count)
+                known_counts.append(pair.known_terms[term])
+                ignored_counts.append(pair.left_out[term])
 
-        # An item is a term of a query. An entry is an item with a passage of the document.
-        item_terms = [term for pair in pairs for term in pair.query.terms]
-        item_counts = np.array([count for pair in pairs for count in pair.query.terms.values()])
-        items_of_pair = np.array([len(pair.query.terms) for pair in pairs])
-        item_sizes = np.repeat(passage_counts, items_of_pair)
-        first_slots = np.repeat(np.cumsum(passage_counts) - passage_counts, items_of_pair)
-        slots = join_ranges(first_slots, item_sizes)
-        entry_terms = np.repeat(np.array(item_terms, object), item_sizes).tolist()
+        # A match is a term with a passage of its pair's document. `term_numbers` and
+        # `passage_numbers` have the number of the term and of the passage of each match, (m,).
+        terms_of_pairs = np.array([len(pair.query.terms) for pair in pairs])
+        matches_of_terms = np.repeat(passage_counts, terms_of_pairs)
+        first_passages = np.cumsum(passage_counts) - passage_counts
+        passage_numbers = join_ranges(np.repeat(first_passages, terms_of_pairs), matches_of_terms)
+        term_numbers = np.repeat(np.arange(len(terms)), matches_of_terms)
 
-        known_counts = [pair.known_terms[term] for pair in pairs for term in pair.query.terms]
-        ignored_counts = [pair.left_out[term] for pair in pairs for term in pair.query.terms]
-        frequencies = self._text_frequencies(entry_terms, slot_rows[slots])
-        frequencies += weight * np.repeat(known_counts, item_sizes)
+        # The frequency of each match, without the known queries to ignore.
+        matched_terms = [terms[number] for number in term_numbers.tolist()]
+        frequencies = self._text_frequencies(matched_terms, passage_rows[passage_numbers])
+        frequencies += weight * np.array(known_counts)[term_numbers]
         had_term = frequencies > 0
-        frequencies[had_term] -= weight * np.repeat(ignored_counts, item_sizes)[had_term]
+        ignored_frequencies = weight * np.array(ignored_counts)[term_numbers]
+        frequencies[had_term] -= ignored_frequencies[had_term]
         has_term = frequencies > 0
 
-        first_entries = np.cumsum(item_sizes) - item_sizes
-        source = self if self.reference is None else self.reference
-        containing = np.array(source.count_passages(item_terms))
+        # The number of passages that contain each term. Without the known queries to ignore, some
+        # passages of the document do not contain it any more.
         if self.reference is None:
-            lost = had_term.astype(np.int64) - has_term
-            containing = containing - np.add.reduceat(lost, first_entries)
-        idf = [inverse_document_frequency(n, statistics.passages) for n in containing.tolist()]
-        factors = np.repeat(item_counts * np.array(idf), item_sizes)
+            first_matches = np.cumsum(matches_of_terms) - matches_of_terms
+            is_lost = had_term & ~has_term
+            lost = np.add.reduceat(is_lost.astype(np.int64), first_matches)
+            containing = np.array(self.count_passages(terms)) - lost
+        else:
+            containing = np.array(self.reference.count_passages(terms))
+        passages = self._statistics.passages
+        idf = [inverse_document_frequency(count, passages) for count in containing.tolist()]
 
         # `bincount` adds the terms of a passage in the order of the query.
         remaining = frequencies[has_term]
-        slots_with_term = slots[has_term]
-        saturated = remaining / (remaining + length_norms[slots_with_term])
+        scored_passages = passage_numbers[has_term]
+        saturated = remaining / (remaining + length_norms[scored_passages])
+        factors = (np.array(query_counts) * np.array(idf))[term_numbers]
         weights = factors[has_term] * saturated
-        scores = np.bincount(slots_with_term, weights, len(slot_rows)).astype(np.float32)
-        first_slot_of_pair = np.cumsum(passage_counts) - passage_counts
-        return np.maximum.reduceat(scores, first_slot_of_pair)
+        scores = np.bincount(scored_passages, weights, len(passage_rows)).astype(np.float32)
+        return np.maximum.reduceat(scores, first_passages)
+
+    def _length_norms_ignoring(
+        self, pairs: Sequence[_PairWithout], rows: np.ndarray, passage_counts: np.ndarray
+    ) -> np.ndarray:
+        """Return the length norms (p,) of passages as if some known queries did not exist.
+
+        Args:
+            pairs: The n pairs, with the known queries to ignore.
+            rows: Rows of the passages of the pairs' documents, one pair after the other, (p,).
+            passage_counts: Number of passages of each pair's document, (n,).
+        """
+        assert self.words is not None
+        statistics = self._statistics
+        lengths = self._lengths[rows].astype(np.float64)
+        total_lengths = np.full(len(pairs), statistics.total_length)
+        if self.words.in_length:
+            # A known query counts for every passage of its document.
+            ignored_terms = np.array([pair.left_out.total() for pair in pairs])
+            ignored_lengths = self.words.weight * ignored_terms
+            lengths -= np.repeat(ignored_lengths, passage_counts)
+            total_lengths -= ignored_lengths * passage_counts
+
+        if self.reference is None:
+            mean_lengths = np.maximum(1.0, total_lengths) / max(1, statistics.passages)
+        else:
+            mean_lengths = np.full(len(pairs), statistics.mean_length)
+        return self._length_norms(lengths, np.repeat(mean_lengths, passage_counts))
 
     def _text_frequencies(self, terms: Sequence[str], rows: np.ndarray) -> np.ndarray:
         """Return how often terms occur in the texts of passages, known queries left out.
@@ -1225,9 +1267,9 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             Frequencies (k,), float64.
         """
         frequencies = np.zeros(len(rows))
-        numbers = np.searchsorted(self.ids.first_rows, rows, side="right") - 1
+        segment_numbers = np.searchsorted(self.ids.first_rows, rows, side="right") - 1
         for number, segment in enumerate(self.segments):
-            selected = np.flatnonzero(numbers == number)
+            selected = np.flatnonzero(segment_numbers == number)
             selected_terms = [terms[i] for i in selected.tolist()]
             local_rows = rows[selected] - self.ids.first_rows[number]
             frequencies[selected] = segment.term_frequencies(selected_terms, local_rows)
@@ -1283,6 +1325,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         terms = {term for query in queries for term in query.terms}
         missing = sorted(term for term in terms if self._cached_weights.get(term) is None)
         columns, rows, weights = self._weights_of_postings(missing)
+        # Position of each term's first posting, then the number of postings.
         starts = np.searchsorted(columns, np.arange(len(missing) + 1)).tolist()
         for number, term in enumerate(missing):
             postings = slice(starts[number], starts[number + 1])
@@ -1316,21 +1359,24 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             an index of n passages. Frequency of each posting, float64.
         """
         passages = max(1, len(self.ids))
-        keys = [np.empty(0, np.int64)]
-        frequencies = [np.empty(0)]
+        key_parts = [np.empty(0, np.int64)]
+        frequency_parts = [np.empty(0)]
         is_live = self._statistics.is_live
         for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
             postings, positions = segment.postings_of_terms(terms)
             rows = segment.rows[postings] + first_row
             is_counted = slice(None) if is_live is None else is_live[rows]
-            keys.append((positions * passages + rows)[is_counted])
-            frequencies.append(segment.frequencies[postings][is_counted])
+            key_parts.append((positions * passages + rows)[is_counted])
+            frequency_parts.append(segment.frequencies[postings][is_counted])
         if self._known_counts is not None and self.words is not None:
             rows, positions, counts = self._known_counts.of_terms(terms)
-            keys.append(positions * passages + rows)
-            frequencies.append(self.words.weight * counts)
-        all_keys, places = np.unique(np.concatenate(keys), return_inverse=True)
-        return all_keys, np.bincount(places, np.concatenate(frequencies), len(all_keys))
+            key_parts.append(positions * passages + rows)
+            frequency_parts.append(self.words.weight * counts)
+
+        # A passage may have a term in its text and in several known queries.
+        keys, key_numbers = np.unique(np.concatenate(key_parts), return_inverse=True)
+        frequencies = np.bincount(key_numbers, np.concatenate(frequency_parts), len(keys))
+        return keys, frequencies
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
         """Return the score of every passage (n,), from the query's cache if it has them."""
@@ -1399,9 +1445,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             rows: Rows (p,) of the passages with the term.
             weights: Contribution (p,) of the term to the score of each of these passages.
         """
-        if len(rows) < MIN_COMMON_SHARE * self._statistics.passages:
-            return TermWeights(rows.astype(np.int32), weights)
-        return TermWeights(None, np.bincount(rows, weights, len(self.ids)))
+        is_common = len(rows) >= MIN_COMMON_SHARE * self._statistics.passages
+        if is_common:
+            weights_of_all_passages = np.bincount(rows, weights, len(self.ids))
+            return TermWeights(None, weights_of_all_passages)
+        return TermWeights(rows.astype(np.int32), weights)
 
     def _joint_postings(self, terms: Sequence[str]) -> _Postings:
         """Return the passages that contain one of the terms, with their total occurrences."""
@@ -1422,12 +1470,15 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         missing = sorted({term for term in terms if term not in self._passage_counts})
         counts = np.array([self.document_frequency(term) for term in missing], np.int64)
         if self._known_counts is not None:
-            # A passage that has the term in its text as well is counted already.
+            # Pairs of a term and a passage that has it in a known query, each once.
             rows, positions, _ = self._known_counts.of_terms(missing)
             keys = np.unique(positions * len(self.ids) + rows)
             positions, rows = np.divmod(keys, max(1, len(self.ids)))
-            in_text = self._text_frequencies([missing[i] for i in positions.tolist()], rows)
-            counts += np.bincount(positions[in_text == 0], minlength=len(missing))
+            # A passage that has the term in its text as well is counted already.
+            terms_of_pairs = [missing[i] for i in positions.tolist()]
+            frequencies_in_text = self._text_frequencies(terms_of_pairs, rows)
+            is_new = frequencies_in_text == 0
+            counts += np.bincount(positions[is_new], minlength=len(missing))
         self._passage_counts.update(zip(missing, counts.tolist(), strict=True))
         return [self._passage_counts[term] for term in terms]
 

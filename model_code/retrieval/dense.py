@@ -133,7 +133,12 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Write one index of selected documents of several retrievers, without encoding."""
+        """Write one index of selected documents of several retrievers, without encoding.
+
+        Args:
+            sources: Retrievers, each with the ids of the documents to take from it.
+            folder: Folder of the index.
+        """
         vectors = []
         tokens = []
         document_ids = []
@@ -152,7 +157,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return one retriever that searches all segments as one index."""
+        """Return one retriever that searches all segments as one index.
+
+        A segment is an index of some documents, of which some may be removed by now.
+        """
         indexes = []
         for segment in segments:
             retriever: Any = segment.retriever
@@ -206,7 +214,19 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def _refine(
         self, new: NewPassages, document_ids: Sequence[str], vectors: np.ndarray
     ) -> np.ndarray:
-        """Apply `new.refine`; FreshetError if its vectors differ in shape or are not finite."""
+        """Replace the encodings of new documents by the vectors that `new.refine` computes.
+
+        Args:
+            new: New passages, with the function `refine` and the known queries of documents.
+            document_ids: Document of each row, (n,).
+            vectors: Encoding of each row, (n, H).
+
+        Returns:
+            The vectors to index, (n, H) float32.
+
+        Raises:
+            FreshetError: If the function returns vectors of another shape, or not finite ones.
+        """
         query_vectors = self.encode_known_queries(new, document_ids)
         refined = new.refine(document_ids, vectors, query_vectors)
         if refined.shape != vectors.shape or not np.isfinite(refined).all():

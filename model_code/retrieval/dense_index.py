@@ -311,6 +311,7 @@ class DenseIndex:
         return rankings
 
     def _rank_rows(self, query: np.ndarray, k: int, rows: np.ndarray) -> Ranking:
+        """Return the k best documents of some rows (r,) for a query (H,), by scoring each row."""
         return top_k(self._scores(query, rows), self.ids.document_ids, k, rows)
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
@@ -452,6 +453,7 @@ class DenseIndex:
 
     @cached_property
     def _largest_norm(self) -> float:
+        """The largest norm of a vector of the index; 0 without vectors."""
         squared_norms = np.einsum("nh,nh->n", self.vectors, self.vectors)
         return float(np.sqrt(squared_norms.max(initial=0)))
 

@@ -359,7 +359,10 @@ class FusedSearch(Retriever[FusedQueries]):
         return self._score_queries(self._encode_components(texts, encode))
 
     def added_terms(self, queries: FusedQueries) -> frozenset[str]:
-        """Return the terms that replaced mistyped or unfinished words in any component."""
+        """Return the terms that replaced mistyped or unfinished words in any component.
+
+        A component is one of the fused retrievers.
+        """
         terms: frozenset[str] = frozenset()
         for name, component in self.components.items():
             terms |= component.added_terms(queries.encoded[name])
@@ -414,8 +417,9 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> dict[str, Any]:
         """Encode queries for each component, and their token signs for late interaction.
 
-        One run of an encoder makes both the query vectors and the token signs. A headline component
-        reuses the query vectors of another component with the same encoder.
+        A component is one of the fused retrievers. Token signs are one bit per dimension of each
+        token's vector. One run of an encoder makes both the query vectors and the token signs. A
+        headline component reuses the query vectors of another component with the same encoder.
 
         Args:
             texts: Texts of the queries, for components with late interaction.
@@ -425,6 +429,7 @@ class FusedSearch(Retriever[FusedQueries]):
             Encoded queries by component name. Token signs have the key NAME.late.
         """
         encoded = {}
+        # Query vectors by the encoder that made them.
         vectors_of: dict[Any, Any] = {}
         for name, component in self._passage_components().items():
             if name in self._late_components:
@@ -546,7 +551,13 @@ class FusedSearch(Retriever[FusedQueries]):
     def search_encoded(
         self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """Return the k best of each query's candidates, best first."""
+        """Return the k best of each query's candidates, best first.
+
+        Args:
+            queries: Encoded queries.
+            k: Number of documents per query.
+            allowed: Ids of the documents to search. None searches all.
+        """
         candidates = self.candidates(queries, k, allowed)
         scores = self.score_encoded(queries, candidates)
         return [
@@ -576,13 +587,20 @@ class FusedSearch(Retriever[FusedQueries]):
     def score_encoded(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """Return the sums of the components' shares in the score of each query's candidates."""
+        """Return the fused scores (n,) of each query's n candidates.
+
+        A score is the sum of the components' shares: their weighted and normalised scores.
+        """
         return [sum(shares.values()) for shares in self._candidate_shares(queries, candidates)]
 
     def _candidate_shares(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield for each query the share of each component in the scores of its candidates."""
+        """Yield for each query the share of each component in the scores of its candidates.
+
+        A share is a component's weighted and normalised score. The shares (n,) of all components
+        sum to the scores of the n candidates.
+        """
         for i, scores in enumerate(self._raw_scores(queries, candidates)):
             yield self._shares(queries, i, scores)
 
@@ -653,7 +671,16 @@ class FusedSearch(Retriever[FusedQueries]):
     def _normalize(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Normalise each component's scores (n,) of candidates of query i, in float64."""
+        """Normalise each component's scores (n,) of candidates of query i, in float64.
+
+        Scores of different components have different ranges, and are added only after this. The
+        module states the formula of each kind of component.
+
+        Args:
+            queries: Encoded queries.
+            i: Number of the query.
+            scores: Scores (n,) of the candidates by component.
+        """
         normalized = {}
         for name in self.fusion.weights:
             raw = scores[name].astype(np.float64)
@@ -729,7 +756,8 @@ class FusedSearch(Retriever[FusedQueries]):
     def _components_with_known_words(self, text: str, document_id: str) -> set[str]:
         """Return the components whose score of a document includes a word of a known query.
 
-        This is the case if the document has a word of the query only from its known queries.
+        A known query is one that the document is known to answer. Its words count as words of the
+        document, and may be the only reason for a match.
         """
         names = set()
         for name, component in self.components.items():
@@ -821,7 +849,7 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         return type(self)(self.components, replace(self.fusion, weights=dict(weights)))
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index new passages for each component, as its kind does."""
+        """Index new passages in a folder, with a subfolder for each fused retriever."""
         for name, component in self.components.items():
             component.write_segment(folder / name, new)
         document_count = len(set(new.document_ids))
@@ -837,7 +865,12 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Merge the indexes of each component, without encoding anything."""
+        """Merge the indexes of each fused retriever, without encoding anything.
+
+        Args:
+            sources: Fusions, each with the ids of the documents to take from it.
+            folder: Folder of the merged indexes.
+        """
         first_retriever, _ = sources[0]
         for name, component in first_retriever.components.items():
             component_sources = [
@@ -849,7 +882,10 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return the fusion of each component's search of all segments."""
+        """Return one fusion that searches several segments, which are indexes of some documents.
+
+        Each fused retriever searches all segments together. The results are fused afterwards.
+        """
         first_retriever: Any = segments[0].retriever
         components = {}
         for name, component in first_retriever.components.items():
@@ -929,7 +965,7 @@ def build_folders(
 
 
 def _open_component(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
-    """Open a component of any kind."""
+    """Open one of the retrievers that a fusion combines, of any kind."""
     # Imported here because the registry of kinds imports this module by its name.
     from model_code.retrieval.kinds import open_folders
 

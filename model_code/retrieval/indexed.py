@@ -204,7 +204,7 @@ class SegmentedRetriever(Retriever[Any]):
         return segment.retriever.best_passage_encoded(query, document_id)
 
     def variants(self) -> Mapping[str, Search]:
-        """Return the kind's variants, each over all segments."""
+        """Return other ways to search, each over all segments; see `Retriever.variants`."""
         return {name: partial(self._search_variant, name) for name in self.first.variants()}
 
     def _search_variant(

@@ -145,6 +145,7 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever
     Raises:
         FreshetError: If the index folder has no manifest.
     """
+    # The manifest of an index names the kind of its retriever.
     path = index / MANIFEST
     if not path.is_file():
         raise FreshetError(

@@ -47,6 +47,7 @@ ALPHABETS = (
 
 def _tails_of_endings() -> tuple[str, ...]:
     """Return the texts that may complete a word: an ending, or the rest of a started ending."""
+    # Short endings, which are not worth an entry in `ENDINGS`, and their rests.
     tails = {"", "s", "es", "e", "ed", "d", "er", "ers", "r", "rs", "y", "ly", "en", "n"}
     for ending in ENDINGS.split():
         folded = fold_letters(fold_characters(ending))

@@ -247,7 +247,7 @@ class FusionBuilder:
 
 def default_weights(
     names: Sequence[str],
-    scales: Mapping[str, ScoreNormalizer],
+    dense_names: Collection[str],
     headlines: Collection[str] = (),
 ) -> dict[str, float]:
     """Return weights for components before any are learned.
@@ -257,17 +257,17 @@ def default_weights(
 
     Args:
         names: Names of components and late interactions.
-        scales: Normaliser of each dense component, by name. The values are not used.
-        headlines: The components that search headlines.
+        dense_names: Names of the components that search vectors, headlines included.
+        headlines: Names of the components that search headlines.
 
-    >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})
+    >>> default_weights(("hce", "bm25", "hce.late"), ["hce"])
     {'hce': 1.0, 'bm25': 5.0, 'hce.late': 1.0}
     """
     sorts = {}
     for name in names:
         if name in headlines:
             sorts[name] = "headline"
-        elif name in scales:
+        elif name in dense_names:
             sorts[name] = "dense"
         elif name.endswith(LATE_SUFFIX):
             sorts[name] = "late"
@@ -321,7 +321,7 @@ def score_candidates(search: FusedSearch, dev: Judgements) -> list[ScoredQuery]:
 
 
 def limit_scores(
-    scales: Mapping[str, ScoreNormalizer], scored: Sequence[ScoredQuery]
+    normalizers: Mapping[str, ScoreNormalizer], scored: Sequence[ScoredQuery]
 ) -> dict[str, ScoreNormalizer]:
     """Limit the scores of each dense component to the largest score that the build has shown.
 
@@ -330,17 +330,18 @@ def limit_scores(
     dense scores that they rank above exact matches of words.
 
     Args:
-        scales: The normalizer of each dense component.
+        normalizers: The normalizer of each dense component.
         scored: Queries with the scores of their candidates, which are documents of the build.
 
     Returns:
         The normalizers with their score limits.
     """
-    limited = {}
-    for name, scale in scales.items():
+    limited = dict(normalizers)
+    for name, normalizer in normalizers.items():
         largest = max((query.scores[name].max(initial=0) for query in scored), default=0.0)
         # Without a positive score, for example because there are no queries, no limit is known.
-        limited[name] = replace(scale, score_limit=float(largest)) if largest > 0 else scale
+        if largest > 0:
+            limited[name] = replace(normalizer, score_limit=float(largest))
     return limited
 
 
