@@ -342,10 +342,13 @@ def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
     old_folds = _draw_folds(len(old), seed)
     new_folds = _draw_folds(len(new), seed)
 
+    # In each fold, the classifier is fitted to the other documents and tested on those of the fold.
     areas = []
     for old_in_fold, new_in_fold in zip(old_folds, new_folds, strict=True):
         direction = new[~new_in_fold].mean(axis=0) - old[~old_in_fold].mean(axis=0)
-        areas.append(_area(old[old_in_fold] @ direction, new[new_in_fold] @ direction))
+        old_scores = old[old_in_fold] @ direction
+        new_scores = new[new_in_fold] @ direction
+        areas.append(_area(old_scores, new_scores))
     return float(np.mean(areas))
 
 

@@ -174,7 +174,13 @@ def make_report(
 def _find_examples(
     calibration: Calibration, newest: Arrivals, protected: PairedScores | None
 ) -> dict[str, tuple[DocumentExample, ...]]:
-    """Return documents that illustrate the measures, by the name of the measure."""
+    """Return documents of the newest batch that illustrate the measures, by the measure's name.
+
+    Args:
+        calibration: The null distributions, with the vectors of old documents.
+        newest: The newest batch of documents.
+        protected: Scores of queries for old documents, before and after the additions.
+    """
     examples = dict(newest.examples)
     examples[DOMAIN_AUC.name] = farthest_from_old(calibration.reference.vectors, newest)
     examples[CHANGED_DOCUMENTS] = largest_losses(newest.changed)

@@ -109,8 +109,9 @@ def is_variant(system: str) -> bool:
 
 def count_trainings(scores: SystemScores) -> int:
     """Return the number of trainings whose mean the scores are; 0 for an untrained system."""
-    base = scores.system.partition(".")[0]
-    if base in UNTRAINED_SYSTEMS:
+    # A variant R.NAME is another search of the system R.
+    system, _, _ = scores.system.partition(".")
+    if system in UNTRAINED_SYSTEMS:
         return 0
     return max(1, len(scores.seeds))
 

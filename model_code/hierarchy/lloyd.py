@@ -214,6 +214,7 @@ class Lloyd:
             self.compare(to_compare, self.moved)
             to_compare = torch.isposinf(self.rival)
 
+        # A comparison with all centroids gives a new bound, so the old one must not count.
         every_centroid = torch.ones_like(self.moved)
         self.rival[to_compare] = -torch.inf
         self.compare(to_compare, every_centroid)

@@ -17,9 +17,9 @@ from model_code.errors import FreshetError
 
 
 def check_contract(stage: str, context: StageContext) -> None:
-    """Check the output of a stage.
+    """Check that the output of a stage meets its contract: the conditions of the function `check`.
 
-    A stage that was left out has no contract.
+    A stage that was left out, for example because a retriever cannot be trained, has no contract.
 
     Args:
         stage: Name of the stage, such as `train`.
@@ -37,7 +37,8 @@ def check_contract(stage: str, context: StageContext) -> None:
     # Truncated files and missing keys cause these errors.
     unreadable = (OSError, EOFError, LookupError, TypeError, ValueError, SafetensorError)
     try:
-        importlib.import_module(f"model_code.stages.{stage}").check(context)
+        stage_module = importlib.import_module(f"model_code.stages.{stage}")
+        stage_module.check(context)
     except FreshetError as error:
         raise FreshetError(f"{_noted_place(error)}{error}") from error
     except unreadable as error:
