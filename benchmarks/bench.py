@@ -165,6 +165,7 @@ def print_rows(result: Mapping[str, Any]) -> None:
 
 
 def _format_cell(value: Any) -> str:
+    """Return the text of a cell: "-" for None, and four digits of a float."""
     if value is None:
         return "-"
     if isinstance(value, float):

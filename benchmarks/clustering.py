@@ -278,6 +278,7 @@ class _Run(NamedTuple):
 def _time_cluster(
     cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int, seed: int
 ) -> _Run:
+    """Cluster once, and measure the seconds and the mean cosine of vectors to their centroids."""
     results = []
 
     def run() -> None:
@@ -290,6 +291,8 @@ def _time_cluster(
 
 
 def _our_cluster(device: str) -> Cluster:
+    """Return our k-means on a device, with the arguments of `Cluster`."""
+
     def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
         """Return the centroids (K, H) of `KMeans` for vectors (n, H), without gradients."""
         settings = HierarchySettings().replace(max_iterations=iterations, device=device)

@@ -39,11 +39,11 @@ from benchmarks.drift_batches import (
     StudyPlan,
     Vectors,
     calibrate,
+    cut_queries,
     encode,
     judge,
-    mixed,
+    mix_batch,
     studies,
-    with_made,
 )
 from benchmarks.encoding import BASE
 from model_code.files import atomic_write
@@ -94,8 +94,8 @@ def rows(
     for study in studies(data, plan):
         shifted = {}
         for source, pairs in study.elsewhere.items():
-            shifted[source] = encode(encoder, with_made(pairs))
-        home = encode(encoder, with_made(study.home))
+            shifted[source] = encode(encoder, cut_queries(pairs))
+        home = encode(encoder, cut_queries(study.home))
         for (source, share), cell in simulate(home, shifted, plan).items():
             cells[study.name, source, share] = cell
 
@@ -125,11 +125,12 @@ def simulate(
         order = random.permutation(len(home.documents))
         reference = home[np.sort(order[: plan.reference])]
         new = home[order[plan.reference :]]
-        calibration = calibrate(reference, plan)
+        references = calibrate(reference, plan)
 
-        batches = len(new.documents) // plan.batch
-        for rows in np.arange(batches * plan.batch).reshape(batches, plan.batch):
-            judge(calibration, reference.documents, new[rows], cells["none", 0.0])
+        # Cut the new documents into batches without a shift. A rest smaller than a batch is unused.
+        for start in range(0, len(new.documents) - plan.batch + 1, plan.batch):
+            batch = new[start : start + plan.batch]
+            judge(references, reference.documents, batch, cells["none", 0.0])
 
         # The remaining splits have batches without a shift only.
         if split >= plan.splits:
@@ -138,8 +139,8 @@ def simulate(
             for share in SHARES:
                 cell = cells.setdefault((source, share), CellCounts())
                 for _ in range(plan.repeats):
-                    batch = mixed(new, vectors, share, plan.batch, random)
-                    judge(calibration, reference.documents, batch, cell)
+                    batch = mix_batch(new, vectors, share, plan.batch, random)
+                    judge(references, reference.documents, batch, cell)
     return cells
 
 
@@ -186,22 +187,19 @@ def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
     """
     study, source, share = key
     harm = float(np.mean(cell.harm))
-    retrain_is_due = share > 0 and harm > MIN_LOSS
-
-    our_decisions = np.array(cell.retrain)
     if share == 0:
-        our_decisions = np.array(cell.alarm)
-    peer_decisions = np.array(cell.customary)
-    our_correct = our_decisions == retrain_is_due
-    peer_correct = peer_decisions == retrain_is_due
-
-    if retrain_is_due:
-        correct_decision = "retrained"
-    elif share > 0:
-        correct_decision = "not retrained"
-    else:
+        shift = "no shift"
+        our_decisions = cell.alarm
+        retrain_is_due = False
         correct_decision = "no alarm"
-    shift = f"{share:.0%} {source}" if share > 0 else "no shift"
+    else:
+        shift = f"{share:.0%} {source}"
+        our_decisions = cell.retrain
+        retrain_is_due = harm > MIN_LOSS
+        correct_decision = "retrained" if retrain_is_due else "not retrained"
+    our_correct = np.array(our_decisions) == retrain_is_due
+    peer_correct = np.array(cell.customary) == retrain_is_due
+
     queries = (
         f"called by made queries {np.mean(cell.by_made):.2f}, by asked {np.mean(cell.by_asked):.2f}"
     )
@@ -216,7 +214,8 @@ def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
     ratio = ours / peer if peer else None
     goal: float | str = 1 - MAX_WRONG_SHARE
     met: bool | None = ours >= 1 - MAX_WRONG_SHARE
-    if retrain_is_due and harm < HARM:
+    loss_is_too_small_to_find = retrain_is_due and harm < HARM
+    if loss_is_too_small_to_find:
         goal = "-"
         met = None
     return {
@@ -230,14 +229,20 @@ def _row(key: CellKey, cell: CellCounts) -> dict[str, Any]:
 
 
 def _folder_in_environment(variable: str) -> Path | None:
+    """Return the folder that an environment variable names, or None if it is not set."""
     folder = os.environ.get(variable)
     return Path(folder) if folder else None
 
 
 def draw(path: Path, curve: Path) -> None:
-    """Write a PNG of `drift_curve.csv`, with a line and 95 % intervals for each source.
+    """Draw the shares of alarms and retrains, and the harm, against the share of shifted documents.
 
-    The first point of each line belongs to the batches without a shift.
+    The picture has a panel for each, and in each panel a line for each source. Shares have 95 %
+    intervals. The first point of each line belongs to the batches without a shift.
+
+    Args:
+        path: PNG file to write.
+        curve: File that `write_curve` wrote.
     """
     from matplotlib.figure import Figure
 
@@ -256,6 +261,7 @@ def draw(path: Path, curve: Path) -> None:
         label = source if reference in source else f"{reference} and {source}"
         curve_lines = [unshifted[reference], *shifted]
         shares = _numbers(curve_lines, "share")
+        # The first panel chooses the colour of a source, and the others use it, too.
         color = None
         for decision, axes in decision_axes.items():
             rates = _numbers(curve_lines, decision)
@@ -283,4 +289,5 @@ def draw(path: Path, curve: Path) -> None:
 
 
 def _numbers(lines: Sequence[Mapping[str, str]], column: str) -> list[float]:
+    """Return the numbers in one column of the CSV's lines."""
     return [float(line[column]) for line in lines]

@@ -57,17 +57,17 @@ class Vectors:
 
     Attributes:
         documents: Vectors of the documents (n, H).
-        made: Vectors of the queries that were cut out of the documents (n, H); (0, H) if they are
-            left out.
+        cut_out: Vectors of the queries that were cut out of the documents (n, H); (0, H) if they
+            are left out.
         asked: Vectors of the queries that people wrote (n, H).
     """
 
     documents: np.ndarray
-    made: np.ndarray
+    cut_out: np.ndarray
     asked: np.ndarray
 
     def __getitem__(self, rows: np.ndarray | slice) -> Vectors:
-        return Vectors(self.documents[rows], self.made[rows], self.asked[rows])
+        return Vectors(self.documents[rows], self.cut_out[rows], self.asked[rows])
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class StudyPlan:
     """Size of a simulation.
 
     Attributes:
-        reference: Documents of the reference.
+        reference: Documents of the reference, a sample of old documents.
         batch: Documents of a batch.
         per_source: Shifted documents of each source.
         splits: Random divisions of the home documents into a reference and new documents.
@@ -98,7 +98,13 @@ class StudyPlan:
 
 
 class Study(NamedTuple):
-    """A simulation: its name, its documents without a shift, and shifted documents by source."""
+    """The documents of a simulation.
+
+    Attributes:
+        name: Name of the simulation.
+        home: Documents without a shift.
+        elsewhere: Shifted documents by source.
+    """
 
     name: str
     home: Pairs
@@ -132,8 +138,11 @@ def studies(data: Path | None, plan: StudyPlan) -> Iterator[Study]:
         yield Study(f"early {BY_DATE}", early, {f"latest {BY_DATE}": latest})
 
 
-def with_made(pairs: Pairs) -> Triples:
-    """Cut a query out of each document. Documents that are too short for that are left out."""
+def cut_queries(pairs: Pairs) -> Triples:
+    """Cut a query out of each document. Documents that are too short for that are left out.
+
+    The drift check makes such queries of documents that come without one.
+    """
     cloze = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
     triples = []
     for text, query in pairs:
@@ -143,25 +152,30 @@ def with_made(pairs: Pairs) -> Triples:
     return triples
 
 
-def encode(encoder: Any, triples: Triples, made: bool = True) -> Vectors:
+def encode(encoder: Any, triples: Triples, with_cut_out: bool = True) -> Vectors:
     """Encode documents and their queries.
 
     Args:
         encoder: Encoder of documents and queries.
         triples: Documents with their two queries.
-        made: Whether to encode the queries that were cut out of the documents.
+        with_cut_out: Whether to encode the queries that were cut out of the documents.
     """
+    documents = []
     cut_out_queries = []
-    if made:
-        cut_out_queries = [cut_out for _, cut_out, _ in triples]
+    written_queries = []
+    for document, cut_out_query, written_query in triples:
+        documents.append(document)
+        written_queries.append(written_query)
+        if with_cut_out:
+            cut_out_queries.append(cut_out_query)
     return Vectors(
-        documents=encoder.encode([document for document, _, _ in triples]),
-        made=encoder.encode(cut_out_queries),
-        asked=encoder.encode([written for _, _, written in triples]),
+        documents=encoder.encode(documents),
+        cut_out=encoder.encode(cut_out_queries),
+        asked=encoder.encode(written_queries),
     )
 
 
-def mixed(
+def mix_batch(
     home: Vectors, away: Vectors, share: float, size: int, random: np.random.Generator
 ) -> Vectors:
     """Draw a random batch with a share of shifted documents.
@@ -186,7 +200,7 @@ def mixed(
     home_sample = home[random.permutation(len(home.documents))[: size - shifted]]
     return Vectors(
         documents=np.concatenate([away_sample.documents, home_sample.documents]),
-        made=np.concatenate([away_sample.made, home_sample.made]),
+        cut_out=np.concatenate([away_sample.cut_out, home_sample.cut_out]),
         asked=np.concatenate([away_sample.asked, home_sample.asked]),
     )
 
@@ -222,11 +236,13 @@ def _strip_query(text: str, query: str) -> str:
 
 
 def _sample_pairs(pairs: Pairs, plan: StudyPlan) -> Pairs:
+    """Draw the shifted documents of one source, always the same ones."""
     order = np.random.default_rng(0).permutation(len(pairs))
     return [pairs[i] for i in order[: plan.per_source]]
 
 
 def _to_jargon(text: str) -> str:
+    """Exchange the letters of a text, which gives words that the encoder has never seen."""
     return text.lower().translate(JARGON_LETTERS)
 
 
@@ -254,24 +270,28 @@ class CellCounts:
 
 
 @dataclass(frozen=True)
-class Compared:
+class BothReferences:
     """References of the drift check and of the customary rule.
 
     Attributes:
         ours: Reference of the drift check.
-        tree: Hierarchy of the old documents. The customary rule counts documents by its nodes.
+        hierarchy: Hierarchy of the old documents. The customary rule counts documents by its nodes.
     """
 
     ours: Calibration
-    tree: Hierarchy
+    hierarchy: Hierarchy
 
-    def topics(self, documents: np.ndarray) -> np.ndarray:
-        """Count the documents below each node of the first level: (K,)."""
-        nodes = self.tree.place(documents)[:, 0]
-        return np.bincount(nodes, minlength=len(self.tree.centroids[0]))
+    def count_by_node(self, documents: np.ndarray) -> np.ndarray:
+        """Return the number of documents below each of the K nodes of the first level, (K,).
+
+        Args:
+            documents: Vectors (n, H) of the documents.
+        """
+        nodes = self.hierarchy.place(documents)[:, 0]
+        return np.bincount(nodes, minlength=len(self.hierarchy.centroids[0]))
 
 
-def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> Compared:
+def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> BothReferences:
     """Build the references of the drift check and of the customary rule.
 
     Args:
@@ -294,34 +314,37 @@ def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> 
     scored = old if rows is None else old[rows]
     old_scores = OldScores(*score_queries(scored, old.documents))
     reference = DriftReference.build(old.documents, "", settings, rows)
-    return Compared(Calibration(reference, settings, scores=old_scores), hierarchy)
+    calibration = Calibration(reference, settings, scores=old_scores)
+    return BothReferences(calibration, hierarchy)
 
 
-def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts) -> None:
+def judge(references: BothReferences, old: np.ndarray, batch: Vectors, cell: CellCounts) -> None:
     """Run the drift check and the customary rule on a batch, and add the results to `cell`.
 
     Args:
-        compared: References of the drift check and of the customary rule.
+        references: References of the drift check and of the customary rule.
         old: Vectors (n, H) of the old documents, among which the batch is ranked.
         batch: New documents.
         cell: Receives the results.
     """
-    calibration = compared.ours
-    made, asked = score_queries(batch, np.concatenate([old, batch.documents]))
-    arrivals = Arrivals(batch.documents, "", made, asked=asked)
-    report = make_report(calibration, [arrivals], added=len(made))
+    calibration = references.ours
+    cut_out, asked = score_queries(batch, np.concatenate([old, batch.documents]))
+    arrivals = Arrivals(batch.documents, "", cut_out, asked=asked)
+    report = make_report(calibration, [arrivals], added=len(cut_out))
 
     # The measure "growth" does not count: it tells that documents were added, which is not a shift.
     alarms = {measure.name for measure in report.exceeded} - {"growth"}
     decision = decide(report, (), calibration.settings)
-    cell.harm.append(-report.of("asked_quality")[0].value)
+    # The value is the gain of new documents against old ones, so harm has the other sign.
+    asked_quality = report.of("asked_quality")[0].value
+    cell.harm.append(-asked_quality)
     cell.alarm.append(bool(alarms))
     cell.by_made.append("new_quality" in alarms)
     cell.by_asked.append("asked_quality" in alarms)
     cell.retrain.append(decision.action == "retrain")
 
-    old_counts = compared.topics(calibration.reference.vectors)
-    new_counts = compared.topics(batch.documents)
+    old_counts = references.count_by_node(calibration.reference.vectors)
+    new_counts = references.count_by_node(batch.documents)
     cell.customary.append(population_stability(old_counts, new_counts) > CUSTOMARY_PSI)
 
 
@@ -351,9 +374,9 @@ def score_queries(scored: Vectors, documents: np.ndarray) -> tuple[np.ndarray, n
     Returns:
         Reciprocal ranks (n,) by the cut-out queries, and (n,) by the written queries.
     """
-    made = reciprocal_ranks(scored.made, scored.documents, documents)
+    cut_out = reciprocal_ranks(scored.cut_out, scored.documents, documents)
     asked = reciprocal_ranks(scored.asked, scored.documents, documents)
-    return made, asked
+    return cut_out, asked
 
 
 def reciprocal_ranks(
@@ -367,7 +390,9 @@ def reciprocal_ranks(
         documents: Vectors (m, H) of all documents, including the relevant ones.
         depth: Rank beyond which the value is 0.
     """
-    scores = (queries * relevant).sum(axis=1)
-    is_better = queries @ documents.T > scores[:, None] + SCORE_TOLERANCE
-    better = is_better.sum(axis=1)
-    return np.where(better < depth, 1 / (1 + better), 0.0)
+    # Score of the relevant document of each query, (n,).
+    relevant_scores = (queries * relevant).sum(axis=1)
+    is_better = queries @ documents.T > relevant_scores[:, None] + SCORE_TOLERANCE
+    # Number of documents above the relevant one, (n,).
+    better_count = is_better.sum(axis=1)
+    return np.where(better_count < depth, 1 / (1 + better_count), 0.0)

@@ -205,6 +205,11 @@ def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[floa
     """Return the seconds of all documents sent at once, and of encoding them alone.
 
     Encoding is the mean of a run before and a run after, so that other load affects both numbers.
+
+    Args:
+        client: Client of the service.
+        live: Folder of the live collection, whose encoder is used.
+        rows: Documents to send.
     """
     from model_code.collection.generations.searcher import Searcher
 
@@ -233,7 +238,13 @@ def _wall_seconds(task: Callable[[], None]) -> float:
 
 
 def require_found(client: Client, row: Row, answer: ChangeResult) -> None:
-    """Raise FreshetError unless the document is searchable and found first."""
+    """Raise FreshetError unless the document is searchable and found first.
+
+    Args:
+        client: Client of the service.
+        row: A document that was added.
+        answer: The service's answer to the addition.
+    """
     hits = client.search(f"{row['title']} {row['text']}", 1).hits
     if not answer.searchable or hits[0].document_id != row["_id"]:
         raise FreshetError(
@@ -270,6 +281,7 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
 def _mean_step_seconds(stats: pstats.Stats, documents: int) -> dict[str, float]:
     """Return the mean seconds of each step per document, from a profile of all documents."""
     functions = {*STEPS.values(), ALL_STEPS}
+    # Seconds in each function and in those that it calls. They are item 3 of an entry.
     cumulative_seconds: dict[tuple[str, str], float] = {}
     for (path, _, name), entry in stats.stats.items():  # type: ignore[attr-defined]
         function = (Path(path).name, name)
@@ -309,6 +321,11 @@ class SearchLog:
         return sum(self._is_mixed(generation, titles) for generation, titles in self.answers)
 
     def _is_mixed(self, generation: int, titles: tuple[str, ...]) -> bool:
+        """Return whether an answer shows documents of more than its own generation.
+
+        The writer gives all its documents one title per generation. So all of them must be found,
+        with the title of the answer's generation.
+        """
         if len(titles) != MARKERS or len(set(titles)) != 1:
             return True
         # The writer may not have received the number of the newest generation yet.
@@ -317,7 +334,7 @@ class SearchLog:
 
 
 class Unserved:
-    """An open project that is searched without HTTP.
+    """An open project that is searched without HTTP, with the two methods that readers need.
 
     Documents are added through the queue of the service, as over HTTP.
     """

@@ -63,7 +63,7 @@ Cost = dict[str, float]
 
 
 def measure(passages: int, dimension: int = 384, base: str | Path = BASE) -> Cost:
-    """Return the costs of one size: seconds of each part, and MiB of two of them.
+    """Return the costs of one size: seconds of each part, and the MiB that two of them need.
 
     Args:
         passages: Number of passages.
@@ -82,6 +82,7 @@ def _run_in_new_process(work: Callable[..., Cost], *arguments: Any) -> Cost:
 
 
 def _encoding_costs(passages: int, base: str | Path) -> Cost:
+    """Return the seconds to encode all passages, estimated from a sample of them."""
     from benchmarks.encoding import mixed_texts
     from model_code.encoding.encoder import Encoder
 
@@ -95,6 +96,7 @@ def _encoding_costs(passages: int, base: str | Path) -> Cost:
 
 
 def _clustering_costs(passages: int, dimension: int) -> Cost:
+    """Return the seconds and the MiB of clustering synthetic vectors (passages, dimension)."""
     from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.settings import HierarchySettings
 
@@ -109,6 +111,7 @@ def _clustering_costs(passages: int, dimension: int) -> Cost:
 
 
 def _search_costs(passages: int, dimension: int) -> Cost:
+    """Return the seconds of a search of both kinds of index, and what an approximate one costs."""
     from model_code.retrieval.dense_index import DenseIndex
     from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 
@@ -140,6 +143,7 @@ def _search_costs(passages: int, dimension: int) -> Cost:
 
 
 def _seconds_per_query(index: DenseIndex, vectors: np.ndarray) -> float:
+    """Return the mean processor seconds of one query. The queries are rows of the index."""
     query_rows = np.linspace(0, len(vectors) - 1, QUERIES).astype(int)
     queries = np.ascontiguousarray(vectors[query_rows])
     index.search(queries[:1], K, FINGERPRINT)

@@ -41,13 +41,15 @@ from model_code.text.passages import TextRules
 from orchestration.running_service import service_registration
 
 MB = 1 << 20
-# Largest size of a hostile request, in bytes.
+# Largest value of `large`, the size of those requests that are meant to be too large, in bytes.
 MAX_REQUEST_BYTES = 64 * MB
 # Limit on the bytes of a refusal, including headers.
 MAX_ANSWER_BYTES = 4000
-# Name of the kind that sends many requests on one connection, and their number.
+# Name of the kind that sends many requests on one connection, and the number of these requests.
 MANY_AT_ONCE = "many at once"
 REQUESTS_AT_ONCE = 1000
+# Bytes that are sent or received by one call of the socket.
+SOCKET_BYTES = 65536
 # Seconds to wait for an answer or the end of the connection.
 ANSWER_TIMEOUT_SECONDS = 10.0
 # Goals: largest ratio of the service's memory after the hostile requests to before, and largest
@@ -56,13 +58,21 @@ MAX_HOSTILE_GROWTH = 1.5
 MAX_LOAD_GROWTH = 1.3
 # Number of clients that search in the second part.
 READERS = 8
+# Routes of the service that take a body. The hostile bodies are sent to them in turn.
 POST = ("/search", "/search/batch", "/documents", "/documents/delete", "/feedback")
 
 
 def rows(
     passages: int = 2000, megabytes: int = 1000, seconds: float = 600.0, base: str | Path = BASE
 ) -> list[dict[str, Any]]:
-    """Send `megabytes` of hostile requests, then work for `seconds`, with one service."""
+    """Send hostile requests to a service, then search and write in it at the same time.
+
+    Args:
+        passages: Number of documents of the service.
+        megabytes: Number of megabytes of hostile requests that are sent in the first part.
+        seconds: Duration of the second part, in which others search and write.
+        base: Encoder of the service.
+    """
     with tempfile.TemporaryDirectory(prefix="freshet-hostile-") as folder:
         project = make_project(Path(folder), base, passages)
         with served(project) as client:
@@ -101,15 +111,15 @@ def bodies(large: int) -> dict[str, bytes]:
         "deep lists": b'{"text": ' + b"[" * large,
         "deep objects": b'{"text": ' + b'{"a":' * (large // 5),
         "a long number": b'{"text": "a", "k": ' + b"9" * large + b"}",
-        "numbers that are none": b'{"text": "a", "k": NaN, "min_generation": -Infinity}',
-        "no UTF-8": b'{"text": "\xff\xfe", "ids": ["\xff"]}',
+        "values that are not numbers": b'{"text": "a", "k": NaN, "min_generation": -Infinity}',
+        "not UTF-8": b'{"text": "\xff\xfe", "ids": ["\xff"]}',
         "a lone surrogate": b'{"text": "\\ud800", "ids": ["\\ud800"], '
         b'"documents": [{"id": "\\ud800", "text": "a"}]}',
         "null characters": b'{"text": "\\u0000", "ids": ["\\u0000"], '
         b'"documents": [{"id": "\\u0000", "text": "a"}]}',
-        "a cut body": b'{"text": "a',
-        "no object": b"[1, 2, 3]",
-        "nothing": b"",
+        "a truncated body": b'{"text": "a',
+        "not an object": b"[1, 2, 3]",
+        "an empty body": b"",
         "other types": b'{"text": {"a": 1}, "k": "ten", "texts": 5, '
         b'"documents": "all", "ids": 7, "verdict": []}',
         "huge numbers": b'{"text": "a", "k": 1000000000000, '
@@ -130,6 +140,7 @@ def raw(large: int) -> dict[str, bytes]:
     Args:
         large: Size of the requests that are meant to be too large, in bytes.
     """
+    # Unfinished heads of a valid request with a body, and of a valid one without.
     head = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     get = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     return {
@@ -144,7 +155,7 @@ def raw(large: int) -> dict[str, bytes]:
         "no host": b"GET /status HTTP/1.1\r\n\r\n",
         "another origin": head + b"Origin: https://evil.example\r\nContent-Length: 2\r\n\r\n{}",
         "a negative length": head + b"Content-Length: -5\r\n\r\n",
-        "a length that is none": head + b"Content-Length: many\r\n\r\n",
+        "a length that is not a number": head + b"Content-Length: many\r\n\r\n",
         "a length too large": head + b"Content-Length: 99999999999999\r\n\r\n" + b"x" * large,
         "two lengths": head + b"Content-Length: 2\r\nContent-Length: 9\r\n\r\n{}",
         "length and chunks": head
@@ -157,7 +168,7 @@ def raw(large: int) -> dict[str, bytes]:
         + b"400\r\n"
         + b"x" * 1024
         + b"\r\n",
-        "a chunk size that is none": head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "a chunk size that is not a number": head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         "an unknown encoding": head + b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\n\xff\xff",
         "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(512),
@@ -168,16 +179,20 @@ def raw(large: int) -> dict[str, bytes]:
         "a path with a null": b"GET /documents/%00%ff%2e%2e HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         "a web socket": get
         + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
-        "a body that waits for leave": head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+        "a body that waits for permission": head
+        + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n",
         MANY_AT_ONCE: (head + b"Content-Length: 2\r\n\r\n{}") * REQUESTS_AT_ONCE,
-        "an end at once": b"",
+        "an empty request": b"",
     }
 
 
 def requests(large: int) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the bytes of each kind of hostile request.
 
-    Each body is sent to one of the routes; the routes take turns.
+    Each body is sent to one of the routes in `POST`; the routes take turns.
+
+    Args:
+        large: Size of the requests that are meant to be too large, in bytes.
     """
     for (name, body), path in zip(bodies(large).items(), cycle(POST)):
         head = (
@@ -194,54 +209,71 @@ def requests(large: int) -> Iterator[tuple[str, bytes]]:
 def send(address: tuple[str, int], content: bytes) -> tuple[int, bytes]:
     """Send bytes to the service, and receive its answer.
 
+    The service may close the connection at any time. This counts as a refusal, and the answer is
+    then empty or what arrived before.
+
+    Args:
+        address: Host and port of the service.
+        content: Bytes to send.
+
     Returns:
-        The number of bytes that the service accepted. The bytes that it sent until it closed the
-        connection, or until nothing more arrived for `ANSWER_TIMEOUT_SECONDS`.
+        The number of bytes that were sent, and the answer. The answer ends when the service closes
+        the connection, after `ANSWER_TIMEOUT_SECONDS` without a byte, or at about one megabyte.
     """
     sent = 0
     answer = b""
     view = memoryview(content)
-    # The service may close the connection early. This counts as an answer.
-    with (
-        socket.create_connection(address, ANSWER_TIMEOUT_SECONDS) as connection,
-        suppress(OSError),
-    ):
+    with socket.create_connection(address, ANSWER_TIMEOUT_SECONDS) as connection:
+        # The service may refuse a request before it has read all of it. Its answer is still read.
         with suppress(OSError):
             while sent < len(content):
-                sent += connection.send(view[sent : sent + 65536])
-        connection.shutdown(socket.SHUT_WR)
-        while len(answer) < MB:
-            received = connection.recv(65536)
-            if not received:
-                break
-            answer += received
+                sent += connection.send(view[sent : sent + SOCKET_BYTES])
+
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+            while len(answer) < MB:
+                received = connection.recv(SOCKET_BYTES)
+                if not received:
+                    break
+                answer += received
     return sent, answer
 
 
 def _hostile_rows(client: Client, project: Project, megabytes: int) -> list[dict[str, Any]]:
-    """Send hostile requests of growing sizes while another client searches."""
+    """Send hostile requests of growing sizes while another client searches.
+
+    Args:
+        client: Client of the service, which the searches use.
+        project: Project of the service.
+        megabytes: Number of megabytes after which the requests end.
+
+    Returns:
+        Rows about the answers, the failed searches, the service's memory, and the search times.
+    """
     service = _service_process(project)
     url = urlsplit(client.url)
     address = (str(url.hostname), int(url.port or 0))
     memory_before = service.memory_info().rss
 
-    sent_bytes = 0
+    total_bytes = 0
     kinds = set()
     problems = []
     large = MB
     with watched(service) as peak, searching(client, 1) as searches:
-        while sent_bytes < megabytes * MB:
+        while total_bytes < megabytes * MB:
             for kind, content in requests(large):
-                accepted_bytes, answer = send(address, content)
-                sent_bytes += accepted_bytes
+                sent_bytes, answer = send(address, content)
+                total_bytes += sent_bytes
                 kinds.add(kind)
                 if not _is_refusal(kind, answer):
                     problems.append(f"{kind}: {answer[:200]!r}, {len(answer)} bytes")
             large = min(large * 4, MAX_REQUEST_BYTES)
 
+    # The same problem occurs with each size, and is printed once.
     for problem in dict.fromkeys(problems):
         print(problem, file=sys.stderr)
-    label = f"{len(kinds)} kinds of hostile requests, {sent_bytes / MB:.0f} MB:"
+
+    label = f"{len(kinds)} kinds of hostile requests, {total_bytes / MB:.0f} MB:"
     memory_stays = peak["rss"] <= MAX_HOSTILE_GROWTH * memory_before
     p99 = float(np.quantile(searches["seconds"], 0.99))
     return [
@@ -274,12 +306,23 @@ def _is_refusal(kind: str, answer: bytes) -> bool:
     max_bytes = MAX_ANSWER_BYTES
     if kind == MANY_AT_ONCE:
         max_bytes *= REQUESTS_AT_ONCE
+    is_short = len(answer) <= max_bytes
+    # An answer begins with "HTTP/1.1 " and the status code. Codes from 500 on report a failure.
     status = answer[9:12]
-    return len(answer) <= max_bytes and not status.startswith(b"5") and b"Traceback" not in answer
+    reports_failure = status.startswith(b"5") or b"Traceback" in answer
+    return is_short and not reports_failure
 
 
 def _load_rows(client: Client, project: Project, seconds: float) -> list[dict[str, Any]]:
-    """Run readers, writers, a compaction and another build at the same time."""
+    """Run readers, writers, a compaction and another build at the same time.
+
+    Memory and open files are measured after a third of the time and at the end.
+
+    Args:
+        client: Client of the service.
+        project: Project of the service.
+        seconds: Duration of the work.
+    """
     service = _service_process(project)
     writers = _Writers(client, project, time.monotonic() + seconds)
     with searching(client, READERS) as searches:
@@ -301,7 +344,7 @@ def _load_rows(client: Client, project: Project, seconds: float) -> list[dict[st
         f"a compaction, another build, {seconds:g} s:"
     )
 
-    results = [row_stated(f"{label} errors, of all", errors, requests_sent, "== 0", not errors)]
+    results = [row_stated(f"{label} errors, of all", errors, requests_sent, "== 0", errors == 0)]
     for resource, early in early_usage.items():
         late = late_usage[resource]
         results.append(
@@ -379,6 +422,7 @@ class _Writers:
 
 
 def _service_process(project: Project) -> psutil.Process:
+    """Return the process of the running service; raise FreshetError if there is none."""
     registration = service_registration(project.state)
     if registration is None:
         raise FreshetError("the service of the benchmark has ended; its message is above")
@@ -386,7 +430,9 @@ def _service_process(project: Project) -> psutil.Process:
 
 
 def _resource_usage(service: psutil.Process) -> dict[str, float]:
-    return {"memory (MB)": service.memory_info().rss / MB, "open files": float(service.num_fds())}
+    """Return the resident memory and the number of open files of the service, by row name."""
+    memory = service.memory_info().rss / MB
+    return {"memory (MB)": memory, "open files": float(service.num_fds())}
 
 
 @contextmanager
@@ -411,16 +457,21 @@ def watched(service: psutil.Process) -> Iterator[dict[str, float]]:
 
 @contextmanager
 def searching(client: Client, readers: int) -> Iterator[dict[str, list[Any]]]:
-    """Run clients that search until the block ends.
+    """Search with several threads until the block ends.
+
+    Args:
+        client: Client of the service.
+        readers: Number of threads.
 
     Yields:
         A dict with `seconds`, the duration of each search, and `errors`, messages of failed ones.
+        The threads append to it.
     """
     stop = threading.Event()
     searches: dict[str, list[Any]] = {"seconds": [], "errors": []}
 
     def search(number: int) -> None:
-        """Search as one client until the end; keep the seconds and errors of each search."""
+        """Search as one client until the end, and append the seconds and errors of each search."""
         while not stop.wait(0.05):
             started = time.perf_counter()
             try:
@@ -442,6 +493,13 @@ def searching(client: Client, readers: int) -> Iterator[dict[str, list[Any]]]:
 
 
 def _run_freshet(project: Project, *command: str, stdin: str = "") -> None:
+    """Run a command of this clone in the project's folder.
+
+    Variables whose names begin with FRESHET_ are left out, because they may name another project.
+
+    Raises:
+        RuntimeError: If the command fails.
+    """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
     }
@@ -460,13 +518,17 @@ def _run_freshet(project: Project, *command: str, stdin: str = "") -> None:
 
 
 def _open_other_build(project: Project) -> None:
-    """Open another build, like a promotion: the same vectors with another tree."""
+    """Open another build while the service runs, like a promotion.
+
+    It differs from the first build in its hierarchy: each passage is in the leaf of another one. A
+    build that is equal to the first one would not be opened again.
+    """
     from model_code.hierarchy.tree import Hierarchy
 
     build = project.root / "build"
-    tree = Hierarchy.load(build / "hierarchy")
-    other_tree = Hierarchy(tree.centroids, tree.parents, tree.leaves[::-1].copy())
-    other_tree.save(build / "hierarchy")
+    hierarchy = Hierarchy.load(build / "hierarchy")
+    reversed_leaves = hierarchy.leaves[::-1].copy()
+    Hierarchy(hierarchy.centroids, hierarchy.parents, reversed_leaves).save(build / "hierarchy")
 
     artifacts = BuildArtifacts(
         encoder=build / "encoder",

@@ -1,8 +1,8 @@
 """Compare our exact IncDSI solver with the published optimiser, on the same inputs.
 
-IncDSI finds the vector of a new document by optimisation. The document must score above its best
-rival (the old document with the highest score) for its queries. For a query of an old document, it
-must score below that document.
+IncDSI finds the vector of a new document by optimisation. For its own mean query, the document must
+score above its best rival, which is the old document with the highest score. For the mean query of
+each old document, it must score below that document.
 
 The published loop is implemented from its description with the authors' flags: L-BFGS with strong
 Wolfe line search and tolerance 1e-3, up to 30 steps from a random start, in float32. As published,
@@ -50,7 +50,7 @@ LARGE = 100_000
 # Collections (documents, dimension) that are measured, and those that `large` measures.
 SIZES = ((10_000, 384), (LARGE, 384))
 LARGER_SIZES = ((LARGE, 768), (1_000_000, 384))
-# Goals: how many times faster than the published loop, for documents one by one and in batches.
+# Goals: how many times faster than the published loop, for documents one by one, and in batches.
 GOALS = (7.0, 10.0)
 LARGE_GOALS = (15.0, 50.0)
 # Goal: the time of one addition, in multiples of the time to read all document and query vectors.
@@ -64,7 +64,7 @@ SMALLEST_OBJECTIVE = 1e-12
 
 
 @dataclass(frozen=True)
-class MadeUpCollection:
+class SyntheticCollection:
     """Synthetic documents and queries, all float32.
 
     Attributes:
@@ -78,9 +78,9 @@ class MadeUpCollection:
     new: np.ndarray
 
 
-def collection(
+def make_collection(
     documents: int, added: int, dimension: int, decay: float = FALLING
-) -> MadeUpCollection:
+) -> SyntheticCollection:
     """Return synthetic documents and queries.
 
     Documents are unit vectors in clusters of about 40, with near-duplicates. Queries have length
@@ -101,11 +101,14 @@ def collection(
     spectrum = np.arange(1, dimension + 1, dtype=np.float32) ** -np.float32(decay)
     sampler = _UnitVectorSampler(random, spectrum)
 
+    # A page lies near a cluster's centre, and the documents of a page are near-duplicates.
     total = documents + added
     clusters = sampler.draw(total // DOCUMENTS_PER_CLUSTER + 1)
     pages = total // COPIES_PER_PAGE + 1
     page_clusters = clusters[random.integers(len(clusters), size=pages)]
     page_centres = _unit(page_clusters + np.float32(0.9) * sampler.draw(pages))
+
+    # The Q of a random matrix's QR decomposition is a random rotation.
     square = random.standard_normal((dimension, dimension))
     rotation = np.linalg.qr(square)[0].astype(np.float32)
 
@@ -118,7 +121,7 @@ def collection(
         mean_queries[start:stop] = block_queries.mean(axis=1) @ rotation
 
     _, new_queries = _draw_documents(sampler, page_centres, added)
-    return MadeUpCollection(vectors, mean_queries, new_queries @ rotation)
+    return SyntheticCollection(vectors, mean_queries, new_queries @ rotation)
 
 
 class _UnitVectorSampler:
@@ -137,7 +140,11 @@ class _UnitVectorSampler:
 def _draw_documents(
     sampler: _UnitVectorSampler, centres: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors (count, H) spread evenly over centres, and queries (count, 3, H)."""
+    """Draw documents around random centres, with `QUERIES_PER_DOCUMENT` queries near each.
+
+    Returns:
+        Vectors (count, H), and queries (count, 3, H) of length .8.
+    """
     document_centres = centres[sampler.random.integers(len(centres), size=count)]
     vectors = _unit(document_centres + np.float32(0.3) * sampler.draw(count))
     query_noise = np.float32(0.8) * sampler.draw(count, QUERIES_PER_DOCUMENT)
@@ -151,7 +158,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """One addition.
+    """The addition of one document.
 
     Attributes:
         query: q, mean query (H) of the new document.
@@ -169,6 +176,10 @@ class Case:
 def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.ndarray, float]:
     """Solve an addition with the published optimiser. Margins are differences of scores.
 
+    It minimises lambda1 relu(M + gamma1 - q v)^2 + (1 - lambda1) sum_i relu(z_i v - z_i v_i +
+    gamma2)^2 + lambda2 |v|^2 over v. q is the new document's mean query and M its best rival's
+    score. z_i and v_i are the mean query and the vector of old document i.
+
     Args:
         case: The addition.
         settings: Margins and weights of the objective.
@@ -185,7 +196,10 @@ def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.
     min_score = case.best_rival + settings.gamma1
 
     started = time.perf_counter()
+    # Score that the new document may have at most for the query of each old document, (n,).
     max_scores = (queries * documents).sum(dim=1) - settings.gamma2
+
+    # Numbers from -1 to 1, divided by the square root of H.
     generator = torch.Generator().manual_seed(seed)
     uniform = 2 * torch.rand(len(query), generator=generator) - 1
     vector = uniform * len(query) ** -0.5
@@ -237,10 +251,13 @@ def rows(
     results = []
     for documents, dimension in sizes:
         results.extend(_collection_rows(documents, dimension, FALLING, MARGINS, added, published))
+
     if not large:
         documents, dimension = sizes[-1]
-        margins = {"small margins": MARGINS["small margins"]}
-        results.extend(_collection_rows(documents, dimension, FLAT, margins, added, published))
+        small_margins = {"small margins": MARGINS["small margins"]}
+        results.extend(
+            _collection_rows(documents, dimension, FLAT, small_margins, added, published)
+        )
     return results
 
 
@@ -252,7 +269,17 @@ def _collection_rows(
     added: int,
     published: int,
 ) -> list[dict[str, Any]]:
-    data = collection(documents, added, dimension, decay)
+    """Return the rows of one synthetic collection, for each size of the margins.
+
+    Args:
+        documents: Number of old documents.
+        dimension: Numbers per vector.
+        decay: `FALLING` or `FLAT`, the structure of the vectors.
+        margins: Margins by the name that rows give them.
+        added: Documents that our solver adds.
+        published: Documents that both solvers add.
+    """
+    data = make_collection(documents, added, dimension, decay)
     ids = [f"{i:09d}" for i in range(documents)]
     state = IncDsiState(data.vectors, data.queries, ids, score_deviation=1.0)
     new = [NewDocument(f"new {i}", queries) for i, queries in enumerate(data.new)]
@@ -269,18 +296,39 @@ def _collection_rows(
 def _compare(
     size: str, state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int
 ) -> list[dict[str, Any]]:
-    """Add the new documents one by one and in a batch, and return the rows."""
+    """Add the new documents one by one and in a batch, and return the rows.
+
+    Args:
+        size: Name of the collection and its margins, for the rows' names.
+        state: The old documents with their mean queries. It is not changed.
+        new: Documents that our solver adds.
+        settings: Margins and weights of the objective.
+        published: Number of documents that the published loop adds as well. They are the first.
+    """
     single = _add_one_by_one(state, new, settings, published)
     batch, batch_rate = _add_batch(state, new, settings)
+    goals = LARGE_GOALS if len(state) >= LARGE else GOALS
 
+    results = _speed_rows(size, single, batch_rate, goals)
+    results.extend(_quality_rows(size, single, batch))
+    return results
+
+
+def _speed_rows(
+    size: str, single: SingleAdditions, batch_rate: float, goals: tuple[float, float]
+) -> list[dict[str, Any]]:
+    """Return the rows on speed.
+
+    Args:
+        size: Name of the collection and its margins, for the rows' names.
+        single: Additions one by one.
+        batch_rate: Documents per second that our solver adds in a batch of all documents.
+        goals: Ratios to the published loop that are required one by one, and in the batch.
+    """
     our_rate = 1 / float(np.median(single.our_seconds))
     published_rate = 1 / float(np.median(single.published_seconds))
     reading_rate = 1 / float(np.median(single.reading_seconds))
-    equal = [
-        np.array_equal(alone.vector, batched.vector)
-        for alone, batched in zip(single.added, batch, strict=True)
-    ]
-    single_goal, batch_goal = LARGE_GOALS if len(state) >= LARGE else GOALS
+    single_goal, batch_goal = goals
     return [
         row(
             f"{size}: documents/s one by one, against L-BFGS as published",
@@ -289,7 +337,7 @@ def _compare(
             goal=single_goal,
         ),
         row(
-            f"{size}: documents/s in batches of {len(new)}, the same",
+            f"{size}: documents/s in batches of {len(single.added)}, the same",
             batch_rate,
             published_rate,
             goal=batch_goal,
@@ -300,6 +348,22 @@ def _compare(
             reading_rate,
             goal=1 / MAX_READINGS,
         ),
+    ]
+
+
+def _quality_rows(size: str, single: SingleAdditions, batch: list[Added]) -> list[dict[str, Any]]:
+    """Return the rows on the solutions, which do not depend on time.
+
+    Args:
+        size: Name of the collection and its margins, for the rows' names.
+        single: Additions one by one.
+        batch: Results of our solver for the same documents in one batch.
+    """
+    is_equal = [
+        np.array_equal(alone.vector, batched.vector)
+        for alone, batched in zip(single.added, batch, strict=True)
+    ]
+    return [
         row(
             f"{size}: objective of L-BFGS over ours, median",
             float(np.median(single.objective_ratios)),
@@ -320,7 +384,7 @@ def _compare(
         ),
         row(
             f"{size}: share of vectors equal in a batch and one by one",
-            float(np.mean(equal)),
+            float(np.mean(is_equal)),
             1.0,
             goal=1.0,
         ),
@@ -354,6 +418,12 @@ def _add_one_by_one(
     """Add documents with both solvers in turn, so that other work on the machine slows both.
 
     The proofs come after all additions, because they read all vectors in float64.
+
+    Args:
+        state: The old documents with their mean queries. It is copied.
+        new: Documents that our solver adds, each to the old documents and those before it.
+        settings: Margins and weights of the objective.
+        published: Number of documents that the published loop adds as well. They are the first.
     """
     adder = IncDsiAdder(deepcopy(state), settings)
     additions = SingleAdditions()
@@ -365,6 +435,7 @@ def _add_one_by_one(
         additions.our_seconds.append(time.perf_counter() - started)
         additions.added.append(added)
 
+        # The state before the addition, on which the other solver has to work, too.
         vectors = adder.state.vectors.view[:old_count]
         queries = adder.state.queries.view[:old_count]
         query = mean_query(document.queries).astype(np.float32)
@@ -389,14 +460,16 @@ def _add_one_by_one(
 
 
 def _active_problem(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> HingeProblem:
-    """Return the objective with only those hinge terms that are not 0 at `vector`.
+    """Return the objective with only those terms of old documents that are not 0 at `vector`.
 
-    At `vector`, it has the same value as the objective with all terms.
+    At `vector`, it has the same value as the objective with all terms. A `HingeProblem` penalises
+    each row's product with the vector as far as it exceeds the row's limit.
     """
     min_score = float(row_dots(case.vectors, case.query).max()) + settings.gamma1
     max_scores = row_dots(case.vectors, case.queries) - settings.gamma2
     active = np.flatnonzero(row_dots(case.queries, vector) > max_scores)
 
+    # The first row demands a score of at least `min_score`, so it and its limit are negated.
     rows = np.concatenate([-case.query[None], case.queries[active].astype(np.float64)])
     limits = np.concatenate([[-min_score], max_scores[active]])
     weights = np.full(1 + len(active), 1 - settings.lambda1)
@@ -418,9 +491,9 @@ def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
     problem = _active_problem(case, settings, vector)
     value = problem.value(vector)
     multipliers = problem.multipliers(vector)
-    shift = multipliers @ problem.rows
+    combined_row = multipliers @ problem.rows
     dual = (
-        shift @ shift
+        combined_row @ combined_row
         + multipliers @ (problem.diagonal * multipliers)
         + 2 * problem.limits @ multipliers
     )

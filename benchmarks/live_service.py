@@ -92,15 +92,18 @@ def make_project(
     _write_documents(build / "documents.parquet", ids, texts, fields)
     _write_hierarchy(build / "hierarchy", vectors, ids)
 
-    folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
+    encoder_folder = build / "encoder"
+    index_folder = build / "index"
     if feedback is not None:
-        folders["encoder"], folders["index"] = _build_fusion(build, vectors, ids, texts, feedback)
+        encoder_folder, index_folder = _build_fusion(build, vectors, ids, texts, feedback)
     # Each document is one passage.
     rules = TextRules(include_title=True, words=0, stride=1)
     open_generation_zero(
         root,
         RETRIEVER,
-        **folders,
+        encoder=encoder_folder,
+        index=index_folder,
+        hierarchy=build / "hierarchy",
         documents=build / "documents.parquet",
         provenance={"made by": "bench"},
         text=rules,
@@ -118,16 +121,25 @@ def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
     """Return signs of one token per word of the texts, always the same ones."""
     token_counts = [len(text.split()) for text in texts]
     starts = np.concatenate([[0], np.cumsum(token_counts)])
-    words_per_token = math.ceil(dimension / BITS_PER_WORD)
+    # The signs of a token, one bit per dimension, fill this number of 64-bit integers.
+    integers_per_token = math.ceil(dimension / BITS_PER_WORD)
     random = np.random.default_rng(0)
-    bits = random.integers(0, 2**BITS_PER_WORD, (starts[-1], words_per_token), np.uint64)
+    bits = random.integers(0, 2**BITS_PER_WORD, (starts[-1], integers_per_token), np.uint64)
     return TokenSigns(bits, starts)
 
 
 def _build_fusion(
     build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float
 ) -> tuple[Path, Path]:
-    """Write a fusion of the dense index and BM25; return its encoder and index folders."""
+    """Write a fusion of the dense index and BM25; return its encoder and index folders.
+
+    Args:
+        build: Folder with the dense encoder and index, below which the fusion is written.
+        vectors: Vectors of the documents, (n, H).
+        ids: Ids of the documents.
+        texts: Texts of the documents.
+        feedback: Weight of pseudo-relevance feedback.
+    """
     from model_code.retrieval import bm25
     from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
     from model_code.retrieval.index_settings import Bm25Settings
@@ -153,6 +165,7 @@ def _write_documents(
     texts: Sequence[str],
     fields: Sequence[Mapping[str, Any]] | None,
 ) -> None:
+    """Write the build's table of documents. The title of a document is its id."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -256,6 +269,7 @@ class ServiceProcess:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
         }
+        # The service runs the code of this clone.
         python_path = [str(CLONE)]
         if environment.get("PYTHONPATH"):
             python_path.append(environment["PYTHONPATH"])
@@ -287,7 +301,16 @@ class ServiceProcess:
 def _wait_for_service(
     project: Project, process: subprocess.Popen[bytes], deadline: float
 ) -> Client:
-    """Return a client once the service answers. `deadline` is a time of the monotonic clock."""
+    """Return a client once the service answers.
+
+    Args:
+        project: Project of the service.
+        process: Process of the service.
+        deadline: Time of `time.monotonic` after which the wait ends with an error.
+
+    Raises:
+        FreshetError: If the process ends, or the service does not answer in time.
+    """
     while True:
         client = find_running_service(Project(project.root))
         if client is not None:

@@ -38,6 +38,8 @@ MAX_RESIDENT_MB = 350
 # Linux reports memory in KiB. The results are in MB of 10^6 bytes.
 KIB_PER_MB = 1000_000 / 1024
 MEASURED = ("resident", "anonymous", "collection files")
+# Shares of all documents that the filters match, in percent.
+PERCENTAGES = (1, 10, 50)
 
 
 def rows(passages: int = 100_000) -> list[dict[str, Any]]:
@@ -69,8 +71,8 @@ def run_step(step: str, folder: Path, passages: int) -> dict[str, Any]:
     """
     command = [sys.executable, "-m", "benchmarks.memory", step, str(folder), str(passages)]
     search_path = os.pathsep.join(filter(None, [str(CLONE), os.environ.get("PYTHONPATH")]))
-    variables = {**os.environ, "PYTHONPATH": search_path}
-    completed = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": search_path}
+    completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     if completed.returncode:
         raise FreshetError(f"the step {step} of the benchmark failed; its message is above")
     result: dict[str, Any] = json.loads(completed.stdout)
@@ -89,7 +91,13 @@ def build(folder: Path, passages: int) -> dict[str, Any]:
 
 
 def search(folder: Path, passages: int) -> dict[str, Any]:
-    """Open the collection and search it, with and without filters."""
+    """Open the collection and search it, with and without filters.
+
+    Returns:
+        `memory`, the result of `resident` after each step, and `milliseconds`, the median
+        processor time of a search and of reading the documents of its hits.
+    """
+    # The benchmark has imported numpy and torch, and nothing of the product yet.
     memory = {"libraries": resident(folder)}
     from benchmarks.live_service import RETRIEVER
     from model_code.collection.generations.searcher import Searcher
@@ -97,31 +105,42 @@ def search(folder: Path, passages: int) -> dict[str, Any]:
 
     searcher = Searcher.open(Project(folder).live, RETRIEVER)
     memory["open"] = resident(folder)
+
+    # `ready` loads everything that a search needs.
     searcher.ready()
     ids = searcher.ids_after("", passages)[:: max(1, passages // QUERIES)]
     texts = [document.text for document in searcher.documents(ids).values()]
-    queries = [" ".join(text.split()[:6]) for text in texts]
+    queries = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts]
     memory["first search"] = resident(folder)
 
-    milliseconds: dict[str, list[float]] = {"search": [], "documents of the hits": []}
+    search_milliseconds = []
+    document_milliseconds = []
     for query in queries:
         start = time.process_time()
         hits = searcher.search(query, K)
-        milliseconds["search"].append(1000 * (time.process_time() - start))
+        search_milliseconds.append(1000 * (time.process_time() - start))
         start = time.process_time()
         searcher.documents([hit.document_id for hit in hits])
-        milliseconds["documents of the hits"].append(1000 * (time.process_time() - start))
+        document_milliseconds.append(1000 * (time.process_time() - start))
     memory["searches"] = resident(folder)
-    for percentage in (1, 10, 50):
+
+    for percentage in PERCENTAGES:
         for query in queries:
             searcher.search(query, K, {"percent": percentage})
     memory["filters"] = resident(folder)
-    medians = {name: float(np.median(values)) for name, values in milliseconds.items()}
+
+    medians = {
+        "search": float(np.median(search_milliseconds)),
+        "documents of the hits": float(np.median(document_milliseconds)),
+    }
     return {"memory": memory, "milliseconds": medians}
 
 
 def resident(folder: Path) -> dict[str, float]:
     """Return the resident memory of this process in MB, by the names in `MEASURED`.
+
+    Linux lists the mappings of the process in `/proc/self/smaps`. A mapping has a first line with
+    its address, and further lines such as "Rss: 8 kB".
 
     Args:
         folder: Folder of the collection.
@@ -130,8 +149,9 @@ def resident(folder: Path) -> dict[str, float]:
     is_of_collection = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         name, *values = line.split()
-        if not name.endswith(":"):
-            # The first line of a mapping ends with the path of its file, if it has one.
+        is_first_line = not name.endswith(":")
+        if is_first_line:
+            # It ends with the path of the mapped file, if there is one.
             is_of_collection = values[-1].startswith(str(folder))
         elif name == "Rss:":
             sizes["resident"] += float(values[0]) / KIB_PER_MB
@@ -142,6 +162,12 @@ def resident(folder: Path) -> dict[str, float]:
     return sizes
 
 
+def main() -> None:
+    """Run the step that the command line names, and print its result as JSON."""
+    step, folder, passages = sys.argv[1:]
+    run = build if step == "build" else search
+    print(json.dumps(run(Path(folder), int(passages))))
+
+
 if __name__ == "__main__":
-    run = {"build": build, "search": search}[sys.argv[1]]
-    print(json.dumps(run(Path(sys.argv[2]), int(sys.argv[3]))))
+    main()

@@ -99,6 +99,7 @@ def _measure_search(passages: int, queries: int, base: str | Path) -> float:
 def _run(
     project: Project, command: list[str], check: bool = True
 ) -> subprocess.CompletedProcess[str]:
+    """Run a command in the project's folder, with the environment that DVC needs."""
     return subprocess.run(
         command,
         check=check,

@@ -87,11 +87,12 @@ def rows(
 
     exact = _exact_search(vectors, k)
     faiss_flat = _faiss_flat_search(vectors, k)
+    # Rows (q, k) of the true neighbours, by which recall is measured.
     nearest = faiss_flat(query_vectors)
     automatic = _automatic_search(vectors, k)
     hnsw = _tune("efSearch", _build_hnsw(vectors), query_vectors, nearest, k)
-    tree_file, faiss_file = _inverted_files(vectors)
-    tree_lists = _tune("nprobe", tree_file, query_vectors, nearest, k)
+    hierarchy_file, faiss_file = _inverted_files(vectors)
+    hierarchy_lists = _tune("nprobe", hierarchy_file, query_vectors, nearest, k)
     faiss_lists = _tune("nprobe", faiss_file, query_vectors, nearest, k)
 
     results = []
@@ -109,7 +110,7 @@ def rows(
         (f"index by default, against HNSW at its recall {RECALL}", automatic, hnsw, 1.0),
         (
             f"the hierarchy's lists, against faiss's at recall {RECALL}",
-            tree_lists,
+            hierarchy_lists,
             faiss_lists,
             1.0,
         ),
@@ -183,6 +184,7 @@ def recall(returned: np.ndarray, nearest: np.ndarray) -> float:
 
 
 def _exact_search(vectors: np.ndarray, k: int) -> Search:
+    """Return the search of our exact index of vectors (N, H)."""
     settings = IndexSettings(flat_below=ALWAYS_EXACT)
     return _search_of(DenseIndex.build(vectors, _document_ids(vectors), FINGERPRINT, settings), k)
 
@@ -199,6 +201,11 @@ def _document_ids(vectors: np.ndarray) -> list[str]:
 
 
 def _search_of(index: DenseIndex, k: int) -> Search:
+    """Return the search of an index, in the form that the searches of FAISS have.
+
+    The ids of the index must come from `_document_ids`.
+    """
+
     def search(queries: np.ndarray) -> np.ndarray:
         """Return the rows (q, k) of the best documents, whose ids are their rows."""
         rows = []
@@ -210,6 +217,7 @@ def _search_of(index: DenseIndex, k: int) -> Search:
 
 
 def _faiss_flat_search(vectors: np.ndarray, k: int) -> Search:
+    """Return faiss's brute-force search of vectors (N, H)."""
     import faiss
 
     index = faiss.IndexFlatIP(vectors.shape[1])
@@ -224,6 +232,7 @@ def _search_faiss(index: Any, k: int, queries: np.ndarray) -> np.ndarray:
 
 
 def _build_hnsw(vectors: np.ndarray) -> Any:
+    """Build faiss's HNSW graph of vectors (N, H), with 32 neighbours per node."""
     import faiss
 
     index = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
@@ -239,28 +248,28 @@ def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
     import faiss
 
     settings = HierarchySettings(max_iterations=ITERATIONS, device="cpu")
-    tree = build_hierarchy(vectors, settings, seed=0)
-    tree_file = build_inverted_file(tree, vectors)
+    hierarchy = build_hierarchy(vectors, settings, seed=0)
+    hierarchy_file = build_inverted_file(hierarchy, vectors)
 
-    description = f"IVF{tree_file.nlist},Flat"
+    description = f"IVF{hierarchy_file.nlist},Flat"
     faiss_file = faiss.index_factory(vectors.shape[1], description, faiss.METRIC_INNER_PRODUCT)
     faiss_file.train(vectors)
     faiss_file.add(vectors)
-    return tree_file, faiss_file
+    return hierarchy_file, faiss_file
 
 
-def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
+def build_inverted_file(hierarchy: Hierarchy, vectors: np.ndarray) -> Any:
     """Build an `IndexIVFFlat` over `vectors` (N, H) whose lists are the nodes of the last level.
 
-    faiss trains nothing, because the centroids come from the tree.
+    faiss trains nothing, because the centroids come from the hierarchy.
     """
     import faiss
 
-    centroids = tree.centroids[-1]
-    quantiser = faiss.IndexFlatIP(tree.dimension)
+    centroids = hierarchy.centroids[-1]
+    quantiser = faiss.IndexFlatIP(hierarchy.dimension)
     quantiser.add(centroids)
     index = faiss.IndexIVFFlat(
-        quantiser, tree.dimension, len(centroids), faiss.METRIC_INNER_PRODUCT
+        quantiser, hierarchy.dimension, len(centroids), faiss.METRIC_INNER_PRODUCT
     )
     index.is_trained = True
     index.add(vectors)
@@ -283,13 +292,15 @@ def _tune(parameter: str, index: Any, queries: np.ndarray, nearest: np.ndarray, 
 
     parameter_space = faiss.ParameterSpace()
     search = partial(_search_faiss, index, k)
-    most_effort = index.nlist if parameter == "nprobe" else index.ntotal
+    # Beyond this effort, a search visits everything.
+    max_effort = index.nlist if parameter == "nprobe" else index.ntotal
     effort = 1.0
     while True:
-        value = min(most_effort, round(effort))
+        value = min(max_effort, round(effort))
         parameter_space.set_index_parameter(index, parameter, value)
-        if effort >= most_effort or recall(search(queries), nearest) >= RECALL:
+        if effort >= max_effort or recall(search(queries), nearest) >= RECALL:
             return search
+        # A fifth of a small effort is less than one, which the parameter rounds away.
         effort = max(effort + 1, effort * 1.2)
 
 
@@ -326,6 +337,7 @@ def _latency_rows(
 def _batch_row(
     label: str, ours: Search, peer: Search, queries: np.ndarray, rounds: int, goal: float
 ) -> dict[str, Any]:
+    """Compare the queries per second of searches for all queries at once."""
     times = all_seconds([partial(ours, queries), partial(peer, queries)], rounds)
     our_seconds, peer_seconds = np.median(times, axis=0).tolist()
     return row(

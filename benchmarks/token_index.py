@@ -1,5 +1,9 @@
 """Compare the binary token index and BM25 with bm25s on the same texts.
 
+The token index stores which documents contain a token of the encoder's vocabulary, once per token
+and document. A query is a set of weighted tokens, and a document's score is the sum of the weights
+of its tokens. bm25s is a library for BM25.
+
 The rows cover building (with tokenising), searching, and size. If the data sets are available
 (`FRESHET_DATA`, else `../shared/data`), the texts are the paragraphs of SQuAD: first those of its
 dev part, and then all. Otherwise they are the docstrings of the standard library, numpy and pandas.
@@ -33,9 +37,10 @@ from model_code.text.terms import get_analyzer
 DEFAULT_DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 SQUAD = Path(os.environ.get("FRESHET_DATA", DEFAULT_DATA)) / "squad"
 PACKAGES = ("stdlib", "numpy", "pandas")
-# Number of tokens of a query, and number of the heaviest ones that a narrow search uses.
-SEARCHED_TOKENS = 32
+# Number of tokens of an expanded query. A wide search uses all of them.
 QUERY_TOKENS = 128
+# Number of the heaviest tokens of a query, which a narrow search uses.
+SEARCHED_TOKENS = 32
 # Number of documents that a search returns.
 DEPTH = 100
 # Goal: the largest size of the index per pair of token and document, in bytes.
@@ -70,13 +75,14 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return all rows. The peer, bm25s, drops stop words and does not expand questions.
 
-    Values are medians over `repeats` rounds, and over a quarter as many rounds for building.
+    Speeds are computed from the median time of `repeats` rounds. Building takes longer, and has a
+    quarter as many rounds.
 
     Args:
         data: Another folder in BEIR layout.
-        base: Model whose tokenizer is used.
+        base: Encoder whose tokenizer is used.
         questions: Number of queries.
-        repeats: Rounds of each row.
+        repeats: Rounds of each search.
     """
     from model_code.encoding.base_models import load_tokenizer, locate_model
 
@@ -92,34 +98,45 @@ def rows(
 def _token_index_rows(
     texts: Texts, tokenizer: Any, question_count: int, repeats: int
 ) -> list[dict[str, Any]]:
-    """Compare building and searching the token index with bm25s."""
+    """Compare building and searching the token index with bm25s.
+
+    Args:
+        texts: Documents and questions.
+        tokenizer: Tokenizer of the encoder.
+        question_count: Number of questions, which are drawn at random.
+        repeats: Rounds of each search.
+    """
     order = np.random.default_rng(0).permutation(len(texts.questions))
     questions = [texts.questions[i] for i in np.sort(order[:question_count])]
+    question_texts = [text for text, _ in questions]
     size = f"{texts.name}, {len(texts.ids):,} texts"
+    depth = min(DEPTH, len(texts.ids))
+
     results = [_token_index_build_row(size, texts, tokenizer, repeats)]
 
-    token_bags = TokenBags(tokenizer)
-    index = _build_index(texts, token_bags)
-    bags = token_bags(texts.texts)
-    wide_queries = make_queries(bags, texts.ids, questions, token_bags)
+    tokenize = TokenBags(tokenizer)
+    bags = tokenize(texts.texts)
+    index = _build_index(texts, tokenize)
     peer = _build_peer(texts.texts)
-    question_texts = [text for text, _ in questions]
-    depth = min(DEPTH, len(texts.ids))
+    wide_queries = make_queries(bags, texts.ids, questions, tokenize)
     results.extend(
         _token_index_search_rows(size, index, wide_queries, peer, question_texts, depth, repeats)
     )
-    results.extend(_check_rows(size, index, bags, wide_queries[:CHECKED_QUERIES], depth))
+
+    checked_queries = wide_queries[:CHECKED_QUERIES]
+    results.extend(_recall_rows(size, index, bags, checked_queries, depth))
+    results.append(_size_row(size, index))
     return results
 
 
 def _token_index_build_row(size: str, texts: Texts, tokenizer: Any, repeats: int) -> dict[str, Any]:
     """Compare the speed of building the token index, tokenising included, with bm25s."""
-    # A tokenizer caches words. Each build, including the warm-up, therefore gets a new tokenizer.
-    rounds = repeats // 4 + 1
-    unused_tokenizers = iter([TokenBags(tokenizer) for _ in range(rounds + 1)])
+    rounds = _build_rounds(repeats)
+    # A `TokenBags` caches words. Each build, including the warm-up, therefore gets a new one.
+    unused_token_bags = iter([TokenBags(tokenizer) for _ in range(rounds + 1)])
 
     def build_ours() -> TokenIndex:
-        return _build_index(texts, next(unused_tokenizers))
+        return _build_index(texts, next(unused_token_bags))
 
     def build_peer() -> Any:
         return _build_peer(texts.texts)
@@ -131,6 +148,11 @@ def _token_index_build_row(size: str, texts: Texts, tokenizer: Any, repeats: int
         len(texts.ids) / peer_seconds,
         goal=1.0,
     )
+
+
+def _build_rounds(repeats: int) -> int:
+    """Return the rounds of building for a number of rounds of each search."""
+    return repeats // 4 + 1
 
 
 def _token_index_search_rows(
@@ -182,9 +204,9 @@ def _token_index_search_rows(
         search_peer,
         search_peer_one_by_one,
     ]
-    narrow, narrow_single, wide, peer_batch, peer_single = (
-        len(questions) / search_time for search_time in median_seconds(searches, repeats)
-    )
+    search_times = median_seconds(searches, repeats)
+    queries_per_second = [len(questions) / search_time for search_time in search_times]
+    narrow, narrow_single, wide, peer_batch, peer_single = queries_per_second
     return [
         row(
             f"{size}: queries/s in a batch, {SEARCHED_TOKENS} tokens, "
@@ -204,7 +226,13 @@ def _token_index_search_rows(
 
 
 def _bm25_rows(texts: Texts, question_count: int, repeats: int) -> list[dict[str, Any]]:
-    """Compare BM25 with bm25s on the same terms, including stemming on both sides."""
+    """Compare BM25 with bm25s on the same terms: our analyzer splits and stems for both sides.
+
+    Args:
+        texts: Documents and questions.
+        question_count: Number of questions, of which the first are taken.
+        repeats: Rounds of each search.
+    """
     import bm25s
 
     settings = Bm25Settings()
@@ -221,7 +249,7 @@ def _bm25_rows(texts: Texts, question_count: int, repeats: int) -> list[dict[str
         peer.index(terms, show_progress=False)
         return peer
 
-    build_times = median_seconds([build_ours, build_peer], repeats // 4 + 1)
+    build_times = median_seconds([build_ours, build_peer], _build_rounds(repeats))
     our_build_rate, peer_build_rate = (len(texts.ids) / build_time for build_time in build_times)
 
     index = build_ours()
@@ -242,12 +270,10 @@ def _bm25_rows(texts: Texts, question_count: int, repeats: int) -> list[dict[str
         for text in questions:
             peer.retrieve([analyzer.analyze(text)], k=depth, show_progress=False)
 
-    search_times = median_seconds(
-        [search_ours, search_peer, search_ours_one_by_one, search_peer_one_by_one], repeats
-    )
-    ours_batch, peer_batch, ours_single, peer_single = (
-        len(questions) / search_time for search_time in search_times
-    )
+    searches = [search_ours, search_peer, search_ours_one_by_one, search_peer_one_by_one]
+    search_times = median_seconds(searches, repeats)
+    queries_per_second = [len(questions) / search_time for search_time in search_times]
+    ours_batch, peer_batch, ours_single, peer_single = queries_per_second
 
     size = f"{texts.name}, {len(texts.ids):,} texts, BM25 against bm25s on the same terms"
     return [
@@ -257,18 +283,25 @@ def _bm25_rows(texts: Texts, question_count: int, repeats: int) -> list[dict[str
     ]
 
 
-def _first_search_row(texts: Texts, tokenizer: TokenBags, base: str | Path) -> dict[str, Any]:
+def _first_search_row(texts: Texts, tokenize: TokenBags, base: str | Path) -> dict[str, Any]:
     """Compare the time to build the index and answer a query with the time to encode the texts.
 
-    The time to encode all texts is estimated from a sample.
+    A dense index cannot answer a query before all texts are encoded. This time is estimated from a
+    sample.
+
+    Args:
+        texts: Documents and questions.
+        tokenize: Tokenizer of the index.
+        base: Encoder that the time is compared with.
     """
     from model_code.encoding.encoder import Encoder
 
     started = time.perf_counter()
-    index = _build_index(texts, tokenizer)
+    index = _build_index(texts, tokenize)
     first_question, _ = texts.questions[0]
-    tokens = np.unique(tokenizer([first_question]).tokens)
-    index.search([(tokens, np.ones(len(tokens), np.float32))], DEPTH)
+    query_tokens = np.unique(tokenize([first_question]).tokens)
+    equal_weights = np.ones(len(query_tokens), np.float32)
+    index.search([(query_tokens, equal_weights)], DEPTH)
     our_seconds = time.perf_counter() - started
 
     step = math.ceil(len(texts.texts) / ENCODED_TEXTS)
@@ -284,18 +317,29 @@ def _first_search_row(texts: Texts, tokenizer: TokenBags, base: str | Path) -> d
     return row_below(label, our_seconds, encoding_seconds)
 
 
-def _check_rows(
+def _recall_rows(
     size: str, index: TokenIndex, bags: Bags, wide_queries: list[Sparse], depth: int
 ) -> list[dict[str, Any]]:
-    """Return the rows that do not depend on time: recall, and size of the postings."""
+    """Compare the results of the token index with an exhaustive search without an index.
+
+    The first two rows check that the index is exact. The third one measures what a narrow search
+    loses.
+
+    Args:
+        size: Name and size of the collection.
+        index: The token index.
+        bags: Tokens of the documents.
+        wide_queries: The expanded questions, with all their tokens.
+        depth: Number of documents that a search returns.
+    """
     narrow_queries = heaviest(wide_queries)
     narrow_rankings = index.search(narrow_queries, depth)
     wide_rankings = index.search(wide_queries, depth)
-    exact_narrow = exhaustive(narrow_queries, bags, index.ids.document_ids, depth)
-    exact_wide = exhaustive(wide_queries, bags, index.ids.document_ids, depth)
+    exact_narrow = search_exhaustively(narrow_queries, bags, index.ids.document_ids, depth)
+    exact_wide = search_exhaustively(wide_queries, bags, index.ids.document_ids, depth)
 
     label = f"{size}: recall@{depth} of"
-    results = [
+    return [
         row(
             f"{label} {SEARCHED_TOKENS} tokens, against a product over all postings",
             recall(narrow_rankings, exact_narrow),
@@ -316,49 +360,55 @@ def _check_rows(
         ),
     ]
 
+
+def _size_row(size: str, index: TokenIndex) -> dict[str, Any]:
+    """Compare the bytes per posting with the goal. A posting is a pair of token and document."""
     total_bytes = 0
     for block in index.blocks:
-        total_bytes += sum(getattr(block.packed, part).nbytes for part in PARTS)
+        for array_name in PARTS:
+            total_bytes += getattr(block.packed, array_name).nbytes
     bytes_per_posting = total_bytes / index.postings
     # Less is better, so the ratio is the inverse of the other rows' ratio.
-    results.append(
-        {
-            "what": f"{size}: bytes per posting, at most",
-            "ours": bytes_per_posting,
-            "peer": MAX_BYTES_PER_POSTING,
-            "ratio": MAX_BYTES_PER_POSTING / bytes_per_posting,
-            "goal": 1.0,
-            "met": bytes_per_posting <= MAX_BYTES_PER_POSTING,
-        }
-    )
-    return results
+    return {
+        "what": f"{size}: bytes per posting, at most",
+        "ours": bytes_per_posting,
+        "peer": MAX_BYTES_PER_POSTING,
+        "ratio": MAX_BYTES_PER_POSTING / bytes_per_posting,
+        "goal": 1.0,
+        "met": bytes_per_posting <= MAX_BYTES_PER_POSTING,
+    }
 
 
 def make_queries(
-    bags: Bags, ids: Sequence[str], questions: Sequence[tuple[str, str]], tokenizer: TokenBags
+    bags: Bags, ids: Sequence[str], questions: Sequence[tuple[str, str]], tokenize: TokenBags
 ) -> list[Sparse]:
-    """Return `QUERY_TOKENS` tokens with weights for each question, like those of a lexical encoder.
+    """Return weighted tokens for each question, like those of a lexical encoder.
 
-    A query has the tokens of the question, of the text that answers it, and of two random texts.
-    The tokens of the question and rare tokens come first. The weight at rank r is
-    5.8 (1 + r / 4)^-.43. From rank 0 to 127, this agrees within 8 % with the median weight that a
-    closed-form lexical encoder on MiniLM gave to 200 questions of SQuAD.
+    A query has at most `QUERY_TOKENS` tokens: tokens of the question, of the text that answers it,
+    and of two random texts. The tokens are ordered by rarity, and the rarity of tokens that are
+    not in the question is lowered. The weight at rank r is 5.8 (1 + r / 4)^-.43. From rank 0 to
+    127, this agrees within 8 % with the median weight that a closed-form lexical encoder on MiniLM
+    gave to 200 questions of SQuAD.
 
     Args:
-        bags: Tokens of the documents.
+        bags: Tokens of the documents. Each document is one passage.
         ids: Ids of the documents.
         questions: Questions (text, id of a document that answers it).
-        tokenizer: Tokenizer of the questions.
+        tokenize: Tokenizer of the questions.
+
+    Returns:
+        Token numbers and weights of each query, heaviest first.
     """
     random = np.random.default_rng(1)
-    ends = np.cumsum(bags.lengths)
     document_numbers = {document_id: number for number, document_id in enumerate(ids)}
-    question_bags = tokenizer([text for text, _ in questions])
+    question_bags = tokenize([text for text, _ in questions])
+    # The tokens of document i end before `ends[i]` in `bags.tokens`.
+    ends = np.cumsum(bags.lengths)
 
-    # Number of documents that contain each token. A token counts once per document.
-    vocabulary = 1 + max(int(bags.tokens.max(initial=0)), int(question_bags.tokens.max(initial=0)))
-    distinct_keys = np.unique(bags.tokens * len(bags) + bags.passages)
-    document_counts = np.bincount(distinct_keys // len(bags), minlength=vocabulary)
+    # Number of documents that contain each token, (V,).
+    largest_token = max(bags.tokens.max(initial=0), question_bags.tokens.max(initial=0))
+    contained_tokens, _ = _distinct_pairs(bags)
+    document_counts = np.bincount(contained_tokens, minlength=1 + int(largest_token))
 
     queries = []
     for number, (_, answer_id) in enumerate(questions):
@@ -372,11 +422,24 @@ def make_queries(
 
         rarity = np.log((len(ids) + 1) / (document_counts[tokens] + 0.5)).astype(np.float32)
         lowered_rarity = rarity * random.random(len(tokens)) / 2
-        rarity = np.where(np.isin(tokens, question_tokens), rarity, lowered_rarity)
-        rarest = tokens[np.argsort(-rarity, kind="stable")[:QUERY_TOKENS]]
-        weights = 5.8 * (1 + np.arange(len(rarest)) / 4) ** -0.43
-        queries.append((rarest, weights.astype(np.float32)))
+        is_in_question = np.isin(tokens, question_tokens)
+        priority = np.where(is_in_question, rarity, lowered_rarity)
+        chosen_tokens = tokens[np.argsort(-priority, kind="stable")[:QUERY_TOKENS]]
+        weights = 5.8 * (1 + np.arange(len(chosen_tokens)) / 4) ** -0.43
+        queries.append((chosen_tokens, weights.astype(np.float32)))
     return queries
+
+
+def _distinct_pairs(bags: Bags) -> tuple[np.ndarray, np.ndarray]:
+    """Return each pair of a token and a document that contains it once, ordered by token.
+
+    Returns:
+        Token numbers (p,) and document numbers (p,).
+    """
+    # One integer per pair makes them unique and sorts them at once.
+    pair_keys = np.unique(bags.tokens * len(bags) + bags.passages)
+    tokens, documents = np.divmod(pair_keys, len(bags))
+    return tokens, documents
 
 
 def heaviest(queries: Sequence[Sparse]) -> list[Sparse]:
@@ -384,19 +447,31 @@ def heaviest(queries: Sequence[Sparse]) -> list[Sparse]:
     return [(tokens[:SEARCHED_TOKENS], weights[:SEARCHED_TOKENS]) for tokens, weights in queries]
 
 
-def exhaustive(queries: Sequence[Sparse], bags: Bags, ids: Sequence[str], k: int) -> list[set[str]]:
-    """Return the k best documents of each query, scored from all tokens without an index."""
-    distinct_keys = np.unique(bags.tokens * len(bags) + bags.passages)
-    tokens, passages = np.divmod(distinct_keys, len(bags))
-    # Ties are broken by document id.
+def search_exhaustively(
+    queries: Sequence[Sparse], bags: Bags, ids: Sequence[str], k: int
+) -> list[set[str]]:
+    """Return the ids of the k best documents of each query, scored without an index.
+
+    The score of a document is the sum of the weights of the query's tokens that it contains.
+    Documents with a score of 0 are left out.
+
+    Args:
+        queries: Token numbers and weights of each query.
+        bags: Tokens of the documents. Each document is one passage.
+        ids: Ids of the documents.
+        k: Largest number of documents per query.
+    """
+    tokens, documents = _distinct_pairs(bags)
+    # Position of each document in the order of ids, which breaks ties.
     id_ranks = np.argsort(np.argsort(np.array(ids)))
     results = []
     for query_tokens, query_weights in queries:
+        # Weight of each token of the vocabulary, 0 for tokens that the query lacks.
         weights = np.zeros(1 + max(int(tokens.max()), int(query_tokens.max())))
         weights[query_tokens] = query_weights
-        scores = np.bincount(passages, weights[tokens], len(bags)).astype(np.float32)
+        scores = np.bincount(documents, weights[tokens], len(bags)).astype(np.float32)
         best = np.lexsort((id_ranks, -scores))[:k]
-        results.append({ids[passage] for passage in best.tolist() if scores[passage] > 0})
+        results.append({ids[document] for document in best.tolist() if scores[document] > 0})
     return results
 
 
@@ -413,11 +488,12 @@ def recall(rankings: Sequence[Sequence[tuple[str, float]]], exact: Sequence[set[
     return float(np.mean(shares))
 
 
-def _build_index(texts: Texts, tokenizer: TokenBags) -> TokenIndex:
-    return TokenIndex.build(tokenizer(texts.texts), texts.ids)
+def _build_index(texts: Texts, tokenize: TokenBags) -> TokenIndex:
+    return TokenIndex.build(tokenize(texts.texts), texts.ids)
 
 
 def _build_peer(texts: list[str]) -> Any:
+    """Build bm25s's index of texts, with its own words and without stop words."""
     import bm25s
 
     peer = bm25s.BM25()
@@ -426,7 +502,12 @@ def _build_peer(texts: list[str]) -> Any:
 
 
 def _read_collections(data: Path | None) -> list[Texts]:
-    """Read the given folder. Without one, read the two collections of SQuAD, or docstrings."""
+    """Read the collections to measure.
+
+    Args:
+        data: Folder in BEIR layout. None: SQuAD if it is there, and docstrings otherwise. SQuAD
+            gives two collections: the paragraphs of its dev questions, and all paragraphs.
+    """
     if data is not None:
         return [_read_beir(data)]
     if not SQUAD.is_dir():
@@ -450,7 +531,10 @@ def _read_beir(folder: Path) -> Texts:
 
 
 def _read_texts(name: str, settings: CorpusSettings, root: Path) -> Texts:
-    """Read the documents, and the questions of the last judged split (SQuAD: dev)."""
+    """Read the documents, and the questions of one split.
+
+    It is the split of the last judgement that the source yields. For SQuAD, this is dev.
+    """
     source = open_source(settings, root)
     documents = {row.values["id"]: row.values["text"] for row in source.rows("documents")}
     query_texts = {row.values["id"]: row.values["text"] for row in source.rows("queries")}

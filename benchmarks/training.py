@@ -100,6 +100,7 @@ def rows(
 def _row(
     label: str, batch_size: int, goal: float, our_seconds: float, peer_seconds: float
 ) -> dict[str, Any]:
+    """Return a row with pairs per second, whose goal is a smallest ratio to the peer."""
     ratio = peer_seconds / our_seconds
     return {
         "what": f"{label}, pairs/s, batch {batch_size}",
@@ -134,6 +135,7 @@ def make_training_data(encoder: Encoder, pairs: int) -> TrainingData:
 def _make_trainer(
     base: str, data: TrainingData, settings: TrainingSettings, device: str
 ) -> Trainer:
+    """Return a trainer of the base encoder, with a hierarchy if the settings need one."""
     encoder = Encoder.load(base, MAX_TOKENS, device=device)
     hierarchy = None
     if settings.needs_hierarchy:
@@ -178,6 +180,7 @@ def _peer_step(
     trained_parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained_parameters, lr=settings.learning_rate, fused=True)
     bfloat16 = uses_bfloat16("auto", device)
+    # Numbers of the batches in our schedule, which starts again when it ends.
     batch_numbers = cycle(range(len(ours.schedule)))
 
     def tokenize(texts: list[str], max_tokens: int) -> dict[str, torch.Tensor]:

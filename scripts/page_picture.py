@@ -57,8 +57,15 @@ def main() -> None:
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--height", type=int, default=HEIGHT)
-    given = parser.parse_args()
-    take_picture(given.url, given.query, given.to, given.dark, given.width, given.height)
+    arguments = parser.parse_args()
+    take_picture(
+        arguments.url,
+        arguments.query,
+        arguments.to,
+        arguments.dark,
+        arguments.width,
+        arguments.height,
+    )
 
 
 if __name__ == "__main__":

@@ -56,11 +56,17 @@ def run_command(command: str, folder: Path) -> list[str]:
 
 
 def shorten(lines: list[str], shown: re.Pattern[str]) -> list[str]:
-    """Replace the lines that a pattern does not match, and all after the first search, by `...`."""
+    """Replace runs of lines that the README does not show by `...`.
+
+    Args:
+        lines: Output of a command.
+        shown: Pattern of the lines to show. Lines after the first search are not shown.
+    """
     kept: list[str] = []
     searches = 0
     for line in lines:
-        searches += line.startswith(SEARCH)
+        if line.startswith(SEARCH):
+            searches += 1
         if shown.search(line) and searches <= 1:
             kept.append(line[:WIDTH])
         elif kept[-1:] != ["..."]:
@@ -69,7 +75,10 @@ def shorten(lines: list[str], shown: re.Pattern[str]) -> list[str]:
 
 
 def record_session(folder: Path) -> str:
-    """Run the commands on notes in a folder, and return a console session."""
+    """Run the README's commands in a folder, and return the session as a Markdown block.
+
+    The session makes a project of three notes, adds a fourth note, and finds it.
+    """
     notes = folder / "notes"
     notes.mkdir()
     for name, text in NOTES.items():
@@ -77,17 +86,17 @@ def record_session(folder: Path) -> str:
     project = folder / "search"
 
     lines = ["$ freshet init search --from notes && cd search"]
-    lines += run_command("freshet init search --from notes", folder)
+    lines.extend(run_command("freshet init search --from notes", folder))
     lines.append("$ freshet demo")
-    lines += shorten(run_command("freshet demo", project), SHOWN_IN_DEMO)
+    lines.extend(shorten(run_command("freshet demo", project), SHOWN_IN_DEMO))
 
     name, text = NEW_NOTE
     (notes / name).write_text(text, encoding="utf-8")
     lines.append(f"$ freshet sync          # after {name} was saved in notes")
-    lines += run_command("freshet sync", project)
+    lines.extend(run_command("freshet sync", project))
     question = 'freshet search "when can vegetables go outside?" -k 1'
     lines.append(f"$ {question}")
-    lines += run_command(question, project)
+    lines.extend(run_command(question, project))
     session = "\n".join(line.replace(str(folder), "~") for line in lines)
     return f"```console\n{session}\n```\n"
 

@@ -10,7 +10,7 @@ missing or doubled, and no change may be pending. Changes that a receipt acknowl
 ledger recorded must be present.
 
 The builds that the worker opens are synthetic. The module `retrains` kills real retrains. The
-module `doors` kills the processes through which documents come in: service, inbox and sync.
+module `receivers` kills the processes that receive documents: service, inbox and sync.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import checks
-from benchmarks.faults.doors import door_rows
 from benchmarks.faults.project import DEFAULT, OTHER, make_project
+from benchmarks.faults.receivers import receiver_rows
 from benchmarks.faults.retrains import retrain_rows
 from benchmarks.faults.worker import DOCUMENTS, Journal, work
 from benchmarks.measurement import row_stated
@@ -36,9 +36,9 @@ from model_code.errors import FreshetError
 
 KILLS = 200
 # One in so many kills hits a retrain (see `retrains`), and one in so many hits the service, the
-# reader of the inbox or a sync (see `doors`).
+# reader of the inbox or a sync (see `receivers`).
 KILLS_PER_RETRAIN_KILL = 10
-KILLS_PER_DOOR_KILL = 4
+KILLS_PER_RECEIVER_KILL = 4
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 # Seconds until a worker must have finished its first change or begun a revert.
 WORKER_TIMEOUT_SECONDS = 600
@@ -77,8 +77,8 @@ def rows(
         seed: Seed of the changes and delays.
     """
     retrain_kills = kills // KILLS_PER_RETRAIN_KILL
-    door_kills = kills // KILLS_PER_DOOR_KILL
-    worker_kills = kills - retrain_kills - door_kills
+    receiver_kills = kills // KILLS_PER_RECEIVER_KILL
+    worker_kills = kills - retrain_kills - receiver_kills
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(Path(folder), encoder, seed)
         for number in range(worker_kills):
@@ -86,10 +86,11 @@ def rows(
 
     results = []
     for problem in PROBLEMS:
-        count = trial.found[problem]
+        count = trial.problem_counts[problem]
         label = f"{problem} after {worker_kills} kills"
         results.append(row_stated(label, count, 0, "= 0", count == 0))
 
+    # The counts above only mean something if enough kills hit a change and a revert.
     interrupted = trial.interrupted.total()
     results.append(
         row_stated(
@@ -111,8 +112,8 @@ def rows(
         )
     )
 
-    if door_kills:
-        results.extend(door_rows(door_kills, encoder, seed))
+    if receiver_kills:
+        results.extend(receiver_rows(receiver_kills, encoder, seed))
     if retrain_kills:
         results.extend(retrain_rows(retrain_kills, encoder, seed))
     return results
@@ -121,12 +122,17 @@ def rows(
 class Trial:
     """One project that survives many kills, and the documents that it must have after each kill.
 
+    Args:
+        root: Empty folder in which the project is created.
+        encoder: Base encoder of the project.
+        seed: Seed of the changes and delays.
+
     Attributes:
         project: The project.
-        state: Documents that both live retrievers must hold.
+        state: Documents that both live retrievers must hold: the text of each document id.
         ids: Ids of all documents that may exist.
         generations: Documents of each generation of the default retriever.
-        found: Number of problems by kind.
+        problem_counts: Number of problems by kind.
         interrupted: Number of kills by the kind of change that they interrupted.
         problems: Descriptions of the problems.
     """
@@ -138,7 +144,7 @@ class Trial:
         self.project, self.state = make_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
         self.generations: dict[int, checks.State] = {0: dict(self.state)}
-        self.found: Counter[str] = Counter()
+        self.problem_counts: Counter[str] = Counter()
         self.interrupted: Counter[str] = Counter()
         self.problems: list[str] = []
         # Each worker starts with everything imported.
@@ -148,20 +154,22 @@ class Trial:
     def kill(self, number: int, longest: float) -> None:
         """Start a worker, kill it, and compare the project with the expected documents.
 
+        The worker runs `worker.work`, which writes each change to a journal before and after it.
+
         Args:
             number: Number of the kill.
             longest: Longest delay of the kill in seconds.
         """
         journal = Journal(self.root / f"journal-{number}.jsonl")
         seed = self.seed + number
-        revert_targets = dict.fromkeys(self._revert_targets())
         worker = self.processes.Process(
-            target=work, args=(self.root, journal.path, seed, revert_targets)
+            target=work, args=(self.root, journal.path, seed, self._revert_targets())
         )
         worker.start()
         try:
             _wait_for(journal, worker, _ends_change)
             longest_delay = longest
+            # A revert is short, so a random moment would hardly ever hit one.
             if number % KILLS_PER_REVERT_KILL == 0:
                 _wait_for(journal, worker, _begins_revert)
                 longest_delay = REVERT_SECONDS
@@ -174,7 +182,10 @@ class Trial:
         self._compare(interrupted, acknowledged)
 
     def _revert_targets(self) -> list[int]:
-        """Return the numbers of the last three generations that are complete and known."""
+        """Return the numbers of the last three generations that the worker may revert to.
+
+        They must still have all their files, and this trial must know their documents.
+        """
         complete_numbers = {
             generation.number
             for generation in GenerationStore(self.project.live, DEFAULT).generations()
@@ -185,6 +196,9 @@ class Trial:
 
     def _replay(self, lines: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, bool]:
         """Apply the finished changes of a worker's journal to the expected documents.
+
+        A change has up to three lines in the journal. `begin` holds the change, `acknowledged`
+        tells that its receipt arrived, and `end` holds the generation that it led to.
 
         Returns:
             The interrupted change, if there is one. Whether the worker received a receipt for it.
@@ -200,7 +214,7 @@ class Trial:
             elif "acknowledged" in line:
                 acknowledged = True
             else:
-                self.state = checks.changed(self.state, current_change, self.generations)
+                self.state = checks.apply_action(self.state, current_change, self.generations)
                 self.generations[line["end"]] = self.state
                 current_change = None
         return current_change, acknowledged
@@ -209,53 +223,63 @@ class Trial:
         """Search both retrievers after the kill, apply pending changes, and search again.
 
         The changes are applied to the two retrievers in a random order.
+
+        Args:
+            interrupted: The change that the kill interrupted, if there is one.
+            acknowledged: Whether the worker received a receipt for it, so that it may not be lost.
         """
-        before = after = self.state
-        if interrupted is not None:
-            after = checks.changed(before, interrupted, self.generations)
-            self.interrupted[interrupted["kind"]] += 1
         default = LiveIndex(self.project)
         other = LiveIndex(self.project, OTHER)
-        if interrupted is not None and checks.received(default, interrupted, before):
-            acknowledged = True
-        for collection in (default, other):
-            self._check_search(collection, (before, after), interrupted)
+        before = self.state
+        after = self.state
+        may_be_lost = not acknowledged
+        if interrupted is not None:
+            self.interrupted[interrupted["kind"]] += 1
+            after = checks.apply_action(before, interrupted, self.generations)
+            # A recorded change must survive even if the kill came before its receipt.
+            if checks.is_recorded(default, interrupted, before):
+                may_be_lost = False
 
-        for collection in self.random.sample([default, other], 2):
-            collection.recover()
-            collection.apply()
+        # Nothing has recovered yet, so a search may still find the documents from before.
+        for live_index in (default, other):
+            self._check_search(live_index, (before, after), interrupted)
 
-        self.state = checks.searched(default)
-        allowed_states = (after,) if acknowledged else (before, after)
+        for live_index in self.random.sample([default, other], 2):
+            live_index.recover()
+            live_index.apply()
+
+        self.state = checks.find_all_documents(default)
+        allowed_states = (before, after) if may_be_lost else (after,)
         if self.state not in allowed_states:
-            difference = checks.difference(self.state, after)
-            self._note(WRONG_DOCUMENTS, f"{interrupted}: {difference}")
-        other_state = checks.searched(other)
+            difference = checks.describe_difference(self.state, after)
+            self._add_problem(WRONG_DOCUMENTS, f"{interrupted}: {difference}")
+        other_state = checks.find_all_documents(other)
         if other_state != self.state:
-            difference = checks.difference(other_state, self.state)
-            self._note(WRONG_DOCUMENTS, f"{interrupted}, {OTHER}: {difference}")
+            difference = checks.describe_difference(other_state, self.state)
+            self._add_problem(WRONG_DOCUMENTS, f"{interrupted}, {OTHER}: {difference}")
 
         self.generations[default.generation.number] = self.state
-        for collection in (default, other):
-            problem = checks.ledger_problem(collection, self.state, self.ids)
+        for live_index in (default, other):
+            problem = checks.ledger_problem(live_index, self.state, self.ids)
             if problem is not None:
-                self._note(WRONG_LEDGER, f"{interrupted}, {collection.retriever}: {problem}")
-            collection.ledger.close()
+                self._add_problem(WRONG_LEDGER, f"{interrupted}, {live_index.retriever}: {problem}")
+            live_index.ledger.close()
 
     def _check_search(
         self,
-        collection: LiveIndex,
+        live_index: LiveIndex,
         allowed: tuple[checks.State, ...],
         interrupted: dict[str, Any] | None,
     ) -> None:
+        """Note a problem if a search does not find the documents of one of the allowed states."""
         try:
-            if checks.searched(collection) not in allowed:
-                self._note(BROKEN_SEARCH, f"{interrupted}, {collection.retriever}")
+            if checks.find_all_documents(live_index) not in allowed:
+                self._add_problem(BROKEN_SEARCH, f"{interrupted}, {live_index.retriever}")
         except FreshetError as error:
-            self._note(BROKEN_SEARCH, str(error))
+            self._add_problem(BROKEN_SEARCH, str(error))
 
-    def _note(self, kind: str, problem: str) -> None:
-        self.found[kind] += 1
+    def _add_problem(self, kind: str, problem: str) -> None:
+        self.problem_counts[kind] += 1
         self.problems.append(f"{kind}: {problem}")
 
 

@@ -13,14 +13,22 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.registry import history, versions
 
-# Text of each document id.
+# The documents of a collection: the text of each document id.
 State = dict[str, str]
 # Version of a build that was live before any version was registered.
 NO_VERSION = "none"
 
 
-def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, State]) -> State:
-    """Return the documents that are expected after an action of the worker."""
+def apply_action(
+    state: State, action: Mapping[str, Any], generations: Mapping[int, State]
+) -> State:
+    """Return the documents that are expected after an action of the worker.
+
+    Args:
+        state: Documents before the action.
+        action: Action that `worker.draw` returned.
+        generations: Documents of each generation, by number. A revert restores one of them.
+    """
     kind = action["kind"]
     # Documents also arrive during a retrain.
     if kind in ("put", "retrain"):
@@ -35,30 +43,37 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
     return state
 
 
-def received(collection: LiveIndex, action: Mapping[str, Any], state: State) -> bool:
-    """Return whether the last events of the ledger are those of an action.
+def is_recorded(live_index: LiveIndex, action: Mapping[str, Any], state: State) -> bool:
+    """Return whether the ledger holds the documents or removals of an action.
 
     An action is recorded in one transaction. A recorded document may not be lost, even if the
     process was killed before it could acknowledge the document.
+
+    Args:
+        live_index: Live index whose ledger is read.
+        action: Action that `worker.draw` returned.
+        state: Documents before the action.
     """
     if action["kind"] in ("put", "retrain"):
-        latest = collection.ledger.latest(action["documents"])
+        latest = live_index.ledger.latest(action["documents"])
         texts = {}
         for document_id, event in latest.items():
+            # The event of a removal has no payload.
             if event.payload:
                 texts[document_id] = event.payload["text"]
         return texts == action["documents"]
 
+    # Removing an unknown document records no event. Other kinds of actions name no documents.
     known_ids = [document_id for document_id in action.get("ids", ()) if document_id in state]
     if not known_ids:
         return False
-    latest = collection.ledger.latest(known_ids)
+    latest = live_index.ledger.latest(known_ids)
     return all(
         document_id in latest and latest[document_id].kind == "remove" for document_id in known_ids
     )
 
 
-def searched(collection: LiveIndex) -> State:
+def find_all_documents(live_index: LiveIndex) -> State:
     """Return all documents that a search finds, with their texts, from one whole generation.
 
     A generation is whole if every file has its checksum, no document is found twice, and the number
@@ -69,7 +84,7 @@ def searched(collection: LiveIndex) -> State:
     """
     from model_code.collection.generations.searcher import Searcher
 
-    searcher = Searcher.open(collection.project.live, collection.retriever)
+    searcher = Searcher.open(live_index.project.live, live_index.retriever)
     generation = searcher.generation
     generation.verify_all()
     hit_ids = [hit.document_id for hit in searcher.search("the array of a string", k=10_000)]
@@ -90,23 +105,30 @@ def searched(collection: LiveIndex) -> State:
     return texts
 
 
-def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> str | None:
-    """Describe where the ledger and `state` differ for `ids`; None if they agree."""
-    if collection.ledger_view.pending().changes:
+def ledger_problem(live_index: LiveIndex, state: State, ids: Iterable[str]) -> str | None:
+    """Describe where the ledger and `state` differ for `ids`; None if they agree.
+
+    Args:
+        live_index: Live index whose ledger is read. All its events must be applied.
+        state: Documents that a search finds.
+        ids: Ids of all documents that may exist.
+    """
+    if live_index.ledger_view.pending().changes:
         return "events are pending after they were applied"
     for document_id in ids:
+        # Superseded and reverted events do not count. At most one event may be in effect.
         effective_events = [
             event
-            for event in collection.ledger_view.life(document_id)
+            for event in live_index.ledger_view.life(document_id)
             if event.state in ("live", "deleted", "absorbed")
         ]
         ledger_text = None
         if effective_events and effective_events[0].payload:
             ledger_text = effective_events[0].payload["text"]
 
-        # Documents of the base have no event until they are changed.
-        has_ledger_state = bool(effective_events) or document_id.startswith("new-")
-        differs = has_ledger_state and ledger_text != state.get(document_id)
+        # A document of the base that was never changed has no event, so nothing can be compared.
+        is_unchanged_base = not effective_events and not document_id.startswith("new-")
+        differs = not is_unchanged_base and ledger_text != state.get(document_id)
         if len(effective_events) > 1 or differs:
             event_states = [event.state for event in effective_events]
             return (
@@ -116,7 +138,7 @@ def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> s
     return None
 
 
-def difference(actual: State, expected: State) -> str:
+def describe_difference(actual: State, expected: State) -> str:
     """Describe how two states differ."""
     missing = sorted(expected.keys() - actual.keys())
     unexpected = sorted(actual.keys() - expected.keys())
@@ -139,43 +161,45 @@ def live_version(generation: Generation) -> str:
     return str(build.manifest["provenance"].get(MODEL_VERSION, NO_VERSION))
 
 
-def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | None:
+def version_problem(live_index: LiveIndex, before: str, finished: bool) -> str | None:
     """Describe an error in champion and live build; None if there is none.
 
     Both must be the old version or both the new one. They may differ if the retrain was killed
     between the switch to the new version and its alias.
 
     Args:
-        collection: Live index of the project.
+        live_index: Live index of the project.
         before: Version of both when the retrain began.
         finished: Whether the retrain was not killed, so that both must be another version.
     """
-    champion = champion_of(collection.project)
-    live = live_version(collection.generation)
-    numbers = [version.version for version in versions.list_versions(collection.project)]
+    champion = champion_of(live_index.project)
+    live = live_version(live_index.generation)
+    numbers = [version.version for version in versions.list_versions(live_index.project)]
     newest = max(numbers, key=int, default=NO_VERSION)
 
     if finished:
-        correct = champion == live == newest and live != before
+        is_correct = champion == live == newest and live != before
     else:
-        correct = (champion, live) in {(before, before), (before, newest), (newest, newest)}
-    if correct:
+        # The new version goes live before it becomes champion.
+        allowed_pairs = {(before, before), (before, newest), (newest, newest)}
+        is_correct = (champion, live) in allowed_pairs
+    if is_correct:
         return None
     return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
 
 
-def notes_problem(collection: LiveIndex, version: str) -> str | None:
+def promotion_problem(live_index: LiveIndex, version: str) -> str | None:
     """Describe missing or repeated records of a finished promotion; None if there are none.
 
     The ledger and the history of promotions must each have exactly one record.
     """
-    retrains = collection.ledger.tasks.last(collection.retriever, 1000, TaskKind.RETRAIN)
+    retrains = live_index.ledger.tasks.last(live_index.retriever, 1000, TaskKind.RETRAIN)
     ledger_count = 0
     for task in retrains:
         if task.state == TaskState.DONE and task.details["version"] == version:
             ledger_count += 1
     history_count = 0
-    for entry in history.read(collection.project):
+    for entry in history.read(live_index.project):
         if entry["action"] == "promote" and entry["to"] == version:
             history_count += 1
 

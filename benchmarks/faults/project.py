@@ -119,10 +119,13 @@ def write_build(
     vectors = encoder.encode(passages)
     DenseIndex.build(vectors, ids, encoder.fingerprint()).save(folder / "index")
 
+    # The hierarchy has one level with two leaves, whose centroids are the first two vectors.
+    # Documents are assigned to the leaves at random.
     hierarchy = folder / "hierarchy"
     hierarchy.mkdir(parents=True)
     leaves = np.random.default_rng(seed).permutation(len(ids)).astype(np.int32) % 2
-    Hierarchy((vectors[:2],), (np.zeros(2, np.int32),), leaves).save(hierarchy)
+    parents = np.zeros(2, np.int32)
+    Hierarchy((vectors[:2],), (parents,), leaves).save(hierarchy)
     write_json(hierarchy / DOCUMENT_IDS, ids)
 
     rows = pd.DataFrame({"document_id": ids, "title": ids, "text": list(texts.values())})
@@ -173,6 +176,7 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
 
 
 def _copy_code(root: Path) -> None:
+    """Copy the code and the files that a project needs to run its stages with DVC."""
     for name in PACKAGES:
         shutil.copytree(CLONE / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in PROJECT_FILES:
@@ -180,7 +184,7 @@ def _copy_code(root: Path) -> None:
 
 
 def _write_corpus(folder: Path) -> dict[str, str]:
-    """Write documents and a judged query for each; return the texts by id.
+    """Write documents and a judged query for each in BEIR's columns; return the texts by id.
 
     The title of a document is its id, as in the documents that are added later.
     """

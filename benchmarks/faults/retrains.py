@@ -67,11 +67,11 @@ def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[st
 
     results = []
     for problem in PROBLEMS:
-        count = trial.found[problem]
+        count = trial.problem_counts[problem]
         label = f"{problem} after {kills} killed retrains"
         results.append(row_stated(label, count, 0, "= 0", count == 0))
 
-    killed_parts = len(trial.fell.keys() & set(PARTS))
+    killed_parts = len(trial.kills_by_part.keys() & set(PARTS))
     possible_parts = min(kills, len(PARTS))
     results.append(
         row_stated(
@@ -88,8 +88,13 @@ def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[st
 def wanted_parts(kills: int) -> list[int]:
     """Return the numbers of the parts to kill in, so that a few retrains pass all of them.
 
-    >>> wanted_parts(6), len(set(wanted_parts(len(PARTS)))) == len(PARTS)
-    ([0, 3, 6, 9, 1, 4], True)
+    A retrain can only be killed in a part that it has not passed. It is killed in every third part
+    here, and the retrains after it are killed in the parts between.
+
+    >>> wanted_parts(6)
+    [0, 3, 6, 9, 1, 4]
+    >>> len(set(wanted_parts(len(PARTS)))) == len(PARTS)
+    True
     """
     order: list[int] = []
     for first in range(PARTS_BETWEEN_KILLS):
@@ -100,15 +105,20 @@ def wanted_parts(kills: int) -> list[int]:
 class RetrainTrial:
     """One project that survives many killed retrains, and the documents that it must have.
 
+    Args:
+        root: Empty folder in which the project is created.
+        encoder: Base encoder of the project.
+        seed: Seed of the changes and delays.
+
     Attributes:
         project: The project.
-        state: Documents that a search must find.
+        state: Documents that a search must find: the text of each document id.
         ids: Ids of all documents that may exist.
         version: Version of the champion after the last finished retrain.
         started: Number of started retrains.
-        took: Seconds that each part took when it last ran without a kill.
-        found: Number of problems by kind.
-        fell: Number of kills in each part.
+        part_seconds: Seconds that each part took when it last ran without a kill.
+        problem_counts: Number of problems by kind.
+        kills_by_part: Number of kills in each part.
         problems: Descriptions of the problems.
     """
 
@@ -119,9 +129,9 @@ class RetrainTrial:
         self.ids = [*self.state, *(f"new-{number}" for number in range(worker.DOCUMENTS))]
         self.version = checks.NO_VERSION
         self.started = 0
-        self.took: dict[str, float] = {}
-        self.found: Counter[str] = Counter()
-        self.fell: Counter[str] = Counter()
+        self.part_seconds: dict[str, float] = {}
+        self.problem_counts: Counter[str] = Counter()
+        self.kills_by_part: Counter[str] = Counter()
         self.problems: list[str] = []
 
     def run(self, kills: int) -> None:
@@ -140,16 +150,22 @@ class RetrainTrial:
     def _kill_in_parts(self, key: str, parts: list[int]) -> list[int]:
         """Kill the retrain `key` in one part after the other, in order, and let it end.
 
+        Args:
+            key: Key of the retrain. A retrain that starts again with the same key resumes.
+            parts: Numbers of the parts to kill in. This retrain takes the first ones, as long as
+                their numbers ascend.
+
         Returns:
-            The remaining parts, including the parts that this retrain had already passed.
+            The numbers that are left for other retrains.
         """
         last_part = -1
         remaining_parts = list(parts)
         while remaining_parts and remaining_parts[0] > last_part:
             last_part = remaining_parts[0]
             self._change_documents()
-            if not self.attempt(key, PARTS[last_part]):
-                # The retrain had passed the part and ended.
+            was_killed = self.attempt(key, PARTS[last_part])
+            if not was_killed:
+                # The retrain had passed the part before, and ended. Another one is killed there.
                 return remaining_parts
             remaining_parts.pop(0)
         self._change_documents()
@@ -158,13 +174,13 @@ class RetrainTrial:
 
     def _change_documents(self) -> None:
         """Add or remove documents while no retrain runs, for example after one was killed."""
-        collection = LiveIndex(self.project)
+        live_index = LiveIndex(self.project)
         action = worker.draw(self.random, [0])
         while action["kind"] not in ("put", "remove"):
             action = worker.draw(self.random, [0])
-        worker.perform(collection, action)
-        self.state = checks.changed(self.state, action, {})
-        collection.ledger.close()
+        worker.perform(live_index, action)
+        self.state = checks.apply_action(self.state, action, {})
+        live_index.ledger.close()
 
     def attempt(self, key: str, part: str | None = None) -> bool:
         """Run the retrain `key`, kill it in `part`, and check the project.
@@ -190,8 +206,17 @@ class RetrainTrial:
     def _watch(self, process: psutil.Popen, journal: worker.Journal, part: str | None) -> bool:
         """Follow a retrain until it ends or is killed, and time its parts.
 
+        Args:
+            process: The process of the retrain.
+            journal: Journal that names the part that the retrain is in.
+            part: Part to kill it in, at a random moment within the seconds that the part took
+                before. None lets it end.
+
         Returns:
             Whether it was killed.
+
+        Raises:
+            FreshetError: If the retrain fails by itself, or does not end in time.
         """
         started = time.monotonic()
         current_part = STARTING
@@ -207,15 +232,16 @@ class RetrainTrial:
 
             new_part = self._find_part(journal)
             if new_part != current_part:
-                self.took[current_part] = now - part_started
+                self.part_seconds[current_part] = now - part_started
                 current_part = new_part
                 part_started = now
                 if current_part == part:
-                    kill_time = now + self.random.uniform(0, self.took[current_part])
+                    kill_time = now + self.random.uniform(0, self.part_seconds[current_part])
 
             if now >= kill_time:
-                self.fell[current_part] += 1
-                _kill(process, with_children=self.fell.total() % 2 == 0)
+                self.kills_by_part[current_part] += 1
+                is_even_kill = self.kills_by_part.total() % 2 == 0
+                _kill(process, with_children=is_even_kill)
                 return True
             time.sleep(0.002)
         self._require_success(process, journal)
@@ -239,61 +265,68 @@ class RetrainTrial:
         return str(last_line.get("part", BETWEEN_PARTS))
 
     def _require_success(self, process: psutil.Popen, journal: worker.Journal) -> None:
+        """Raise FreshetError with the retrain's own error if it ended with one."""
         if process.returncode != 0:
             errors = [line["error"] for line in journal.read() if "error" in line]
             log = journal.path.with_suffix(".log").read_text()
             raise FreshetError(f"a retrain failed by itself: {errors or log}")
 
     def _compare(self, finished: bool) -> None:
-        """Check search and versions after a retrain; apply pending changes, and check again."""
-        collection = LiveIndex(Project(self.root))
-        if self._search(collection) != self.state:
-            self._note(BROKEN_SEARCH, "before a writer began")
-        self._check_versions(collection, finished)
+        """Check search and versions after a retrain; apply pending changes, and check again.
 
-        collection.recover()
-        collection.apply()
+        Args:
+            finished: Whether the retrain ended without a kill, so that its version must be live.
+        """
+        live_index = LiveIndex(Project(self.root))
+        if self._search(live_index) != self.state:
+            self._add_problem(BROKEN_SEARCH, "before a writer began")
+        self._check_versions(live_index, finished)
 
-        actual_state = self._search(collection)
+        live_index.recover()
+        live_index.apply()
+
+        actual_state = self._search(live_index)
         if actual_state != self.state:
-            self._note(WRONG_DOCUMENTS, checks.difference(actual_state or {}, self.state))
-        self._check_versions(collection, finished)
+            difference = checks.describe_difference(actual_state or {}, self.state)
+            self._add_problem(WRONG_DOCUMENTS, difference)
+        self._check_versions(live_index, finished)
         if finished:
             champion = checks.champion_of(self.project)
-            problem = checks.notes_problem(collection, champion)
+            problem = checks.promotion_problem(live_index, champion)
             if problem is not None:
-                self._note(WRONG_VERSIONS, problem)
-        problem = checks.ledger_problem(collection, self.state, self.ids)
+                self._add_problem(WRONG_VERSIONS, problem)
+        problem = checks.ledger_problem(live_index, self.state, self.ids)
         if problem is not None:
-            self._note(WRONG_DOCUMENTS, problem)
+            self._add_problem(WRONG_DOCUMENTS, problem)
         if finished:
             self.version = checks.champion_of(self.project)
-        collection.ledger.close()
+        live_index.ledger.close()
 
-    def _search(self, collection: LiveIndex) -> checks.State | None:
+    def _search(self, live_index: LiveIndex) -> checks.State | None:
         """Return all documents that a search finds; None, with a note, if it fails."""
         try:
-            return checks.searched(collection)
+            return checks.find_all_documents(live_index)
         except FreshetError as error:
-            self._note(BROKEN_SEARCH, str(error))
+            self._add_problem(BROKEN_SEARCH, str(error))
             return None
 
-    def _check_versions(self, collection: LiveIndex, finished: bool) -> None:
-        problem = checks.roles_problem(collection, self.version, finished)
+    def _check_versions(self, live_index: LiveIndex, finished: bool) -> None:
+        """Note a problem if champion and live build are not the same allowed version."""
+        problem = checks.version_problem(live_index, self.version, finished)
         if problem is not None:
-            self._note(WRONG_VERSIONS, problem)
+            self._add_problem(WRONG_VERSIONS, problem)
 
     def _roll_back(self) -> None:
         """Roll back, and check that the previous champion is whole."""
         release.rollback(self.project)
-        collection = LiveIndex(Project(self.root))
-        collection.apply()
-        if self._search(collection) != self.state:
-            self._note(WRONG_DOCUMENTS, "after a rollback of the champion")
-        collection.ledger.close()
+        live_index = LiveIndex(Project(self.root))
+        live_index.apply()
+        if self._search(live_index) != self.state:
+            self._add_problem(WRONG_DOCUMENTS, "after a rollback of the champion")
+        live_index.ledger.close()
 
-    def _note(self, kind: str, problem: str) -> None:
-        self.found[kind] += 1
+    def _add_problem(self, kind: str, problem: str) -> None:
+        self.problem_counts[kind] += 1
         self.problems.append(f"{kind}, start {self.started}: {problem}")
 
 

@@ -69,35 +69,36 @@ class Journal:
         return [json.loads(line) for line in whole_lines]
 
 
-def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -> None:
-    """Change the live collections under `root` until killed or until the parent ends.
+def work(root: Path, journal: Path, seed: int, revert_targets: Iterable[int]) -> None:
+    """Change the two live retrievers of a project until killed or until the parent ends.
 
     Args:
         root: Folder of the project.
         journal: File of the journal.
         seed: Seed of the changes.
-        generations: Generations to revert to, by number.
+        revert_targets: Numbers of existing generations to revert to. The generations that this
+            process makes are added to them.
     """
     log = Journal(journal)
     generator = random.Random(seed)
-    known_numbers = list(generations)
+    known_numbers = list(revert_targets)
     try:
-        collection = LiveIndex(Project(root))
+        live_index = LiveIndex(Project(root))
         other = LiveIndex(Project(root), OTHER)
         while _parent_runs():
+            # Collecting garbage deletes generations, which cannot be reverted to any more.
             complete_numbers = {
                 generation.number
-                for generation in collection.store.generations()
+                for generation in live_index.store.generations()
                 if generation.complete
             }
-            action = draw(
-                generator, [number for number in known_numbers if number in complete_numbers]
-            )
+            possible_numbers = [number for number in known_numbers if number in complete_numbers]
+            action = draw(generator, possible_numbers)
             log.write(begin=action)
-            perform(collection, action, partial(log.write, acknowledged=True))
+            perform(live_index, action, partial(log.write, acknowledged=True))
             follow(other, action)
-            known_numbers.append(collection.generation.number)
-            log.write(end=collection.generation.number)
+            known_numbers.append(live_index.generation.number)
+            log.write(end=live_index.generation.number)
     except BaseException:
         log.write(error=traceback.format_exc())
         raise
@@ -110,11 +111,15 @@ def _parent_runs() -> bool:
 
 
 def draw(generator: random.Random, generations: list[int]) -> dict[str, Any]:
-    """Draw a random change as plain values: several documents are put or removed at once.
+    """Draw a random change, as plain values that can be written to the journal.
 
     Args:
         generator: Generator of the draws.
         generations: Numbers of the generations to revert to. One of the last three is drawn.
+
+    Returns:
+        The `kind`, one of `ACTIONS`, and its arguments. A put or retrain has `documents`, the text
+        of each id, and `seed`. A removal has `ids`. A revert has `to`, a generation's number.
     """
     kind = generator.choice(ACTIONS)
     ids = draw_ids(generator)
@@ -145,34 +150,34 @@ def _do_nothing() -> None:
 
 
 def perform(
-    collection: LiveIndex,
+    live_index: LiveIndex,
     action: Mapping[str, Any],
     acknowledge: Callable[[], None] = _do_nothing,
 ) -> None:
     """Run an action of `draw` like the command of the same name.
 
     Args:
-        collection: Live index that is changed.
+        live_index: Live index that is changed.
         action: Change that `draw` returned.
         acknowledge: Called once the documents are recorded. From then on they may not be lost.
     """
     kind = action["kind"]
     if kind == "put":
-        _receive(collection, action["documents"])
+        live_index.receive(make_rows(action["documents"]), "faults")
         acknowledge()
-        collection.apply()
+        live_index.apply()
     elif kind == "remove":
-        collection.remove(action["ids"], "faults")
+        live_index.remove(action["ids"], "faults")
         acknowledge()
-        collection.apply()
+        live_index.apply()
     elif kind == "retrain":
-        _retrain(collection, action["documents"], action["seed"], acknowledge)
+        _retrain(live_index, action["documents"], action["seed"], acknowledge)
     elif kind == "compact":
-        collection.compact()
+        live_index.compact()
     elif kind == "revert":
-        collection.revert(action["to"])
+        live_index.revert(action["to"])
     else:
-        collection.collect_garbage(keep=3)
+        live_index.collect_garbage(keep=3)
 
 
 def follow(other: LiveIndex, action: Mapping[str, Any]) -> None:
@@ -181,10 +186,6 @@ def follow(other: LiveIndex, action: Mapping[str, Any]) -> None:
         perform(other, action)
     else:
         other.apply()
-
-
-def _receive(collection: LiveIndex, documents: Mapping[str, str]) -> None:
-    collection.receive(make_rows(documents), "faults")
 
 
 def make_rows(documents: Mapping[str, str]) -> list[dict[str, str]]:
@@ -196,17 +197,25 @@ def make_rows(documents: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _retrain(
-    collection: LiveIndex,
+    live_index: LiveIndex,
     arriving: Mapping[str, str],
     seed: int,
     acknowledge: Callable[[], None],
 ) -> None:
-    """Build from the live documents while others arrive, and open the build, like a retrain."""
-    searcher = collection.builder.searcher
-    root = collection.project.root
+    """Build from the live documents while others arrive, and open the build, like a retrain.
+
+    Args:
+        live_index: Live index that receives the documents and opens the build.
+        arriving: Texts by id of documents that arrive after the build has read its documents.
+        seed: Seed of the build's hierarchy.
+        acknowledge: Called once the arriving documents are recorded.
+    """
+    searcher = live_index.builder.searcher
+    root = live_index.project.root
     texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
+    # The build includes the events up to this position. Opening it applies the later ones.
     snapshot = searcher.generation.cursor.position
-    _receive(collection, arriving)
+    live_index.receive(make_rows(arriving), "faults")
     acknowledge()
     with tempfile.TemporaryDirectory(dir=root) as folder:
         encoder = searcher.base.retriever.encoder  # type: ignore[attr-defined]
@@ -218,7 +227,7 @@ def _retrain(
             hierarchy=build["hierarchy"],
         )
         rules = build["text"]
-        open_build(collection.project, collection.retriever, artifacts, {}, rules, snapshot)
+        open_build(live_index.project, live_index.retriever, artifacts, {}, rules, snapshot)
 
 
 # Parts of a retrain that are not stages, in order: their names, modules and functions.
@@ -234,10 +243,17 @@ MARKED_FUNCTIONS = {
 
 
 def retrain_once(root: Path, journal: Path, key: str) -> None:
-    """Retrain the project under `root`, and promote the result whatever the gate decides."""
+    """Retrain the project under `root`, and promote the result whatever the gate decides.
+
+    Args:
+        root: Folder of the project.
+        journal: File of the journal, which receives a line at the start and end of each part.
+        key: Key of the retrain. A retrain with the key of a killed one resumes it.
+    """
     log = Journal(journal)
-    for name, (module, function) in MARKED_FUNCTIONS.items():
-        setattr(module, function, _mark_in_journal(log, name, getattr(module, function)))
+    for name, (module, function_name) in MARKED_FUNCTIONS.items():
+        function = getattr(module, function_name)
+        setattr(module, function_name, _mark_in_journal(log, name, function))
     # The gate must pass, because the tiny model gains nothing.
     gate.judge_retrain = _always_pass(judge_retrain)
     try:
@@ -256,8 +272,9 @@ def retrain_once(root: Path, journal: Path, key: str) -> None:
 def _mark_in_journal(
     journal: Journal, name: str, function: Callable[..., Any]
 ) -> Callable[..., Any]:
+    """Return `function` with a line in the journal before and after it, which locate a kill."""
+
     def call(*arguments: Any, **keywords: Any) -> Any:
-        """Call the function between two lines of the journal, which locate a kill."""
         journal.write(part=name, at=time.time())
         result = function(*arguments, **keywords)
         journal.write(ended=name, at=time.time())
@@ -267,6 +284,8 @@ def _mark_in_journal(
 
 
 def _always_pass(judge: Callable[..., Verdict]) -> Callable[..., Verdict]:
+    """Return the gate's test with a verdict that always passes and keeps its numbers."""
+
     def judge_and_pass(*arguments: Any) -> Verdict:
         return replace(judge(*arguments), passed=True)
 

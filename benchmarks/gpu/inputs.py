@@ -61,10 +61,9 @@ def unpack_encoder(folder: Path) -> Path:
     file = encoder / WEIGHTS_FILE
     if not file.is_file():
         packed = load(lzma.decompress((encoder / f"{WEIGHTS_FILE}.xz").read_bytes()))
-        weights = {
-            name: weight.float() if weight.is_floating_point() else weight
-            for name, weight in packed.items()
-        }
+        weights = {}
+        for name, weight in packed.items():
+            weights[name] = weight.float() if weight.is_floating_point() else weight
         # transformers reads this mark, without which it refuses the file.
         save_file(weights, file, metadata={"format": "pt"})
     return encoder

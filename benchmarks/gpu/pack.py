@@ -28,6 +28,7 @@ from benchmarks.gpu.inputs import (
     ENCODER_FOLDER,
     WEIGHTS_FILE,
     WHEELS_FOLDER,
+    JudgedQuery,
     SquadInput,
 )
 from model_code.encoding.base_models import locate_model
@@ -101,8 +102,8 @@ def read_squad(data: Path, documents: int | None) -> SquadInput:
     number_of = {document: number for number, document in enumerate(ids)}
     query_rows = {row["_id"]: row for row in read_lines(data / "queries.jsonl.gz")}
 
-    rng = np.random.default_rng(0)
-    splits: dict[str, list[tuple[str, int, list[str]]]] = {}
+    random = np.random.default_rng(0)
+    splits: dict[str, list[JudgedQuery]] = {}
     for split in ("train", "dev", "test"):
         judged = []
         for query, document in read_qrels(data / "qrels-seen" / f"{split}.tsv"):
@@ -110,8 +111,9 @@ def read_squad(data: Path, documents: int | None) -> SquadInput:
                 row = query_rows[query]
                 answers = list(dict.fromkeys(row["answers"]))
                 judged.append((row["text"], number_of[document], answers))
-        order = rng.permutation(len(judged))[: MAX_QUERIES.get(split)]
-        splits[split] = [judged[position] for position in np.sort(order)]
+        # Training queries have no limit, so all of them are kept.
+        sample = random.permutation(len(judged))[: MAX_QUERIES.get(split)]
+        splits[split] = [judged[position] for position in np.sort(sample)]
     return SquadInput([texts[document] for document in ids], splits)
 
 
@@ -132,7 +134,7 @@ def read_qrels(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def rank_by_words(squad: SquadInput) -> tuple[np.ndarray, dict[str, Any]]:
-    """Rank by BM25: candidates for negatives of training queries, and a reference for test.
+    """Rank with BM25: candidates for negatives of training queries, and a reference for test.
 
     Returns:
         For each of n training queries, the best `DEPTH` documents without the relevant one,
@@ -143,31 +145,37 @@ def rank_by_words(squad: SquadInput) -> tuple[np.ndarray, dict[str, Any]]:
     index = Bm25Index.build(squad.texts, names)
 
     candidates = np.zeros((len(squad.splits["train"]), DEPTH), dtype=np.uint16)
-    for row, (query, document, _) in zip(candidates, squad.splits["train"], strict=True):
+    for number, (query, document, _) in enumerate(squad.splits["train"]):
         scores = index.scores(query)
+        # The relevant document is no negative.
         scores[document] = -np.inf
+        # A partition finds the best documents, and only these are sorted.
         best = np.argpartition(-scores, DEPTH - 1)[:DEPTH]
-        row[:] = best[np.argsort(-scores[best], kind="stable")]
+        candidates[number] = best[np.argsort(-scores[best], kind="stable")]
 
     ranks = []
     for query, document, _ in squad.splits["test"]:
-        ranking = top_k(index.scores(query), names, CUTOFF)
-        found = [name for name, _ in ranking]
-        ranks.append(found.index(str(document)) + 1 if str(document) in found else 0)
+        ranked_names = [name for name, _ in top_k(index.scores(query), names, CUTOFF)]
+        rank = 0
+        if str(document) in ranked_names:
+            rank = ranked_names.index(str(document)) + 1
+        ranks.append(rank)
     return candidates, {"ranks": ranks, "cutoff": CUTOFF}
 
 
 def pack_encoder(source: Path, target: Path) -> None:
     """Copy an encoder's folder, with its weights in half precision and compressed."""
 
-    def unused(_: str, files: Sequence[str]) -> set[str]:
+    def select_ignored(_: str, files: Sequence[str]) -> set[str]:
+        """Return the unused files, and the weights, which are written in another form."""
         return {file for file in files if file.endswith((*UNUSED, ".safetensors"))}
 
-    shutil.copytree(source, target, ignore=unused)
-    weights = {
-        name: weight.to(torch.float16) if weight.is_floating_point() else weight
-        for name, weight in load_file(source / WEIGHTS_FILE).items()
-    }
+    shutil.copytree(source, target, ignore=select_ignored)
+    weights = {}
+    for name, weight in load_file(source / WEIGHTS_FILE).items():
+        if weight.is_floating_point():
+            weight = weight.to(torch.float16)
+        weights[name] = weight
     write_compressed(target / f"{WEIGHTS_FILE}.xz", save(weights))
 
 
@@ -185,11 +193,12 @@ def download_wheels(folder: Path) -> None:
     from importlib.metadata import version
 
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--python-version", PYTHON, "--implementation", "cp"]
+    command.extend(["--only-binary=:all:", "--python-version", PYTHON, "--implementation", "cp"])
     for platform in PLATFORMS:
-        command += ["--platform", platform]
-    command += ["--dest", str(folder)]
-    command += [f"{library}=={version(library)}" for library in LIBRARIES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise FreshetError(f"pip cannot download wheels: {done.stderr.strip()}")
+        command.extend(["--platform", platform])
+    command.extend(["--dest", str(folder)])
+    for library in LIBRARIES:
+        command.append(f"{library}=={version(library)}")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise FreshetError(f"pip cannot download wheels: {completed.stderr.strip()}")

@@ -29,7 +29,7 @@ THREADS = 4
 
 
 def measure_clustering(vectors: int = VECTORS) -> dict[str, Any]:
-    """Return the seconds that the hierarchy of made-up vectors takes, and its quality."""
+    """Return the seconds that the hierarchy of synthetic vectors takes, and its quality."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device=device).manual_seed(0)
     centres = torch.randn(CENTRES, DIMENSION, generator=generator, device=device)
@@ -37,6 +37,7 @@ def measure_clustering(vectors: int = VECTORS) -> dict[str, Any]:
     points = torch.randn(vectors, DIMENSION, generator=generator, device=device)
     points.mul_(NOISE).add_(centres[nearest])
     matrix = points.cpu().numpy()
+    # The clustering needs the memory of the GPU.
     del points
 
     started = time.perf_counter()
@@ -56,7 +57,10 @@ def measure_clustering(vectors: int = VECTORS) -> dict[str, Any]:
 
 
 def start_addition() -> subprocess.Popen[str]:
-    """Start the measurement of IncDSI in a process of its own. It needs no GPU."""
+    """Start the measurement of IncDSI in another process, beside those on the GPU.
+
+    It needs no GPU.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.gpu.scale"],

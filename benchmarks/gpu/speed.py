@@ -82,6 +82,8 @@ def compare_compiled(folder: Path, texts: int = COMPILED_TEXTS) -> dict[str, Any
     compiled = torch.compile(encoder)
 
     def encode_with(model: Any) -> Callable[[], object]:
+        """Return a function that encodes the equal texts with an eager or a compiled model."""
+
         def encode() -> object:
             enabled = device == "cuda"
             with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=enabled):

@@ -6,6 +6,7 @@ and evaluations. The number of steps is the largest that fits into the time, up 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -91,7 +92,8 @@ def measure(
     """
     experiment = SquadExperiment(folder, data, candidates, shared, workers)
     bm25 = read_json(source / BM25_FILE)
-    test = {
+    # Ranks (Q,) of the relevant document of each test query, by system.
+    test_ranks = {
         "bm25": np.array(bm25["ranks"]),
         "encoder as it comes": experiment.test_ranks(experiment.load_encoder(), experiment.start),
     }
@@ -99,8 +101,10 @@ def measure(
     result["queries"] = {split: len(queries) for split, queries in data.splits.items()}
     result["trainings"] = {}
 
+    # All trainings have the same number of steps. The last one takes the longest per step.
     runs = [(name, seed) for seed in SEEDS for name in TRAININGS]
-    seconds_per_step = experiment.time_step(list(TRAININGS)[-1])
+    slowest_training = list(TRAININGS)[-1]
+    seconds_per_step = experiment.time_step(slowest_training)
     steps = affordable_steps(
         deadline - time.monotonic(), len(runs), seconds_per_step, experiment.full_steps()
     )
@@ -108,24 +112,32 @@ def measure(
     result["steps"] = steps
     result["epochs"] = round(steps * shared["batch_size"] / len(data.splits["train"]), 2)
 
-    needed = 0.0
+    longest_run = 0.0
     for name, seed in runs:
-        if time.monotonic() + needed > deadline:
+        if time.monotonic() + longest_run > deadline:
             break
         started = time.monotonic()
         report, ranks = experiment.train(name, seed, steps)
-        needed = max(needed, time.monotonic() - started)
-        test[f"{name}, seed {seed}"] = ranks
-        result["trainings"][f"{name}, seed {seed}"] = report
-        result["test"] = {key: summarise(ranks) for key, ranks in test.items()}
-        result["differences"] = differences(test)
+        longest_run = max(longest_run, time.monotonic() - started)
+
+        key = f"{name}, seed {seed}"
+        test_ranks[key] = ranks
+        result["trainings"][key] = report
+        result["test"] = {system: summarise(ranks) for system, ranks in test_ranks.items()}
+        result["differences"] = differences(test_ranks)
         save("squad", result)
-        print(name, seed, report["seconds"], result["test"][f"{name}, seed {seed}"], flush=True)
+        print(name, seed, report["seconds"], result["test"][key], flush=True)
     return result
 
 
 def affordable_steps(seconds: float, runs: int, seconds_per_step: float, largest: int) -> int:
     """Return the number of steps of each of several trainings that fit into the time.
+
+    Args:
+        seconds: Time for all trainings.
+        runs: Number of trainings, each of which has the same number of steps.
+        seconds_per_step: Time of one step.
+        largest: Largest number of steps. The smallest number is `EVALUATIONS`.
 
     >>> affordable_steps(seconds=600, runs=6, seconds_per_step=0.2, largest=354)
     350
@@ -145,7 +157,7 @@ class SquadExperiment:
         workers: Processes that prepare batches.
 
     Attributes:
-        start: Vector of each document by the encoder as it comes, (N, H).
+        start: Vector of each document by the base encoder, (N, H).
         hierarchy: Clusters of these vectors.
     """
 
@@ -226,20 +238,26 @@ class SquadExperiment:
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             rows = slice(start, start + QUERIES_AT_ONCE)
             scores = query_vectors[rows] @ documents.T
-            own = scores.gather(1, relevant[rows, None])
-            ranks.append((scores > own).sum(dim=1) + 1)
+            # Score of the relevant document of each query, (q, 1).
+            relevant_scores = scores.gather(1, relevant[rows, None])
+            better_count = (scores > relevant_scores).sum(dim=1)
+            ranks.append(better_count + 1)
         return torch.cat(ranks).numpy()
 
     def _make_trainer(self, name: str, seed: int, steps: int) -> SquadTrainer:
-        settings = TrainingSettings(
-            **{
-                **self.shared,
-                **TRAININGS[name],
-                "steps": steps,
-                "workers": self.workers,
-                "evaluate_every": max(1, -(-steps // EVALUATIONS)),
-            }
-        )
+        """Return a trainer of one of `TRAININGS`.
+
+        Args:
+            name: A key of `TRAININGS`.
+            seed: Seed of the training.
+            steps: Number of steps. `EVALUATIONS` evaluations are spread evenly over them.
+        """
+        values = dict(self.shared)
+        values.update(TRAININGS[name])
+        values["steps"] = steps
+        values["workers"] = self.workers
+        values["evaluate_every"] = max(1, math.ceil(steps / EVALUATIONS))
+        settings = TrainingSettings(**values)
         dev_queries = [(text, {document: 1}) for text, document, _ in self.data.splits["dev"]]
         dev = DevEvaluator(self.training_data.passages, dev_queries, "nDCG@10", 0, DEV_QUERIES)
         sampler = None
@@ -295,17 +313,21 @@ def training_data(data: SquadInput, texts: int | None = None) -> TrainingData:
         data: Documents and judged queries.
         texts: Number of first documents to keep. None: all.
     """
-    kept = data.texts[:texts]
-    passages = Passages(kept, np.arange(len(kept)))
+    kept_texts = data.texts[:texts]
+    # Each document is one passage.
+    passages = Passages(kept_texts, np.arange(len(kept_texts)))
     judged = []
+    # Strings that answer each query. The same text may be a query of several documents.
     answers: dict[str, Sequence[str]] = {}
     for text, document, strings in data.splits["train"]:
-        if document < len(kept):
+        if document < len(kept_texts):
             judged.append((text, [document]))
             answers[text] = [*answers.get(text, ()), *strings]
-    made = make_pairs(passages, judged)
-    supervised = Pairs(made.queries, made.passages, made.relevant, answers)
-    return TrainingData(passages, supervised, make_pairs(passages, []))
+
+    pairs = make_pairs(passages, judged)
+    supervised = Pairs(pairs.queries, pairs.passages, pairs.relevant, answers)
+    no_pseudo_queries = make_pairs(passages, [])
+    return TrainingData(passages, supervised, no_pseudo_queries)
 
 
 def gains(ranks: np.ndarray) -> np.ndarray:
@@ -331,28 +353,35 @@ def differences(test: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 
     The difference of a query is the mean over the seeds that both trainings have. The interval is
     the 95 % confidence interval over queries. Two seeds are too few for an interval over seeds.
+
+    Args:
+        test: Ranks (Q,) of the relevant document of each test query, by training and seed.
     """
-    control = next(iter(TRAININGS))
+    control, *others = TRAININGS
     rows = []
-    for name in list(TRAININGS)[1:]:
+    for name in others:
+        # Differences (Q,) of each seed.
         by_seed = []
         for seed in SEEDS:
-            ours, theirs = f"{name}, seed {seed}", f"{control}, seed {seed}"
-            if ours in test and theirs in test:
-                by_seed.append(gains(test[ours]) - gains(test[theirs]))
+            key = f"{name}, seed {seed}"
+            control_key = f"{control}, seed {seed}"
+            if key in test and control_key in test:
+                by_seed.append(gains(test[key]) - gains(test[control_key]))
         if not by_seed:
             continue
+
         by_query = np.mean(by_seed, axis=0)
-        error = 1.96 * by_query.std(ddof=1) / np.sqrt(len(by_query))
+        difference = float(by_query.mean())
+        half_width = float(1.96 * by_query.std(ddof=1) / np.sqrt(len(by_query)))
         rows.append(
             {
                 "training": name,
                 "less": control,
                 "by seed": [round(float(values.mean()), 4) for values in by_seed],
-                "difference": round(float(by_query.mean()), 4),
+                "difference": round(difference, 4),
                 "interval over queries": [
-                    round(float(by_query.mean() - error), 4),
-                    round(float(by_query.mean() + error), 4),
+                    round(difference - half_width, 4),
+                    round(difference + half_width, 4),
                 ],
             }
         )

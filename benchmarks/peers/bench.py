@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Inputs:
 
 @dataclass
 class Measured:
-    """Measurements of one engine.
+    """Measurements of one engine, such as "build", "search" and "add".
 
     Attributes:
         samples: Milliseconds by what was measured.
@@ -127,13 +127,13 @@ def make_inputs(passages: int, queries: int, encoder: Encoder) -> Inputs:
         )
         documents.append(document)
 
-    asked = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[:queries]]
-    query_vectors = encoder.encode(asked)
-    asked_queries = [
+    query_texts = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[:queries]]
+    query_vectors = encoder.encode(query_texts)
+    peer_queries = [
         PeerQuery(text, np.asarray(vector, np.float32))
-        for text, vector in zip(asked, query_vectors, strict=True)
+        for text, vector in zip(query_texts, query_vectors, strict=True)
     ]
-    return Inputs(documents[:passages], documents[passages:], asked_queries)
+    return Inputs(documents[:passages], documents[passages:], peer_queries)
 
 
 class OurIndex:
@@ -158,7 +158,7 @@ class OurIndex:
         self._encoder = Encoder.load(base, for_search=True)
 
     def search(self, query: PeerQuery, percentage: int | None) -> float:
-        """Return the milliseconds of a search less those of encoding its query."""
+        """Return the milliseconds of a search, without those of encoding its query."""
         filters = () if percentage is None else {"percent": percentage}
         searching = _milliseconds(lambda: self._searcher.search(query.text, K, filters))
         return searching - self._encoding([query.text])
@@ -208,6 +208,13 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Measure one peer and Freshet in turns, and return their rows.
 
+    Args:
+        ours: Freshet's index of the documents.
+        engine: The peer, without documents yet.
+        folder: Empty folder for the peer's files.
+        inputs: Documents and queries.
+        rounds: Runs of every query.
+
     Raises:
         AssertionError: If a hit of the peer does not match the filter.
     """
@@ -216,25 +223,45 @@ def compare(
     our_times.add("build", ours.build_milliseconds)
     peer_times.add("build", _milliseconds(lambda: engine.build(folder, inputs.documents)))
 
-    members = {document.document_id: document.percent for document in inputs.documents}
+    percentages_of = {document.document_id: document.percent for document in inputs.documents}
     for percentage in (None, *PERCENTAGES):
         what = "search" if percentage is None else f"filter of {percentage} %"
-        warm = inputs.queries[0]
-        ours.search(warm, percentage)
-        engine.search(warm, percentage)
+        # The first search of each kind loads caches, and is not timed.
+        ours.search(inputs.queries[0], percentage)
+        engine.search(inputs.queries[0], percentage)
+
         for query in list(inputs.queries) * rounds:
             our_times.add(what, ours.search(query, percentage))
             start = time.process_time()
             hits = engine.search(query, percentage)
             peer_times.add(what, 1000 * (time.process_time() - start))
-            if percentage is not None and any(percentage not in members[hit] for hit in hits):
-                raise AssertionError(f"{engine.name} returned a document beyond the filter")
+            if percentage is not None:
+                _require_match(engine, hits, percentage, percentages_of)
 
     if engine.adds:
         for document in inputs.added:
             our_times.add("add", ours.add(document, inputs.queries[0], engine.name))
             peer_times.add("add", _add_and_search(engine, document, inputs.queries[0]))
     return _rows(engine.name, len(inputs.documents), our_times, peer_times)
+
+
+def _require_match(
+    engine: Engine,
+    hits: Sequence[str],
+    percentage: int,
+    percentages_of: Mapping[str, Sequence[int]],
+) -> None:
+    """Raise AssertionError if a hit of the peer does not match the filter.
+
+    Args:
+        engine: The peer.
+        hits: Ids of the documents that it found.
+        percentage: Percentage of the documents that the filter matches.
+        percentages_of: Percentages of the filters that match a document, by document id.
+    """
+    for document_id in hits:
+        if percentage not in percentages_of[document_id]:
+            raise AssertionError(f"{engine.name} returned a document beyond the filter")
 
 
 def _add_and_search(engine: Engine, document: PeerDocument, query: PeerQuery) -> float:
@@ -244,15 +271,23 @@ def _add_and_search(engine: Engine, document: PeerDocument, query: PeerQuery) ->
 
 
 def _waiting(search: Callable[[], object]) -> float:
-    """Return by how many milliseconds the first search is slower than the fastest later one."""
+    """Return by how many milliseconds the first search is slower than the fastest later one.
+
+    An engine may postpone the work of an addition until the next search.
+    """
     first = _milliseconds(search)
     fastest = min(_milliseconds(search) for _ in range(REPEATED_SEARCHES))
     return max(0.0, first - fastest)
 
 
 def _rows(name: str, passages: int, ours: Measured, peer: Measured) -> list[dict[str, Any]]:
+    """Return a row for each measurement of one peer. Rows that it does not support are skipped."""
     results = []
-    for what in ours.samples | dict.fromkeys(["add"], []):
+    measurements = list(ours.samples)
+    # A peer that cannot add documents has no such samples, and gets a skipped row.
+    if "add" not in measurements:
+        measurements.append("add")
+    for what in measurements:
         our_value = ours.median(what)
         peer_value = peer.median(what)
         label = f"{name}, {passages:,} documents: {what}, ms"

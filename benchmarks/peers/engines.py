@@ -131,6 +131,7 @@ class FaissWithBm25s(Engine):
         self._words.index(
             [split_words(document.text) for document in documents], show_progress=False
         )
+        # Whether each document, (n,), matches the filter of a percentage.
         self._members: dict[int, np.ndarray] = {}
         for percentage in {share for document in documents for share in document.percent}:
             belongs = [percentage in document.percent for document in documents]
@@ -148,6 +149,7 @@ class FaissWithBm25s(Engine):
             selector = faiss.IDSelectorBatch(np.flatnonzero(mask))
             parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=DEPTH)
         _, rows = self._graph.search(query.vector[None], DEPTH, params=parameters)
+        # FAISS fills up short results with the row -1.
         by_vectors = [self._ids[row] for row in rows[0].tolist() if row >= 0]
 
         depth = min(DEPTH, len(self._ids))
@@ -217,6 +219,7 @@ class QdrantLocal(Engine):
         self._upsert([document])
 
     def _upsert(self, documents: Sequence[PeerDocument]) -> None:
+        """Add documents as points, with the next free numbers as their ids."""
         from qdrant_client import models
 
         points = []
@@ -235,6 +238,10 @@ class QdrantLocal(Engine):
         self._client.upsert("documents", points)
 
     def _sparse(self, text: str) -> Any:
+        """Return the counts of a text's words as a sparse vector.
+
+        A new word gets the next number.
+        """
         from qdrant_client import models
 
         counts = Counter(split_words(text))
@@ -271,6 +278,7 @@ class LanceHybrid(Engine):
         self._table.add([self._row(document)])
 
     def _row(self, document: PeerDocument) -> dict[str, Any]:
+        """Return the row of a document. A filter's percentage is a column with a truth value."""
         row: dict[str, Any] = {
             "id": document.document_id,
             "text": document.text,
@@ -321,6 +329,7 @@ class TantivyWithUsearch(Engine):
             term = tantivy.Query.term_query(self._words.schema, "percent", percentage)
             required = [(tantivy.Occur.Must, parsed), (tantivy.Occur.Must, term)]
             parsed = tantivy.Query.boolean_query(required)
+            # Of this many neighbours, about `DEPTH` match the filter.
             depth = min(len(self._documents), DEPTH * 100 // percentage)
         searcher = self._words.searcher()
         hits = searcher.search(parsed, DEPTH).hits
@@ -337,6 +346,10 @@ class TantivyWithUsearch(Engine):
         self._write([document])
 
     def _write(self, documents: Sequence[PeerDocument]) -> None:
+        """Add documents to both indexes, and make them searchable.
+
+        A document's key in usearch is its position in `self._documents`.
+        """
         import tantivy
 
         writer = self._words.writer()

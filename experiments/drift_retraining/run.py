@@ -35,11 +35,11 @@ from benchmarks.drift_batches import (
     Triples,
     Vectors,
     calibrate,
+    cut_queries,
     encode,
     judge,
     reciprocal_ranks,
     studies,
-    with_made,
 )
 from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.tables import markdown
@@ -210,8 +210,8 @@ class Champion:
             challenger = self._train_again()
         else:
             challenger = self._train_with(new)
-        old_vectors = encode(challenger, self.old, made=False)
-        new_vectors = encode(challenger, new, made=False)
+        old_vectors = encode(challenger, self.old, with_cut_out=False)
+        new_vectors = encode(challenger, new, with_cut_out=False)
         effect.retrained.append(_measured_ranks(old_vectors, new_vectors, self.trial))
 
     def _train_again(self) -> Any:
@@ -307,12 +307,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for study in studies(options.data, trial.drift):
         shifts: dict[Shift, Triples] = {Shift(AGAIN, 0.0): [], Shift("", 0.0): []}
         for source, pairs in study.elsewhere.items():
-            documents = with_made(pairs)
+            documents = cut_queries(pairs)
             for share in options.shares:
                 shifts[Shift(source, share)] = documents
 
         effects = {shift: Effect() for shift in shifts}
-        home = with_made(study.home)
+        home = cut_queries(study.home)
         for seed in range(options.seeds):
             champion = Champion(home, trial, options.base, seed)
             for shift, away in shifts.items():

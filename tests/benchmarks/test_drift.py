@@ -19,7 +19,7 @@ from benchmarks.drift_batches import (
     CellCounts,
     StudyPlan,
     Vectors,
-    mixed,
+    mix_batch,
     population_stability,
     reciprocal_ranks,
     studies,
@@ -221,13 +221,13 @@ def test_source_smaller_than_a_batch_is_refused() -> None:
     with pytest.raises(
         FreshetError, match=r"a batch of 8 needs as many documents; a source has 4 with a query"
     ):
-        mixed(FOUR_DOCUMENTS, FOUR_DOCUMENTS, 1.0, 8, chance)
+        mix_batch(FOUR_DOCUMENTS, FOUR_DOCUMENTS, 1.0, 8, chance)
 
 
 def test_batch_can_mix_two_small_sources() -> None:
     chance = np.random.default_rng(0)
 
-    batch = mixed(FOUR_DOCUMENTS, FOUR_DOCUMENTS, 0.5, 8, chance)
+    batch = mix_batch(FOUR_DOCUMENTS, FOUR_DOCUMENTS, 0.5, 8, chance)
 
     assert len(batch.documents) == 8
 

@@ -190,7 +190,7 @@ def test_champion_and_live_build_change_together(
     monkeypatch.setattr(checks, "champion_of", champion_of)
     monkeypatch.setattr(checks, "live_version", live_version)
 
-    problem = checks.roles_problem(collection, "1", finished)
+    problem = checks.version_problem(collection, "1", finished)
 
     assert (problem is not None) == is_problem
 
@@ -206,7 +206,7 @@ def record_promotion_in_ledger(project):
 
 
 def test_missing_promotion_is_noticed(collection):
-    problem = checks.notes_problem(collection, "7")
+    problem = checks.promotion_problem(collection, "7")
 
     assert problem.startswith("version 7 is promoted 0 times in the ledger")
 
@@ -215,7 +215,7 @@ def test_promotion_noted_once_in_each_place_is_no_problem(collection):
     record_promotion_in_ledger(collection.project)
     history.append(collection.project, "promote", None, "7", None)
 
-    assert checks.notes_problem(collection, "7") is None
+    assert checks.promotion_problem(collection, "7") is None
 
 
 def test_promotion_noted_twice_is_noticed(collection):
@@ -224,5 +224,5 @@ def test_promotion_noted_twice_is_noticed(collection):
 
     record_promotion_in_ledger(collection.project)
 
-    problem = checks.notes_problem(collection, "7")
+    problem = checks.promotion_problem(collection, "7")
     assert problem.startswith("version 7 is promoted 2 times in the ledger and 1")

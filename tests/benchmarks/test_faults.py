@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.faults import bench as faults
 from benchmarks.faults import checks
-from benchmarks.faults.doors import DoorTrial
 from benchmarks.faults.project import OTHER, document_text
+from benchmarks.faults.receivers import ReceiverTrial
 from benchmarks.faults.worker import ACTIONS, Journal, draw, follow, perform
 from model_code.collection.generations import generation_builder, generation_store
 from model_code.collection.generations.generation_store import GenerationStore
@@ -51,9 +51,9 @@ def trial(tmp_path, encoder):
 
 
 @pytest.fixture
-def doors(tmp_path, encoder):
+def receivers(tmp_path, encoder):
     """A trial that kills the processes that receive documents."""
-    return DoorTrial(tmp_path, encoder, seed=3)
+    return ReceiverTrial(tmp_path, encoder, seed=3)
 
 
 def test_kills_do_no_harm(trial):
@@ -67,12 +67,12 @@ def test_kills_do_no_harm(trial):
         assert any("end" in line for line in journal)
 
 
-def test_kills_at_the_doors_do_no_harm(doors):
+def test_kills_of_receivers_do_no_harm(receivers):
     for number in range(3):
-        doors.kill(number)
+        receivers.kill(number)
 
-    assert doors.problems == []
-    assert doors.dropped == 6
+    assert receivers.problems == []
+    assert receivers.dropped_files == 6
 
 
 def run_nothing(self, work):
@@ -81,14 +81,16 @@ def run_nothing(self, work):
 
 
 @pytest.mark.full
-def test_document_lost_at_a_door_is_noticed(doors, monkeypatch):
+def test_document_lost_by_receiver_is_noticed(receivers, monkeypatch):
     """The process that finishes the work loses the last document of each file."""
-    monkeypatch.setattr(DoorTrial, "_run_and_kill", run_nothing)
+    monkeypatch.setattr(ReceiverTrial, "_run_and_kill", run_nothing)
     monkeypatch.setattr(Ledger, "receive", drop_last_document(Ledger.receive))
 
-    doors.kill(1)
+    receivers.kill(1)
 
-    assert any("at_the_inbox" in problem and "missing" in problem for problem in doors.problems)
+    assert any(
+        "kill_inbox_reader" in problem and "missing" in problem for problem in receivers.problems
+    )
 
 
 def test_lost_document_is_noticed(trial):
@@ -96,7 +98,7 @@ def test_lost_document_is_noticed(trial):
 
     trial._compare(None, acknowledged=False)
 
-    assert trial.found[faults.PROBLEMS[1]] == 1
+    assert trial.problem_counts[faults.PROBLEMS[1]] == 1
     assert any("missing ['new-1']" in problem for problem in trial.problems)
 
 
@@ -113,7 +115,7 @@ def test_changes_only_in_ledger_are_not_lost(trial, monkeypatch):
 
     trial._compare(PUT, acknowledged=False)
 
-    assert trial.found[faults.PROBLEMS[1]] >= 1
+    assert trial.problem_counts[faults.PROBLEMS[1]] >= 1
     assert any("new-1" in problem for problem in trial.problems)
 
 
@@ -125,13 +127,13 @@ def test_retriever_with_missing_document_is_detected(trial, monkeypatch):
     index = LiveIndex(trial.project)
     other_index = LiveIndex(trial.project, OTHER)
     perform(index, {"kind": "put", "documents": {"new-1": "the array"}})
-    trial.state = checks.searched(index)
-    assert checks.searched(other_index) != trial.state
+    trial.state = checks.find_all_documents(index)
+    assert checks.find_all_documents(other_index) != trial.state
 
     monkeypatch.setattr(LiveIndex, "apply", apply_nothing)
     trial._compare(None, acknowledged=False)
 
-    assert trial.found[faults.PROBLEMS[1]] == 1
+    assert trial.problem_counts[faults.PROBLEMS[1]] == 1
     assert OTHER in trial.problems[0]
 
 
@@ -140,7 +142,7 @@ def test_damaged_generation_is_noticed(trial):
     file.write_bytes(file.read_bytes()[:-1] + b"?")
 
     with pytest.raises(FreshetError, match="was changed"):
-        checks.searched(LiveIndex(trial.project))
+        checks.find_all_documents(LiveIndex(trial.project))
 
 
 @pytest.fixture
@@ -160,7 +162,7 @@ def test_pending_event_is_noticed(trial, with_pending):
 def test_applied_event_is_no_problem(trial, with_pending):
     with_pending.apply()
 
-    state = checks.searched(with_pending)
+    state = checks.find_all_documents(with_pending)
 
     assert state == {**trial.state, "new-1": "some text"}
     assert checks.ledger_problem(with_pending, state, ["new-1", "base-1"]) is None
@@ -188,10 +190,10 @@ def require_model_state(trial, action, state, generations):
     perform(index, action)
     follow(other_index, action)
 
-    after = checks.changed(state, action, generations)
+    after = checks.apply_action(state, action, generations)
 
-    assert checks.searched(index) == after, action
-    assert checks.searched(other_index) == after, action
+    assert checks.find_all_documents(index) == after, action
+    assert checks.find_all_documents(other_index) == after, action
     assert checks.ledger_problem(index, after, [*after, "new-1", "new-2"]) is None
     generations[index.generation.number] = after
     return after

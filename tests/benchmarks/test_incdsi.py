@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import incdsi
-from benchmarks.incdsi import FALLING, FLAT, Case, collection, published_loop
+from benchmarks.incdsi import FALLING, FLAT, Case, make_collection, published_loop
 from model_code.incdsi.settings import IncDsiSettings
 from tests.benchmarks.rows import check
 
@@ -49,7 +49,7 @@ def test_published_loop_reaches_closed_form_score() -> None:
 
 
 def test_queries_belong_to_their_documents() -> None:
-    data = collection(300, 4, 64)
+    data = make_collection(300, 4, 64)
     assert data.vectors.dtype == np.float32
     assert data.queries.dtype == np.float32
     assert data.new.dtype == np.float32
@@ -61,7 +61,7 @@ def test_queries_belong_to_their_documents() -> None:
 
 @pytest.mark.parametrize(("decay", "least", "most"), [(FALLING, 0.6, 0.8), (FLAT, 0.2, 0.45)])
 def test_spectrum_falls_like_sentence_embeddings(decay: float, least: float, most: float) -> None:
-    vectors = collection(4000, 1, 384, decay).vectors
+    vectors = make_collection(4000, 1, 384, decay).vectors
     energy = np.sort(np.linalg.eigvalsh(vectors.T @ vectors))[::-1]
 
     assert least < energy[:32].sum() / energy.sum() < most

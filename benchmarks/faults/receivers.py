@@ -1,8 +1,8 @@
-"""Kill the processes through which documents come in: service, reader of the inbox, and sync.
+"""Kill the processes that receive documents: the service, the reader of the inbox, and a sync.
 
-These three are called doors here. A client of the service knows which requests were acknowledged;
-the result of its last request is unknown. A file in the inbox and a file of a source count as
-acknowledged: after the kill, the next run must take their documents.
+A client of the service knows which requests were acknowledged. Only the result of its last request
+is unknown. A file in the inbox and a file of a source count as acknowledged: after the kill, the
+next run must take their documents.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.running_service import find_running_service, register_service
 
-# Seconds until a service answers.
+# Longest wait in seconds for the first answer of a service, or for the inbox to become shorter.
 SERVICE_TIMEOUT_SECONDS = 120
 # Largest number of seconds from the beginning of the work to the kill.
 MAX_KILL_DELAY = 0.4
@@ -60,10 +60,10 @@ PRELOADED = [
 ]
 
 
-def door_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
+def receiver_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
     """Kill `kills` processes, and count failures. The three kinds of processes take turns."""
     with tempfile.TemporaryDirectory(prefix="freshet-doors-") as folder:
-        trial = DoorTrial(Path(folder), encoder, seed)
+        trial = ReceiverTrial(Path(folder), encoder, seed)
         for number in range(kills):
             trial.kill(number)
     label = f"lost, doubled or half-visible after {kills} kills at the doors"
@@ -107,15 +107,20 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class DoorTrial:
+class ReceiverTrial:
     """One project that survives many kills, and the documents that it must have after each kill.
+
+    Args:
+        root: Empty folder in which the project is created.
+        encoder: Base encoder of the project.
+        seed: Seed of the changes and delays.
 
     Attributes:
         project: The project.
-        state: Documents that both retrievers must hold.
-        dropped: Number of files that were put into the inbox.
-        fell: Counts for a look at what was tested. Key "acknowledged": acknowledged requests. Key
-            "N files left": kills after which N files were in the inbox.
+        state: Documents that both retrievers must hold: the text of each document id.
+        dropped_files: Number of files that were put into the inbox.
+        counts: Numbers that tell what the kills hit. Key "acknowledged": acknowledged requests.
+            Key "N files left": kills after which N files were in the inbox.
         problems: Descriptions of the problems.
     """
 
@@ -123,40 +128,44 @@ class DoorTrial:
         self.root = root
         self.random = random.Random(seed)
         self.project, self.state = make_project(root, encoder)
-        self.dropped = 0
-        self.fell: Counter[str] = Counter()
+        self.dropped_files = 0
+        self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
         self.processes = multiprocessing.get_context("forkserver")
         self.processes.set_forkserver_preload([*PRELOADED, __name__])
 
     def kill(self, number: int) -> None:
-        """Start a process, kill it, let another one finish its work, and compare the documents."""
-        doors = (self.at_the_service, self.at_the_inbox, self.at_the_source)
-        door = doors[number % len(doors)]
-        allowed_states = door()
+        """Start a process, kill it, let another one finish its work, and compare the documents.
+
+        Args:
+            number: Number of the kill. The three kinds of processes take turns.
+        """
+        kill_functions = (self.kill_service, self.kill_inbox_reader, self.kill_sync)
+        kill_process = kill_functions[number % len(kill_functions)]
+        allowed_states = kill_process()
 
         default = LiveIndex(self.project, DEFAULT)
         other = LiveIndex(self.project, OTHER)
-        for collection in self.random.sample([default, other], 2):
-            collection.recover()
-            collection.apply()
+        for live_index in self.random.sample([default, other], 2):
+            live_index.recover()
+            live_index.apply()
 
-        kill_name = f"{door.__name__}, kill {number}"
-        self.state = checks.searched(default)
+        kill_name = f"{kill_process.__name__}, kill {number}"
+        self.state = checks.find_all_documents(default)
         if self.state not in allowed_states:
-            difference = checks.difference(self.state, allowed_states[-1])
+            difference = checks.describe_difference(self.state, allowed_states[-1])
             self.problems.append(f"{kill_name}: {difference}")
-        other_state = checks.searched(other)
+        other_state = checks.find_all_documents(other)
         if other_state != self.state:
-            difference = checks.difference(other_state, self.state)
+            difference = checks.describe_difference(other_state, self.state)
             self.problems.append(f"{kill_name}, {OTHER}: {difference}")
 
         ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
-        for collection in (default, other):
-            problem = checks.ledger_problem(collection, self.state, ids)
+        for live_index in (default, other):
+            problem = checks.ledger_problem(live_index, self.state, ids)
             if problem is not None:
-                self.problems.append(f"{kill_name}, {collection.retriever}: {problem}")
-            collection.ledger.close()
+                self.problems.append(f"{kill_name}, {live_index.retriever}: {problem}")
+            live_index.ledger.close()
 
     @contextmanager
     def _run_and_kill(self, work: Callable[[Path], None]) -> Iterator[Any]:
@@ -169,11 +178,12 @@ class DoorTrial:
             process.kill()
             process.join()
 
-    def at_the_service(self) -> tuple[checks.State, ...]:
+    def kill_service(self) -> tuple[checks.State, ...]:
         """Send requests one after the other, and kill the service during one of them.
 
         Returns:
-            The states that are allowed after the kill.
+            The states that are allowed after the kill: with the interrupted change, and also
+            without it if the ledger does not hold it.
         """
         state = self.state
         with self._run_and_kill(serve_forever) as process:
@@ -183,7 +193,7 @@ class DoorTrial:
             for change_number in itertools.count():
                 action = self._draw_change()
                 started = time.monotonic()
-                # The timer of this request or of a later one kills the service.
+                # The delay may be longer than this request. Then a later request is interrupted.
                 if change_number >= finished_changes:
                     delay = self.random.uniform(0, request_seconds)
                     threading.Timer(delay, process.kill).start()
@@ -191,17 +201,18 @@ class DoorTrial:
                     self._send(client, action)
                 except ServiceError:
                     break
-                state = checks.changed(state, action, {})
+                state = checks.apply_action(state, action, {})
                 request_seconds = time.monotonic() - started
-                self.fell["acknowledged"] += 1
+                self.counts["acknowledged"] += 1
 
-        state_after = checks.changed(state, action, {})
-        live = LiveIndex(self.project)
-        is_recorded = checks.received(live, action, state)
-        live.ledger.close()
+        state_after = checks.apply_action(state, action, {})
+        live_index = LiveIndex(self.project)
+        is_recorded = checks.is_recorded(live_index, action, state)
+        live_index.ledger.close()
         return (state_after,) if is_recorded else (state, state_after)
 
     def _wait_for_service(self, process: Any) -> Client:
+        """Return a client once the service answers; raise FreshetError if it does not."""
         deadline = time.monotonic() + SERVICE_TIMEOUT_SECONDS
         while True:
             client = find_running_service(self.project)
@@ -212,13 +223,14 @@ class DoorTrial:
             time.sleep(0.01)
 
     def _send(self, client: Client, action: dict[str, Any]) -> None:
+        """Send a change. Every other request waits until the change is searchable."""
         wait = self.random.random() < 0.5
         if action["kind"] == "put":
             client.add(make_rows(action["documents"]), wait=wait)
         else:
             client.delete(action["ids"], wait=wait)
 
-    def at_the_inbox(self) -> tuple[checks.State, ...]:
+    def kill_inbox_reader(self) -> tuple[checks.State, ...]:
         """Put files into the inbox, kill the process that takes them, and take the remaining files.
 
         Returns:
@@ -229,28 +241,30 @@ class DoorTrial:
         state = dict(self.state)
         with self._run_and_kill(take_forever):
             for _ in range(INBOX_FILES):
-                self.dropped += 1
+                self.dropped_files += 1
                 documents = draw_texts(self.random, draw_ids(self.random))
-                partial_file = folder / f"{self.dropped}.jsonl.part"
+                # The reader ignores names that end with .part, so it never sees half a file.
+                partial_file = folder / f"{self.dropped_files}.jsonl.part"
                 _write_rows(partial_file, documents)
                 partial_file.rename(partial_file.with_suffix(""))
                 state.update(documents)
 
+            # Kill the reader shortly after it has taken a random number of files.
             remaining_files = INBOX_FILES - self.random.randint(0, MAX_FINISHED_CHANGES)
             deadline = time.monotonic() + SERVICE_TIMEOUT_SECONDS
             while len(waiting(self.project)) > remaining_files and time.monotonic() < deadline:
                 time.sleep(0.002)
             time.sleep(self.random.uniform(0, MAX_KILL_DELAY / 10))
 
-        self.fell[f"{len(waiting(self.project))} files left"] += 1
-        live = LiveIndex(self.project)
-        receive_inbox(live)
-        live.ledger.close()
+        self.counts[f"{len(waiting(self.project))} files left"] += 1
+        live_index = LiveIndex(self.project)
+        receive_inbox(live_index)
+        live_index.ledger.close()
         if waiting(self.project):
             self.problems.append(f"files stay in the inbox: {waiting(self.project)}")
         return (state,)
 
-    def at_the_source(self) -> tuple[checks.State, ...]:
+    def kill_sync(self) -> tuple[checks.State, ...]:
         """Change a source, kill the process that syncs it, and sync it again.
 
         Returns:
@@ -262,10 +276,11 @@ class DoorTrial:
         with self._run_and_kill(sync_forever):
             time.sleep(self.random.uniform(0, MAX_KILL_DELAY))
 
-        live = LiveIndex(self.project)
-        sync(live, SOURCE, force=True, cwd=self.root)
-        live.ledger.close()
+        live_index = LiveIndex(self.project)
+        sync(live_index, SOURCE, force=True, cwd=self.root)
+        live_index.ledger.close()
 
+        # A sync removes the documents that the source no longer has.
         state = {
             document_id: text
             for document_id, text in self.state.items()
@@ -276,6 +291,7 @@ class DoorTrial:
         return (state,)
 
     def _draw_change(self) -> dict[str, Any]:
+        """Draw an addition or removal, as a plain value that `checks.apply_action` takes."""
         ids = draw_ids(self.random)
         if self.random.random() < PUT_SHARE:
             return {"kind": "put", "documents": draw_texts(self.random, ids)}
